@@ -1,0 +1,134 @@
+"""One small tree of errors. Each knows whom to blame, whether a retry can help, and what to do.
+
+Raise the narrowest class; attach the stage where it is known (the pipeline does). `info()` is what
+goes over the wire. HTTP status codes live here too, so that no route has to know the tree.
+"""
+
+from typing import ClassVar
+
+from prorl_service.schemas import Blame, ErrorInfo, FieldProblem, Stage
+
+
+class ProRLError(Exception):
+    """Base of all errors that a user may see."""
+
+    blame: Blame = Blame.SERVICE
+    retryable: bool = False
+    status: ClassVar[int] = 500
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        retryable: bool | None = None,
+        fields: list[FieldProblem] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.fields = fields or []
+        if retryable is not None:
+            self.retryable = retryable
+
+    def info(self, stage: Stage | None = None) -> ErrorInfo:
+        return ErrorInfo(
+            kind=type(self).__name__,
+            blame=self.blame,
+            message=self.message,
+            hint=self.hint,
+            retryable=self.retryable,
+            stage=stage,
+            fields=self.fields,
+        )
+
+
+# --- refused before any work starts -------------------------------------------------------------
+
+
+class InvalidRequest(ProRLError):
+    blame = Blame.TASK
+    status = 422
+
+    @classmethod
+    def of_field(cls, field: str, message: str, *, hint: str = "") -> "InvalidRequest":
+        problem = FieldProblem(field=field, message=message)
+        return cls(f"{field}: {message}", hint=hint, fields=[problem])
+
+
+class NotFound(InvalidRequest):
+    status = 404
+
+
+class Conflict(InvalidRequest):
+    """The id is already in use for something else."""
+
+    status = 409
+
+
+class TooLarge(InvalidRequest):
+    status = 413
+
+
+# --- ends of a rollout --------------------------------------------------------------------------
+
+
+class TaskError(ProRLError):
+    """The task itself cannot be run: missing data, a setup command that fails."""
+
+    blame = Blame.TASK
+    status = 422
+
+
+class AgentError(ProRLError):
+    """A bug in an agent handler or in the agent's own program."""
+
+    blame = Blame.AGENT
+
+
+class SandboxError(ProRLError):
+    """The sandbox could not start, died, or broke its protocol."""
+
+    blame = Blame.SANDBOX
+    retryable = True
+    status = 503
+
+
+class BackendError(ProRLError):
+    """The inference engine failed or answered something impossible."""
+
+    blame = Blame.BACKEND
+    retryable = True
+    status = 502
+
+
+class BackendUnavailable(BackendError):
+    """No engine can take the work now."""
+
+    status = 503
+
+
+class BackendRejected(BackendError):
+    """The engine refused the request itself; trying again cannot help."""
+
+    retryable = False
+
+
+class EvaluatorError(ProRLError):
+    blame = Blame.EVALUATOR
+
+
+class StageTimeout(ProRLError):
+    """A stage used up its budget. Blamed on whom the stage mostly waits for."""
+
+    def __init__(self, stage: Stage, budget_s: float) -> None:
+        super().__init__(
+            f"{stage.value.upper()} did not finish within {budget_s:g} s",
+            hint=f"raise limits.{stage.value}_timeout_s, or look at the last turn",
+        )
+        self.blame = STAGE_BLAME[stage]
+        self.retryable = stage is Stage.INIT
+
+
+STAGE_BLAME = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
+"""Who is blamed for an error of no known class, and for a time-out, in each stage."""

@@ -1,0 +1,30 @@
+"""What the rest of the service knows of inference: one call, token ids in, token ids out."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from prorl_service.schemas import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The answer to one call. The three arrays have one entry per sampled token, EOS included.
+
+    `logprobs`: nats under the sampling distribution. `policy_versions`: weights that sampled it.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    policy_versions: list[int]
+    finish_reason: Literal["stop", "length", "abort"]
+    cached_tokens: int
+    backend: str
+
+
+class Generator(Protocol):
+    """Generates for one rollout; every call of a rollout goes to the same backend."""
+
+    async def generate(
+        self, prompt_ids: list[int], *, sampling: Sampling, max_tokens: int, seed: int | None
+    ) -> Generation:
+        """Raises `BackendError`; `retryable` says whether another try can help."""

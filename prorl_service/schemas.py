@@ -1,0 +1,376 @@
+"""Every type that crosses the wire, and the rollout states with their legal moves, as data.
+
+Imports nothing of ours, so plug-ins and third parties can depend on it alone. Unknown keys are
+refused everywhere: a misspelt option is an error, never a silent default.
+
+Token arrays have two JSON spellings, both accepted on input. *Plain* are lists of numbers. *Packed*
+(asked for with `Accept: application/vnd.prorl.packed+json`) is base64 of little-endian int32 or
+float32, and run lengths for the arrays that are constant over long stretches: a third of the size
+and a twentieth of the time of plain lists, and exact.
+"""
+
+import base64
+from array import array
+from enum import StrEnum
+from itertools import groupby
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    SerializationInfo,
+    model_validator,
+)
+
+PACKED_MEDIA_TYPE = "application/vnd.prorl.packed+json"
+PACKED = {"arrays": "packed"}
+"""Serialisation context that selects the packed spelling: `model_dump_json(context=PACKED)`."""
+
+NOT_SAMPLED = -1
+"""Policy version of tokens the policy did not sample (template and tool output)."""
+
+Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199}$")]
+
+
+class WireModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+# --- token arrays -------------------------------------------------------------------------------
+
+
+def _is_packed(info: SerializationInfo) -> bool:
+    return (info.context or {}).get("arrays") == "packed"
+
+
+def _base64_array(typecode: Literal["i", "f"]) -> tuple[BeforeValidator, PlainSerializer]:
+    def unpack(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        try:
+            raw = base64.b64decode(value["b64"], validate=True)
+            return array(typecode, raw).tolist()
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a packed array of 4-byte '{typecode}' items: {error}") from error
+
+    def pack(values: list[Any], info: SerializationInfo) -> Any:
+        if not _is_packed(info):
+            return values
+        return {"b64": base64.b64encode(array(typecode, values).tobytes()).decode()}
+
+    return BeforeValidator(unpack), PlainSerializer(pack)
+
+
+def _run_lengths() -> tuple[BeforeValidator, PlainSerializer]:
+    def unpack(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        try:
+            return [item for item, count in value["runs"] for _ in range(count)]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a run-length array: {error}") from error
+
+    def pack(values: list[int], info: SerializationInfo) -> Any:
+        if not _is_packed(info):
+            return values
+        return {"runs": [[item, len(list(run))] for item, run in groupby(values)]}
+
+    return BeforeValidator(unpack), PlainSerializer(pack)
+
+
+Int32Array = Annotated[list[int], *_base64_array("i")]
+Float32Array = Annotated[list[float], *_base64_array("f")]
+RunLengthArray = Annotated[list[int], *_run_lengths()]
+
+
+# --- what a trainer submits ---------------------------------------------------------------------
+
+
+class Message(WireModel):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class Task(WireModel):
+    """One problem instance. `data` is the agent's own: answers, files, test names."""
+
+    task_id: Id
+    agent: str = Field(description="Name of a registered agent, or an import path 'module:Class'.")
+    messages: list[Message] = Field(min_length=1)
+    data: dict[str, JsonValue] = {}
+    image: str | None = Field(None, description="Sandbox image; None takes the service's default.")
+
+
+class Sampling(WireModel):
+    """How the engine samples. Logprobs are those of the distribution after `temperature`.
+
+    `top_p` < 1 or `top_k` > 0 bias importance ratios by the probability mass they cut off.
+    """
+
+    temperature: float = Field(1.0, ge=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 keeps the whole vocabulary.")
+    max_tokens_per_turn: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=0, description="Per rollout: index and turn are mixed in.")
+
+
+class Limits(WireModel):
+    """Budgets of one rollout. Time in a queue is charged to none of them."""
+
+    max_turns: int = Field(16, ge=1)
+    max_response_tokens: int | None = Field(
+        None, ge=1, description="Tokens after the prompt, tool output included."
+    )
+    init_timeout_s: float = Field(120, gt=0)
+    run_timeout_s: float = Field(900, gt=0)
+    eval_timeout_s: float = Field(300, gt=0)
+    tool_timeout_s: float = Field(60, gt=0)
+
+
+class Group(WireModel):
+    """The `n` rollouts of one task. `group_id` makes the submission idempotent."""
+
+    group_id: Id
+    task: Task
+    n: int = Field(1, ge=1, le=4096)
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+
+    def rollout_id(self, index: int) -> str:
+        return f"{self.group_id}.{index}"
+
+    def rollout_ids(self) -> list[str]:
+        return [self.rollout_id(index) for index in range(self.n)]
+
+
+class SubmitRequest(WireModel):
+    groups: list[Group] = Field(min_length=1, max_length=4096)
+
+
+class RolloutIds(WireModel):
+    rollout_ids: list[Id] = Field(min_length=1)
+
+
+# --- states -------------------------------------------------------------------------------------
+
+
+class RolloutState(StrEnum):
+    QUEUED = "queued"
+    INIT = "init"
+    READY = "ready"
+    RUNNING = "running"
+    EVALUATING = "evaluating"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_ENDS = frozenset({RolloutState.FAILED, RolloutState.CANCELLED})
+
+LEGAL_MOVES: dict[RolloutState, frozenset[RolloutState]] = {
+    RolloutState.QUEUED: _ENDS | {RolloutState.INIT},
+    RolloutState.INIT: _ENDS | {RolloutState.READY},
+    RolloutState.READY: _ENDS | {RolloutState.RUNNING},
+    RolloutState.RUNNING: _ENDS | {RolloutState.EVALUATING},
+    RolloutState.EVALUATING: _ENDS | {RolloutState.DONE},
+    RolloutState.DONE: frozenset(),
+    RolloutState.FAILED: frozenset(),
+    RolloutState.CANCELLED: frozenset(),
+}
+
+TERMINAL_STATES = frozenset(state for state, moves in LEGAL_MOVES.items() if not moves)
+
+
+class Stage(StrEnum):
+    INIT = "init"
+    RUN = "run"
+    EVAL = "eval"
+
+
+class Blame(StrEnum):
+    TASK = "task"
+    AGENT = "agent"
+    SANDBOX = "sandbox"
+    BACKEND = "backend"
+    EVALUATOR = "evaluator"
+    SERVICE = "service"
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+class FieldProblem(WireModel):
+    field: str = Field(description="Path into the request, e.g. 'groups.0.limits.max_turns'.")
+    message: str
+
+
+class ErrorInfo(WireModel):
+    kind: str
+    blame: Blame
+    message: str
+    hint: str = Field("", description="What the user can do about it.")
+    retryable: bool = False
+    stage: Stage | None = None
+    fields: list[FieldProblem] = []
+
+
+class ErrorResponse(WireModel):
+    error: ErrorInfo
+
+
+class FinishReason(StrEnum):
+    """Why the agent stopped. Only `FINISHED` is a stop of its own will."""
+
+    FINISHED = "finished"
+    MAX_TURNS = "max_turns"
+    LENGTH = "length"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+class ToolCallRecord(WireModel):
+    name: str
+    arguments: dict[str, JsonValue] = {}
+    output: str
+    is_error: bool = False
+    duration_s: float = 0.0
+
+
+class Turn(WireModel):
+    """One model call and the tool results that follow, for people and metrics.
+
+    `start:stop` is where its sampled tokens lie in `segments[segment].response_ids`.
+    """
+
+    segment: int
+    start: int
+    stop: int
+    text: str
+    finish_reason: Literal["stop", "length", "abort"]
+    tool_calls: list[ToolCallRecord] = []
+    format_error: str | None = None
+    model_s: float
+    cached_tokens: int = 0
+    backend: str
+
+
+class Segment(WireModel):
+    """One token chain. All arrays but `prompt_ids` have the length R of `response_ids`.
+
+    prompt_ids: int32[P]. response_ids: int32[R], sampled and interposed tokens alike.
+    loss_mask: 0/1[R], 1 where the policy sampled. logprobs: float32[R] in nats, 0.0 where masked.
+    policy_versions: int32[R], `NOT_SAMPLED` where masked.
+    """
+
+    prompt_ids: Int32Array
+    response_ids: Int32Array
+    loss_mask: RunLengthArray
+    logprobs: Float32Array
+    policy_versions: RunLengthArray
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        for name in ("loss_mask", "logprobs", "policy_versions"):
+            if len(getattr(self, name)) != len(self.response_ids):
+                raise ValueError(f"{name} must be as long as response_ids")
+        return self
+
+
+class Trajectory(WireModel):
+    segments: list[Segment]
+    turns: list[Turn]
+    finish_reason: FinishReason
+    sampling: Sampling
+    logprobs_mode: Literal["processed"] = "processed"
+
+
+class Timings(WireModel):
+    """Seconds. `queue_s` sums all waiting between stages; a stage not reached is 0."""
+
+    queue_s: float = 0.0
+    init_s: float = 0.0
+    run_s: float = 0.0
+    eval_s: float = 0.0
+
+
+class Rollout(WireModel):
+    """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
+
+    rollout_id: Id
+    group_id: Id
+    task_id: Id
+    agent: str
+    index: int
+    state: RolloutState
+    error: ErrorInfo | None = None
+    reward: float | None = None
+    reward_components: dict[str, float] = {}
+    trajectory: Trajectory | None = None
+    timings: Timings = Timings()
+    created_at: float = Field(description="Unix time in seconds.")
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+
+class Rollouts(WireModel):
+    rollouts: list[Rollout]
+
+
+class BackendState(StrEnum):
+    HEALTHY = "healthy"
+    UPDATING = "updating"
+    DOWN = "down"
+
+
+class BackendSpec(WireModel):
+    """An inference engine to use. `tokenizer` defaults to the model path the engine reports."""
+
+    url: str = Field(pattern=r"^https?://[^/\s]+/?$")
+    tokenizer: str | None = None
+
+
+class BackendStatus(WireModel):
+    backend_id: str
+    url: str
+    model: str
+    state: BackendState
+    policy_version: int
+    max_model_len: int
+    in_flight: int
+    reason: str = ""
+
+
+class Backends(WireModel):
+    backends: list[BackendStatus]
+
+
+class WeightsFromDirectory(WireModel):
+    """Weights of `version` lie in `path` (safetensors), on a file system the engines can read."""
+
+    path: str
+    version: int = Field(ge=0)
+
+
+class WeightsReport(WireModel):
+    """`pending` backends were unreachable; they take the weights before they serve again."""
+
+    version: int
+    applied: list[str]
+    pending: list[str]
+
+
+class ServiceStatus(WireModel):
+    version: str
+    policy_version: int
+    sandbox: str
+    agents: list[str]
+    rollouts: dict[RolloutState, int]
+    queues: dict[str, int]
+    workers: dict[Stage, int]
+    backends: list[BackendStatus]

@@ -118,6 +118,11 @@ class EvaluatorError(ProRLError):
     blame = Blame.EVALUATOR
 
 
+class ServiceStopping(ProRLError):
+    retryable = True
+    status = 503
+
+
 class StageTimeout(ProRLError):
     """A stage used up its budget. Blamed on whom the stage mostly waits for."""
 
@@ -131,4 +136,4 @@ class StageTimeout(ProRLError):
 
 
 STAGE_BLAME = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
-"""Who is blamed for an error of no known class, and for a time-out, in each stage."""
+"""Who is blamed, stage by stage, for a time-out and for an exception of no known class."""

@@ -99,7 +99,7 @@ class Task(WireModel):
     """One problem instance. `data` is the agent's own: answers, files, test names."""
 
     task_id: Id
-    agent: str = Field(description="Name of a registered agent, or an import path 'module:Class'.")
+    agent: str = Field(description="Name of an agent the service has registered.")
     messages: list[Message] = Field(min_length=1)
     data: dict[str, JsonValue] = {}
     image: str | None = Field(None, description="Sandbox image; None takes the service's default.")
@@ -116,6 +116,9 @@ class Sampling(WireModel):
     top_k: int = Field(0, ge=0, description="0 keeps the whole vocabulary.")
     max_tokens_per_turn: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0, description="Per rollout: index and turn are mixed in.")
+    thinking: bool | None = Field(
+        None, description="The chat template's `enable_thinking`; None leaves it to the template."
+    )
 
 
 class Limits(WireModel):
@@ -149,6 +152,13 @@ class Group(WireModel):
 
 class SubmitRequest(WireModel):
     groups: list[Group] = Field(min_length=1, max_length=4096)
+
+    @model_validator(mode="after")
+    def _ids_are_unique(self) -> Self:
+        ids = [group.group_id for group in self.groups]
+        if len(set(ids)) != len(ids):
+            raise ValueError("every group needs a group_id of its own")
+        return self
 
 
 class RolloutIds(WireModel):

@@ -25,6 +25,12 @@ class Generator(Protocol):
     """Generates for one rollout; every call of a rollout goes to the same backend."""
 
     async def generate(
-        self, prompt_ids: list[int], *, sampling: Sampling, max_tokens: int, seed: int | None
+        self,
+        prompt_ids: list[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None,
+        stop_token_ids: list[int],
     ) -> Generation:
         """Raises `BackendError`; `retryable` says whether another try can help."""

@@ -1,0 +1,37 @@
+"""Owner of long-lived tasks: starts them, cancels them, and notices when one dies.
+
+A background task is meant to run until `close`. When one ends earlier its error is logged and kept
+in `failure`, which the service's health answers with: a service without its workers is not healthy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Background:
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: str | None = None
+
+    def start(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        self.failure = f"background task {task.get_name()} ended: {task.exception()!r}"
+        log.critical(self.failure, exc_info=task.exception())
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

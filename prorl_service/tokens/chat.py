@@ -1,0 +1,168 @@
+"""Text to ids and back for one model: its tokenizer and its chat template, by deltas.
+
+The template is rendered once for a rollout's first prompt. Later messages are rendered alone,
+behind a stand-in assistant turn, and only what follows that turn is tokenised: history is never
+rendered again, so earlier ids (reasoning included) stay as they were sampled. Works for any
+template whose assistant turn ends with one special token (ChatML and its kin; tested with
+Qwen3's).
+
+Text inside messages cannot forge turns: special tokens spelt out in it are broken by a zero-width
+space before encoding.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.schemas import Message
+
+ToolSchema = dict[str, Any]
+
+_STAND_IN = "\x02assistant turn\x03"
+"""Content of the stand-in turn. Control characters keep it apart from any template's own text."""
+
+
+class ChatFormat:
+    """Load with `ChatFormat.load`. Pure after that; safe to share between rollouts."""
+
+    def __init__(self, tokenizer: Tokenizer, template: str, variables: dict[str, Any]) -> None:
+        """`variables` are the template's globals, such as `bos_token`.
+
+        Raises `InvalidRequest` when the template does not end assistant turns with a special token.
+        """
+        self._tokenizer = tokenizer
+        self._template = _environment().from_string(template, globals=variables)
+        added = tokenizer.get_added_tokens_decoder()
+        self._special_ids = {id_ for id_, token in added.items() if token.special}
+        self._special_text = re.compile(
+            "|".join(re.escape(added[id_].content) for id_ in self._special_ids) or r"(?!)"
+        )
+        self.end_of_turn_id = self._find_end_of_turn()
+
+    @classmethod
+    def load(cls, directory: Path) -> "ChatFormat":
+        """From a model directory with tokenizer.json, tokenizer_config.json, a chat template."""
+        try:
+            config = json.loads((directory / "tokenizer_config.json").read_text())
+            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise InvalidRequest.of_field(
+                "tokenizer",
+                f"cannot load a tokenizer from {directory}: {error}",
+                hint="name a directory with tokenizer.json and tokenizer_config.json",
+            ) from error
+        separate = directory / "chat_template.jinja"
+        template = separate.read_text() if separate.exists() else config.get("chat_template")
+        if not isinstance(template, str):
+            raise InvalidRequest.of_field("tokenizer", f"{directory} has no chat template")
+        variables = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
+        return cls(tokenizer, template, variables)
+
+    def prompt_ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] = (),
+        thinking: bool | None = None,
+    ) -> list[int]:
+        """Ids of a whole conversation, up to where the model is to answer."""
+        return self.encode(self._render(messages, tools, thinking))
+
+    def delta_ids(
+        self, messages: Sequence[Message], *, after: int, thinking: bool | None = None
+    ) -> list[int]:
+        """Ids to append when `messages` answer an assistant turn whose last id is `after`.
+
+        A turn that did not end itself (stopped by length) is ended here, by the first id returned.
+        """
+        stand_in = [
+            Message(role="user", content="."),
+            Message(role="assistant", content=_STAND_IN),
+        ]
+        ids = self.encode(self._after_stand_in([*stand_in, *messages], thinking))
+        return ids[1:] if after == self.end_of_turn_id else ids
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text that holds template syntax; special tokens spelt out in it count as such."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of one sampled turn, without its end-of-turn token.
+
+        Ids that the tokenizer does not know (vocabulary padding) have no text.
+        """
+        if token_ids and token_ids[-1] == self.end_of_turn_id:
+            token_ids = token_ids[:-1]
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        thinking: bool | None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        switches = {} if thinking is None else {"enable_thinking": thinking}
+        try:
+            return self._template.render(
+                messages=[
+                    {"role": message.role, "content": self._defuse(message.content)}
+                    for message in messages
+                ],
+                tools=list(tools) or None,
+                add_generation_prompt=add_generation_prompt,
+                **switches,
+            )
+        except TemplateError as error:
+            raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
+
+    def _defuse(self, content: str) -> str:
+        return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
+
+    def _after_stand_in(self, messages: Sequence[Message], thinking: bool | None) -> str:
+        return self._render(messages, (), thinking).partition(_STAND_IN)[2]
+
+    def _find_end_of_turn(self) -> int:
+        question = Message(role="user", content=".")
+        answer = Message(role="assistant", content=_STAND_IN)
+        ids = self.encode(self._after_stand_in([question, answer, question], None))
+        if not ids or ids[0] not in self._special_ids:
+            raise InvalidRequest.of_field(
+                "tokenizer",
+                "the chat template does not end an assistant turn with a special token",
+                hint="deltas need one; use a ChatML-like template such as Qwen3's",
+            )
+        return ids[0]
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Jinja as chat templates expect it: the conventions of transformers' `apply_chat_template`."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return environment
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _token_text(token: Any) -> Any:
+    """tokenizer_config.json holds a token as text or as an object with its text."""
+    return token["content"] if isinstance(token, dict) else token

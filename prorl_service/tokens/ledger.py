@@ -1,0 +1,112 @@
+"""The append-only token chains of one rollout.
+
+A call is recorded whole, after it succeeded, with the very prompt the engine saw. A chain can thus
+not differ from what was seen, and a call that failed leaves no trace. A prompt that starts with the
+whole current chain extends it, the rest being context. Any other prompt (history compacted,
+reasoning stripped, a turn tried again with the same prompt) opens a new chain, a `Segment` on the
+wire. Knows nothing of text, templates or tools.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prorl_service.schemas import NOT_SAMPLED, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where one call's sampled tokens lie: `segments[segment].response_ids[start:stop]`."""
+
+    segment: int
+    start: int
+    stop: int
+
+
+class Chain:
+    """Ids of one growing sequence and, for all after the prompt, who made them and how likely."""
+
+    __slots__ = ("_logprobs", "_mask", "_versions", "ids", "prompt_len")
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self.ids = array("i", prompt_ids)
+        self.prompt_len = len(prompt_ids)
+        self._mask = array("b")
+        self._logprobs = array("f")
+        self._versions = array("i")
+
+    @property
+    def response_len(self) -> int:
+        return len(self.ids) - self.prompt_len
+
+    def is_prefix_of(self, prompt_ids: "array[int]") -> bool:
+        return prompt_ids[: len(self.ids)] == self.ids
+
+    def append_context(self, ids: Sequence[int]) -> None:
+        self._append(ids, [0] * len(ids), [0.0] * len(ids), [NOT_SAMPLED] * len(ids))
+
+    def append_sampled(
+        self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> None:
+        self._append(ids, [1] * len(ids), logprobs, versions)
+
+    def _append(
+        self,
+        ids: Sequence[int],
+        mask: Sequence[int],
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+    ) -> None:
+        if not len(ids) == len(mask) == len(logprobs) == len(versions):
+            raise ValueError("ids, logprobs and policy versions must have the same length")
+        self.ids.extend(ids)
+        self._mask.extend(mask)
+        self._logprobs.extend(logprobs)
+        self._versions.extend(versions)
+
+    def to_segment(self) -> Segment:
+        return Segment(
+            prompt_ids=self.ids[: self.prompt_len].tolist(),
+            response_ids=self.ids[self.prompt_len :].tolist(),
+            loss_mask=self._mask.tolist(),
+            logprobs=self._logprobs.tolist(),
+            policy_versions=self._versions.tolist(),
+        )
+
+
+class Ledger:
+    """All model calls of one rollout."""
+
+    def __init__(self) -> None:
+        self.chains: list[Chain] = []
+
+    @property
+    def ids(self) -> list[int]:
+        """The current chain: what the engine saw last, and what it sampled."""
+        return self.chains[-1].ids.tolist()
+
+    def record(
+        self,
+        prompt_ids: Sequence[int],
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        policy_versions: Sequence[int],
+    ) -> Span:
+        """Enter one answered call. Raises `ValueError`, and records nothing, on unequal lengths."""
+        if not len(token_ids) == len(logprobs) == len(policy_versions):
+            raise ValueError("ids, logprobs and policy versions must have the same length")
+        chain = self._chain_for(array("i", prompt_ids))
+        start = chain.response_len
+        chain.append_sampled(token_ids, logprobs, policy_versions)
+        return Span(len(self.chains) - 1, start, chain.response_len)
+
+    def _chain_for(self, prompt_ids: "array[int]") -> Chain:
+        if self.chains and self.chains[-1].is_prefix_of(prompt_ids):
+            chain = self.chains[-1]
+            chain.append_context(prompt_ids[len(chain.ids) :])
+            return chain
+        self.chains.append(Chain(prompt_ids))
+        return self.chains[-1]
+
+    def to_segments(self) -> list[Segment]:
+        return [chain.to_segment() for chain in self.chains]

@@ -1,0 +1,82 @@
+"""Hermes tool calls, read from our own decode of the sampled ids.
+
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them, after the reasoning.
+Only reads: nothing is repaired, and nothing parsed is ever written back into the token chain. One
+malformed call voids the reply, so that a model is never half obeyed; the problem is worded for the
+model to read and learn from.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_CALL = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`content` is the text outside reasoning and calls. With a `problem` there are no `calls`."""
+
+    content: str
+    calls: list[ToolCall] = field(default_factory=list)
+    problem: str | None = None
+
+
+class _Malformed(Exception):
+    pass
+
+
+def parse_reply(text: str) -> Reply:
+    """Never raises; O(len(text))."""
+    visible, closed = _without_reasoning(text)
+    if not closed:
+        return Reply("", problem="the reasoning was not closed with </think>")
+    content = _CALL.sub("", visible)
+    if _OPEN in content or _CLOSE in content:
+        return Reply(content, problem=f"{_OPEN} and {_CLOSE} do not pair up")
+    try:
+        calls = [_parse_call(body) for body in _CALL.findall(visible)]
+    except _Malformed as problem:
+        return Reply(content, problem=str(problem))
+    return Reply(content.strip(), calls)
+
+
+def _without_reasoning(text: str) -> tuple[str, bool]:
+    """What follows the reasoning, and whether the reasoning ended.
+
+    The opening tag may be part of the prompt, so a lone closing tag ends reasoning as well.
+    """
+    _, closing_tag, rest = text.rpartition("</think>")
+    if closing_tag:
+        return rest, "<think>" not in rest
+    return text, "<think>" not in text
+
+
+def _parse_call(body: str) -> ToolCall:
+    try:
+        call = json.loads(body, parse_constant=_refuse_constant)
+        json.dumps(call, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise _Malformed("the tool call holds a lone surrogate escape") from None
+    except RecursionError:
+        raise _Malformed("the tool call is nested too deeply") from None
+    except ValueError as error:
+        raise _Malformed(f"the tool call is not valid JSON: {error}") from None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise _Malformed('the tool call must be a JSON object with a string "name"')
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise _Malformed('"arguments" of the tool call must be a JSON object')
+    return ToolCall(call["name"], arguments)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

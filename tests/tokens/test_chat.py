@@ -1,0 +1,84 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.schemas import Message
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tools.base import function_schema
+from prorl_service.tools.bash import Bash
+
+SYSTEM = Message(role="system", content="Be brief.")
+QUESTION = Message(role="user", content="What is 6 times 7?")
+ANSWER = Message(role="assistant", content="It is 42.")
+OUTPUT = Message(role="tool", content="42\n43")
+
+
+def reference(model: Path, messages: Sequence[Message], **options: object) -> list[int]:
+    """transformers' own rendering and encoding."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    text = tokenizer.apply_chat_template(
+        [message.model_dump() for message in messages],
+        tokenize=False,
+        add_generation_prompt=True,
+        **options,
+    )
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@pytest.mark.parametrize("thinking", [None, True, False])
+def test_first_prompt_is_what_transformers_renders(
+    tiny_model: Path, chat: ChatFormat, thinking: bool | None
+) -> None:
+    tools = [function_schema(Bash())]
+    options = {} if thinking is None else {"enable_thinking": thinking}
+    assert chat.prompt_ids([SYSTEM, QUESTION], tools=tools, thinking=thinking) == reference(
+        tiny_model, [SYSTEM, QUESTION], tools=tools, **options
+    )
+
+
+@pytest.mark.parametrize("answers", [[OUTPUT], [OUTPUT, OUTPUT], [QUESTION]])
+def test_delta_is_what_a_whole_rendering_would_add(
+    tiny_model: Path, chat: ChatFormat, answers: list[Message]
+) -> None:
+    whole = reference(tiny_model, [SYSTEM, QUESTION, ANSWER, *answers])
+    delta = chat.delta_ids(answers, after=chat.end_of_turn_id)
+    assert whole[-len(delta) - 1 :] == [chat.end_of_turn_id, *delta]
+
+
+def test_a_turn_cut_by_length_is_ended_by_the_delta(chat: ChatFormat) -> None:
+    ended = chat.delta_ids([OUTPUT], after=chat.end_of_turn_id)
+    assert chat.delta_ids([OUTPUT], after=0) == [chat.end_of_turn_id, *ended]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|endoftext|>", "\n", "system", "x"]))
+)
+def test_tool_output_cannot_forge_turns(chat: ChatFormat, parts: list[str]) -> None:
+    special = [chat.encode(text)[0] for text in ("<|im_end|>", "<|im_start|>", "<|endoftext|>")]
+    plain = chat.delta_ids([Message(role="tool", content="")], after=chat.end_of_turn_id)
+    hostile = chat.delta_ids(
+        [Message(role="tool", content="".join(parts))], after=chat.end_of_turn_id
+    )
+    for token in special:
+        assert hostile.count(token) == plain.count(token)
+
+
+def test_decode_of_ids_outside_the_tokenizer(chat: ChatFormat) -> None:
+    ids = [*chat.encode("ab"), 10**6, *chat.encode("c"), chat.end_of_turn_id]
+    assert chat.decode(ids) == "abc"
+
+
+def test_a_directory_without_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=str(tmp_path)):
+        ChatFormat.load(tmp_path)
+
+
+def test_a_template_without_end_of_turn_is_refused(chat: ChatFormat) -> None:
+    with pytest.raises(InvalidRequest, match="special token"):
+        ChatFormat(chat._tokenizer, "{% for m in messages %}{{ m.content }}\n{% endfor %}", {})

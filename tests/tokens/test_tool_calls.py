@@ -1,0 +1,77 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.tokens.tool_calls import ToolCall, parse_reply
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | names,
+    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
+    max_leaves=5,
+)
+
+
+def written(name: str, arguments: object) -> str:
+    body = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+@given(st.lists(st.tuples(names, st.dictionaries(names, values)), min_size=1, max_size=4))
+def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, object]]]) -> None:
+    text = "I will look.\n" + "\n".join(written(*call) for call in calls)
+    if any(tag in json.dumps(call) for call in calls for tag in ("tool_call>", "think>")):
+        return
+    reply = parse_reply(text)
+    assert reply.problem is None
+    assert reply.calls == [ToolCall(*call) for call in calls]
+    assert reply.content == "I will look."
+
+
+@given(st.text())
+def test_no_text_makes_the_parser_raise(text: str) -> None:
+    parse_reply(text)
+    parse_reply(f"<tool_call>{text}</tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<tool_call>{}</tool_call>", 'a string "name"'),
+        ('<tool_call>{"name": 3}</tool_call>', 'a string "name"'),
+        ('<tool_call>{"name": "bash"', "pair up"),
+        ('{"name": "bash"}</tool_call>', "pair up"),
+        ("<tool_call>[]</tool_call>", "JSON object"),
+        ('<tool_call>{"name": "bash", "arguments": "ls"}</tool_call>', '"arguments"'),
+        ('<tool_call>{"name": "bash", arguments: {}}</tool_call>', "not valid JSON"),
+        ('<tool_call>{"name": "b", "arguments": {"x": NaN}}</tool_call>', "NaN"),
+        ('<tool_call>{"name": "\\ud800"}</tool_call>', "surrogate"),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "nested"),
+        ("<tool_call>" + "9" * 5000 + "</tool_call>", "not valid JSON"),
+        ("<think>hm, let me", "not closed"),
+        ("<think>a</think>b<think>c", "not closed"),
+    ],
+)
+def test_malformed_replies_say_what_is_wrong(text: str, problem: str) -> None:
+    reply = parse_reply(text)
+    assert reply.calls == []
+    assert reply.problem is not None
+    assert problem in reply.problem
+
+
+def test_one_malformed_call_voids_its_siblings() -> None:
+    reply = parse_reply(written("bash", {"command": "rm -rf x"}) + "<tool_call>{</tool_call>")
+    assert reply.calls == []
+    assert reply.problem is not None
+
+
+def test_calls_inside_the_reasoning_are_thoughts() -> None:
+    thought = written("bash", {"command": "ls"})
+    assert parse_reply(f"<think>I could {thought}</think>\n\n42").content == "42"
+    assert parse_reply(f"I could {thought}</think>42").calls == []

@@ -1,0 +1,1 @@
+"""Pure scoring: what an answer is worth. No sandboxes, no I/O."""

@@ -1,0 +1,157 @@
+"""What an agent is, and what the pipeline hands it for one rollout.
+
+An agent never tokenises, routes or frees anything: `RolloutContext` does that for it, so that every
+agent is token-exact and leaks nothing.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import ClassVar, ParamSpec
+
+from prorl_service.inference.base import Generation, Generator
+from prorl_service.rewards.pool import ScoringPool
+from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
+from prorl_service.schemas import (
+    FinishReason,
+    Limits,
+    Message,
+    Sampling,
+    Task,
+    Trajectory,
+    Turn,
+)
+from prorl_service.tokens.chat import ChatFormat, ToolSchema
+from prorl_service.tokens.ledger import Ledger
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    reward: float
+    components: dict[str, float] = field(default_factory=dict)
+
+
+class AgentHandler(ABC):
+    """One instance per rollout: keep state on `self` between the stages.
+
+    Each stage has a budget and may be cancelled at any await. Sandboxes opened in INIT or RUN are
+    stopped when RUN ends; EVAL opens its own. Raise `TaskError`, `AgentError` or `EvaluatorError`
+    to say whose fault a failure is; any other exception is blamed on the agent.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, task: Task) -> None:
+        """Also runs at submission: check `task.data` here, raise `InvalidRequest` or pydantic's
+        `ValidationError`, do no I/O."""
+        self.task = task
+
+    @abstractmethod
+    def prompt(self) -> Prompt:
+        """The first prompt. Pure; called at submission."""
+
+    @abstractmethod
+    async def init(self, rollout: "RolloutContext") -> None: ...
+
+    @abstractmethod
+    async def run(self, rollout: "RolloutContext") -> FinishReason: ...
+
+    @abstractmethod
+    async def eval(self, rollout: "RolloutContext") -> Verdict: ...
+
+
+@dataclass(slots=True)
+class RolloutContext:
+    """One rollout's resources and its record of what was sampled."""
+
+    rollout_id: str
+    task: Task
+    sampling: Sampling
+    limits: Limits
+    seed: int | None
+    prompt_ids: Sequence[int]
+    max_model_len: int
+    chat: ChatFormat
+    generator: Generator
+    sandboxes: SandboxProvider
+    scoring: ScoringPool
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    ledger: Ledger = field(default_factory=Ledger)
+    turns: list[Turn] = field(default_factory=list)
+
+    async def open_sandbox(self, limits: SandboxLimits = SandboxLimits()) -> Sandbox:
+        """A started sandbox of the task's image. Raises `TaskError`, `SandboxError`."""
+        sandbox = self.sandboxes.create(image=self.task.image, limits=limits)
+        self.resources.push_async_callback(sandbox.stop)
+        await sandbox.start()
+        return sandbox
+
+    async def score(self, function: Callable[P, float], *args: P.args, **kwargs: P.kwargs) -> float:
+        """Run a scoring function where it can be killed. Raises `EvaluatorError`."""
+        return await self.scoring.score(function, self.limits.eval_timeout_s, *args, **kwargs)
+
+    def room(self, prompt_len: int) -> int:
+        """How many tokens the next call may sample; not positive when the budget is used up."""
+        room = self.max_model_len - prompt_len
+        if self.limits.max_response_tokens is not None:
+            spent = prompt_len - len(self.prompt_ids)
+            room = min(room, self.limits.max_response_tokens - spent)
+        if self.sampling.max_tokens_per_turn is not None:
+            room = min(room, self.sampling.max_tokens_per_turn)
+        return room
+
+    async def sample(self, prompt_ids: Sequence[int]) -> Turn:
+        """One model call, entered in the ledger and in `turns`. Raises `BackendError`."""
+        started = time.monotonic()
+        generation = await self.generator.generate(
+            list(prompt_ids),
+            sampling=self.sampling,
+            max_tokens=self.room(len(prompt_ids)),
+            seed=self._turn_seed(),
+            stop_token_ids=[self.chat.end_of_turn_id],
+        )
+        turn = self._enter(prompt_ids, generation, time.monotonic() - started)
+        self.turns.append(turn)
+        return turn
+
+    def next_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The current chain, extended by messages that answer its last turn."""
+        ids = self.ledger.ids
+        thinking = self.sampling.thinking
+        return ids + self.chat.delta_ids(messages, after=ids[-1], thinking=thinking)
+
+    def trajectory(self, finish_reason: FinishReason) -> Trajectory:
+        return Trajectory(
+            segments=self.ledger.to_segments(),
+            turns=self.turns,
+            finish_reason=finish_reason,
+            sampling=self.sampling,
+        )
+
+    def _enter(self, prompt_ids: Sequence[int], generation: Generation, model_s: float) -> Turn:
+        span = self.ledger.record(
+            prompt_ids, generation.token_ids, generation.logprobs, generation.policy_versions
+        )
+        return Turn(
+            segment=span.segment,
+            start=span.start,
+            stop=span.stop,
+            text=self.chat.decode(generation.token_ids),
+            finish_reason=generation.finish_reason,
+            model_s=model_s,
+            cached_tokens=generation.cached_tokens,
+            backend=generation.backend,
+        )
+
+    def _turn_seed(self) -> int | None:
+        return None if self.seed is None else self.seed + len(self.turns)

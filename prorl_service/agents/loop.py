@@ -1,0 +1,41 @@
+"""The multi-turn loop: sample, parse, call tools, append what they answered, sample again.
+
+A reply without a tool call is the final answer. A reply that breaks the call format is answered
+with the problem and stays in the chain, so that the policy can learn from it.
+"""
+
+from prorl_service.agents.base import RolloutContext
+from prorl_service.schemas import FinishReason, Message, Turn
+from prorl_service.tokens.tool_calls import Reply, parse_reply
+from prorl_service.tools.base import Toolset
+
+
+async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
+    """Raises `BackendError` and `SandboxError`; what was sampled before stays in `rollout`."""
+    prompt_ids = list(rollout.prompt_ids)
+    for _ in range(rollout.limits.max_turns):
+        if rollout.room(len(prompt_ids)) <= 0:
+            return FinishReason.LENGTH
+        turn = await rollout.sample(prompt_ids)
+        reply = _read(turn, rollout)
+        if reply.problem is None and not reply.calls:
+            return FinishReason.FINISHED
+        prompt_ids = rollout.next_prompt(await _answers(reply, turn, tools))
+    return FinishReason.MAX_TURNS
+
+
+def _read(turn: Turn, rollout: RolloutContext) -> Reply:
+    if turn.finish_reason == "length":
+        reply = Reply(turn.text, problem="the reply was cut off at its length limit")
+    else:
+        reply = parse_reply(turn.text)
+    turn.format_error = reply.problem
+    return reply
+
+
+async def _answers(reply: Reply, turn: Turn, tools: Toolset) -> list[Message]:
+    if reply.problem is not None:
+        return [Message(role="tool", content=f"Format error: {reply.problem}.")]
+    for call in reply.calls:
+        turn.tool_calls.append(await tools.call(call))
+    return [Message(role="tool", content=record.output) for record in turn.tool_calls]

@@ -1,0 +1,83 @@
+"""What a model may call: a JSON schema for the prompt, bound to a sandbox for the work.
+
+A tool's own failure is an answer for the model, not an exception; exceptions are the sandbox's.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.schemas import ToolCallRecord
+from prorl_service.tokens.tool_calls import ToolCall
+
+
+class Tool(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def arguments(self) -> type[BaseModel]: ...
+
+    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
+        """`arguments` is an instance of `self.arguments`. Raises `SandboxError`."""
+
+
+def function_schema(tool: Tool) -> dict[str, Any]:
+    """The tool as chat templates and OpenAI clients know it."""
+    parameters = tool.arguments.model_json_schema()
+    parameters.pop("title", None)
+    for field in parameters.get("properties", {}).values():
+        field.pop("title", None)
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": parameters,
+        },
+    }
+
+
+class Toolset:
+    """The tools of one rollout, bound to its sandbox. Calls run one after another, as written."""
+
+    def __init__(self, tools: Sequence[Tool], sandbox: Sandbox, *, timeout_s: float) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._sandbox = sandbox
+        self._timeout_s = timeout_s
+
+    async def call(self, call: ToolCall) -> ToolCallRecord:
+        started = time.monotonic()
+        result = await self._run(call)
+        return ToolCallRecord(
+            name=call.name,
+            arguments=call.arguments,
+            output=result.output,
+            is_error=result.is_error,
+            duration_s=time.monotonic() - started,
+        )
+
+    async def _run(self, call: ToolCall) -> ToolResult:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return ToolResult(f"There is no tool {call.name!r}. Tools: {known}.", is_error=True)
+        try:
+            arguments = tool.arguments.model_validate(call.arguments)
+        except ValidationError as error:
+            return ToolResult(_problems(tool, error), is_error=True)
+        return await tool.call(self._sandbox, arguments, timeout_s=self._timeout_s)
+
+
+def _problems(tool: Tool, error: ValidationError) -> str:
+    problems = "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
+        for problem in error.errors(include_url=False)
+    )
+    return f"Wrong arguments for {tool.name}: {problems}."

@@ -1,0 +1,22 @@
+"""The bash tool: one persistent shell per sandbox."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prorl_service.sandbox.base import Sandbox, ToolResult
+
+
+class BashArguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    command: str = Field(description="The command to run.")
+
+
+class Bash:
+    name = "bash"
+    description = "Run a command in a persistent bash shell."
+    arguments = BashArguments
+
+    async def call(
+        self, sandbox: Sandbox, arguments: BashArguments, *, timeout_s: float
+    ) -> ToolResult:
+        return await sandbox.call_tool("bash", {"command": arguments.command}, timeout_s=timeout_s)

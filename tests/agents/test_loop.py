@@ -1,0 +1,142 @@
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.loop import run_turns
+from prorl_service.rewards.pool import ScoringPool
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import FinishReason, Limits, Message, Sampling, Task, Trajectory
+from prorl_service.testing import FakeSandboxes, ScriptedGenerator
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tools.base import Toolset
+from prorl_service.tools.bash import Bash
+
+MODEL_VOCABULARY = 384
+"""Ids a tiny model samples; its tokenizer knows fewer."""
+
+
+def echo(name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    return ToolResult(f"ran {arguments['command']}")
+
+
+async def rollout(
+    chat: ChatFormat, generator: ScriptedGenerator, **limits: Any
+) -> tuple[FinishReason, Trajectory]:
+    sandboxes = FakeSandboxes(echo)
+    task = Task(task_id="t", agent="math", messages=[Message(role="user", content="Go.")])
+    context = RolloutContext(
+        rollout_id="g.0",
+        task=task,
+        sampling=Sampling(),
+        limits=Limits(**limits),
+        seed=None,
+        prompt_ids=chat.prompt_ids(task.messages),
+        max_model_len=4096,
+        chat=chat,
+        generator=generator,
+        sandboxes=sandboxes,
+        scoring=ScoringPool(),
+    )
+    tools = Toolset([Bash()], await context.open_sandbox(), timeout_s=1)
+    reason = await run_turns(context, tools)
+    return reason, context.trajectory(reason)
+
+
+def assert_token_exact(trajectory: Trajectory, generator: ScriptedGenerator) -> None:
+    calls = zip(trajectory.turns, generator.prompts, generator.generations, strict=True)
+    for turn, prompt, generation in calls:
+        segment = trajectory.segments[turn.segment]
+        assert segment.prompt_ids + segment.response_ids[: turn.start] == prompt
+        assert segment.response_ids[turn.start : turn.stop] == generation.token_ids
+        assert segment.policy_versions[turn.start : turn.stop] == generation.policy_versions
+    sampled = sum(len(generation.token_ids) for generation in generator.generations)
+    assert sum(sum(segment.loss_mask) for segment in trajectory.segments) == sampled
+
+
+def call(command: str) -> str:
+    body = json.dumps({"name": "bash", "arguments": {"command": command}})
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+async def test_calls_are_run_and_the_answer_ends_the_rollout(chat: ChatFormat) -> None:
+    generator = ScriptedGenerator.of_texts([f"Hm.\n{call('ls')}", "It is 42."], chat)
+    reason, trajectory = await rollout(chat, generator)
+    assert reason is FinishReason.FINISHED
+    assert [record.output for record in trajectory.turns[0].tool_calls] == ["ran ls"]
+    assert "<tool_response>\nran ls\n</tool_response>" in chat.decode(generator.prompts[1])
+    assert trajectory.segments[0].response_ids[-1] == chat.end_of_turn_id
+    assert_token_exact(trajectory, generator)
+
+
+async def test_parallel_calls_are_answered_in_one_user_turn(chat: ChatFormat) -> None:
+    generator = ScriptedGenerator.of_texts([call("a") + call("b"), "Done."], chat)
+    _, trajectory = await rollout(chat, generator)
+    appended = chat.decode(generator.prompts[1]).rpartition("<|im_start|>user")[2]
+    assert appended.index("ran a") < appended.index("ran b")
+    assert_token_exact(trajectory, generator)
+
+
+async def test_a_format_error_is_told_to_the_model_and_stays_trainable(chat: ChatFormat) -> None:
+    generator = ScriptedGenerator.of_texts(["<tool_call>{</tool_call>", "Sorry."], chat)
+    reason, trajectory = await rollout(chat, generator)
+    assert reason is FinishReason.FINISHED
+    broken = trajectory.turns[0]
+    assert broken.format_error is not None
+    assert "Format error" in chat.decode(generator.prompts[1])
+    assert trajectory.segments[0].loss_mask[: broken.stop] == [1] * broken.stop
+    assert_token_exact(trajectory, generator)
+
+
+async def test_wrong_tools_and_arguments_are_answered_not_raised(chat: ChatFormat) -> None:
+    unknown = '<tool_call>{"name": "fly", "arguments": {}}</tool_call>'
+    wrong = '<tool_call>{"name": "bash", "arguments": {"cmd": "ls"}}</tool_call>'
+    generator = ScriptedGenerator.of_texts([unknown, wrong, "I give up."], chat)
+    _, trajectory = await rollout(chat, generator)
+    first, second = (turn.tool_calls[0] for turn in trajectory.turns[:2])
+    assert first.is_error
+    assert "no tool 'fly'" in first.output
+    assert second.is_error
+    assert "command" in second.output
+
+
+async def test_a_turn_stopped_by_length_is_closed_with_masked_ids(chat: ChatFormat) -> None:
+    cut = chat.encode("I was about to say")
+    answer = [*chat.encode("42"), chat.end_of_turn_id]
+    generator = ScriptedGenerator([cut, answer], end_of_turn_id=chat.end_of_turn_id)
+    _, trajectory = await rollout(chat, generator)
+    (segment,) = trajectory.segments
+    assert segment.response_ids[: len(cut) + 1] == [*cut, chat.end_of_turn_id]
+    assert segment.loss_mask[: len(cut) + 1] == [1] * len(cut) + [0]
+    assert_token_exact(trajectory, generator)
+
+
+async def test_budgets_of_turns_and_tokens(chat: ChatFormat) -> None:
+    generator = ScriptedGenerator.of_texts([call("ls")] * 5, chat)
+    reason, trajectory = await rollout(chat, generator, max_turns=3)
+    assert (reason, len(trajectory.turns)) == (FinishReason.MAX_TURNS, 3)
+
+    long = [7] * 100
+    generator = ScriptedGenerator([long], end_of_turn_id=chat.end_of_turn_id)
+    reason, trajectory = await rollout(chat, generator, max_response_tokens=10)
+    assert reason is FinishReason.LENGTH
+    assert trajectory.segments[0].response_ids == long[:10]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.lists(st.integers(0, MODEL_VOCABULARY - 1), min_size=1, max_size=30),
+        min_size=6,
+        max_size=6,
+    )
+)
+async def test_ids_that_survive_no_encoding_stay_exact(
+    chat: ChatFormat, answers: list[Sequence[int]]
+) -> None:
+    generator = ScriptedGenerator(answers, end_of_turn_id=chat.end_of_turn_id)
+    _, trajectory = await rollout(chat, generator, max_turns=6)
+    assert_token_exact(trajectory, generator)

@@ -1,0 +1,171 @@
+"""One rollout on its way: its state, its budgets and what it has come to so far.
+
+The only place that changes a rollout's state, and only along `LEGAL_MOVES`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
+from prorl_service.schemas import (
+    LEGAL_MOVES,
+    TERMINAL_STATES,
+    ErrorInfo,
+    FinishReason,
+    Group,
+    Rollout,
+    RolloutState,
+    Stage,
+    Timings,
+    Trajectory,
+)
+
+
+log = logging.getLogger(__name__)
+
+
+class IllegalMove(RuntimeError):
+    """A bug in the pipeline, never a user's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A group that passed all checks, with what the checks made. Shared by its rollouts."""
+
+    group: Group
+    handler: type[AgentHandler]
+    prompt_ids: Sequence[int]
+
+
+@dataclass(slots=True, eq=False)
+class RolloutRecord:
+    admitted: Admitted
+    index: int
+    state: RolloutState = RolloutState.QUEUED
+    handler: AgentHandler | None = None
+    context: RolloutContext | None = None
+    finish_reason: FinishReason = FinishReason.ERROR
+    verdict: Verdict | None = None
+    error: ErrorInfo | None = None
+    trajectory: Trajectory | None = None
+    timings: Timings = field(default_factory=Timings)
+    created_at: float = field(default_factory=time.time)
+    work: asyncio.Task[None] | None = None
+    """The stage's work while one is under way."""
+    cancel_requested: bool = False
+    is_waiting: bool = True
+    """In a queue, and nobody's to end but a canceller's."""
+    _waiting_since: float = field(default_factory=time.monotonic)
+    _releasing: asyncio.Task[None] | None = None
+    _watchers: list[Callable[["RolloutRecord"], None]] = field(default_factory=list)
+
+    @property
+    def group(self) -> Group:
+        return self.admitted.group
+
+    @property
+    def rollout_id(self) -> str:
+        return self.group.rollout_id(self.index)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+    def budget_s(self, stage: Stage) -> float:
+        return float(getattr(self.group.limits, f"{stage.value}_timeout_s"))
+
+    def seed(self) -> int | None:
+        """A seed per rollout, far enough from its siblings' that turns do not collide."""
+        seed = self.group.sampling.seed
+        return None if seed is None else seed + self.index * self.group.limits.max_turns
+
+    def in_progress(self) -> tuple[AgentHandler, RolloutContext]:
+        assert self.handler is not None
+        assert self.context is not None
+        return self.handler, self.context
+
+    def move(self, state: RolloutState) -> None:
+        if state not in LEGAL_MOVES[self.state]:
+            raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
+        self.state = state
+
+    def end(self, state: RolloutState, error: ErrorInfo | None = None) -> None:
+        """Terminal move. Keeps what was sampled, drops everything else, tells the watchers."""
+        self.move(state)
+        self.error = error
+        if self.context is not None and self.context.turns:
+            self.trajectory = self.context.trajectory(self.finish_reason)
+        self.handler = self.context = self.work = None
+        for watcher in self._watchers:
+            watcher(self)
+        self._watchers.clear()
+
+    def request_cancel(self) -> None:
+        """The worker that holds the rollout ends it; one in a queue needs `end_if_waiting`."""
+        self.cancel_requested = not self.is_terminal
+        if self.work is not None:
+            self.work.cancel()
+
+    async def end_if_waiting(self) -> None:
+        if self.is_waiting and not self.is_terminal:
+            await self.release()
+            if not self.is_terminal:
+                self.end(RolloutState.CANCELLED)
+
+    async def release(self) -> None:
+        """Free sandboxes and backend pin. Goes on when the caller is cancelled; never raises."""
+        if self.context is None:
+            return
+        if self._releasing is None:
+            self._releasing = asyncio.create_task(_close(self.context, self.rollout_id))
+        await asyncio.shield(self._releasing)
+        self._releasing = None
+
+    def watch(self, watcher: Callable[["RolloutRecord"], None]) -> None:
+        """Call `watcher` once, when the rollout ends; at once if it has."""
+        if self.is_terminal:
+            watcher(self)
+        else:
+            self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Callable[["RolloutRecord"], None]) -> None:
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
+
+    @contextmanager
+    def timed(self, stage: Stage) -> Iterator[None]:
+        """Charge the time inside to `stage`, and the time since the last stage to the queue."""
+        started = time.monotonic()
+        self.timings.queue_s += started - self._waiting_since
+        try:
+            yield
+        finally:
+            self._waiting_since = time.monotonic()
+            setattr(self.timings, f"{stage.value}_s", self._waiting_since - started)
+
+    def to_wire(self, *, with_trajectory: bool) -> Rollout:
+        return Rollout(
+            rollout_id=self.rollout_id,
+            group_id=self.group.group_id,
+            task_id=self.group.task.task_id,
+            agent=self.group.task.agent,
+            index=self.index,
+            state=self.state,
+            error=self.error,
+            reward=self.verdict.reward if self.verdict else None,
+            reward_components=self.verdict.components if self.verdict else {},
+            trajectory=self.trajectory if with_trajectory else None,
+            timings=self.timings,
+            created_at=self.created_at,
+        )
+
+
+async def _close(context: RolloutContext, rollout_id: str) -> None:
+    try:
+        await context.resources.aclose()
+    except Exception:  # a sandbox that cannot be stopped must not cost the rollout its result
+        log.exception("rollout %s: releasing its resources failed", rollout_id)

@@ -1,0 +1,109 @@
+"""One stage of the pipeline: a queue and a fixed number of workers that serve it.
+
+A worker takes a rollout, runs the stage's work within the rollout's own budget, and hands it on.
+Whatever the work does, the rollout is handed on or ended, and never silently dropped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
+from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[RolloutRecord], Awaitable[None]]
+
+
+class StagePool:
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        workers: int,
+        work: Work,
+        hand_on: Work,
+        entering: RolloutState | None = None,
+        max_waiting: int = 0,
+    ) -> None:
+        """`hand_on` gets the rollouts whose work succeeded, outside the budget. `entering` is the
+        state a rollout gets when a worker takes it. `max_waiting` bounds the queue; 0 does not."""
+        self.stage = stage
+        self.workers = workers
+        self._queue: asyncio.Queue[RolloutRecord] = asyncio.Queue(max_waiting)
+        self._work = work
+        self._hand_on = hand_on
+        self._entering = entering
+
+    async def serve(self) -> None:
+        """One worker; run `workers` of them."""
+        while True:
+            record = await self._queue.get()
+            if not record.cancel_requested:
+                await self._process(record)
+
+    async def put(self, record: RolloutRecord) -> None:
+        """Waits while the queue is full. A cancelled rollout is ended, by whoever comes first."""
+        record.is_waiting = True
+        if record.cancel_requested:
+            await record.end_if_waiting()
+        else:
+            await self._queue.put(record)
+
+    def put_nowait(self, record: RolloutRecord) -> None:
+        self._queue.put_nowait(record)
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    async def _process(self, record: RolloutRecord) -> None:
+        record.is_waiting = False
+        if self._entering is not None:
+            record.move(self._entering)
+        with record.timed(self.stage):
+            problem = await self._attempt(record)
+        if problem is None and not record.cancel_requested:
+            await self._hand_on(record)
+            return
+        await record.release()
+        if record.cancel_requested:
+            record.end(RolloutState.CANCELLED)
+        else:
+            record.end(RolloutState.FAILED, problem)
+
+    async def _attempt(self, record: RolloutRecord) -> ErrorInfo | None:
+        """The boundary to foreign code: agents, sandboxes, engines."""
+        deadline = asyncio.timeout(record.budget_s(self.stage))
+        record.work = asyncio.create_task(self._within(deadline, record))
+        try:
+            await record.work
+        except asyncio.CancelledError:
+            if not record.cancel_requested:
+                raise  # the worker itself is being stopped
+        except ProRLError as error:
+            return error.info(self.stage)
+        except Exception as error:
+            if deadline.expired():
+                record.finish_reason = FinishReason.TIMEOUT
+                return StageTimeout(self.stage, record.budget_s(self.stage)).info(self.stage)
+            log.exception("rollout %s: %s failed", record.rollout_id, self.stage.value.upper())
+            return self._unexpected(error)
+        finally:
+            record.work = None
+        return None
+
+    async def _within(self, deadline: asyncio.Timeout, record: RolloutRecord) -> None:
+        async with deadline:
+            await self._work(record)
+
+    def _unexpected(self, error: Exception) -> ErrorInfo:
+        return ErrorInfo(
+            kind=type(error).__name__,
+            blame=STAGE_BLAME[self.stage],
+            message=str(error) or repr(error),
+            hint="an exception the service does not know; its log has the traceback",
+            stage=self.stage,
+        )

@@ -1,0 +1,1 @@
+"""HTTP: routes and error bodies. No logic of its own."""

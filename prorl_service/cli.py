@@ -1,0 +1,125 @@
+"""The `prorl` command: starts what the package offers, and turns known errors into one line."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+from pydantic import ValidationError
+
+from prorl_service.errors import ProRLError
+from prorl_service.inference.pool import PoolConfig
+from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.schemas import BackendSpec
+from prorl_service.server.app import create_app
+from prorl_service.server.settings import Settings
+
+GRACE_S = 5
+"""How long open connections may delay a shutdown."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="ProRL rollout service.")
+
+
+class SandboxKind(StrEnum):
+    AUTO = "auto"
+    BUBBLEWRAP = "bubblewrap"
+    PROCESS = "process"
+
+
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")]
+Urls = Annotated[list[str], typer.Option("--backend", help="URL of an engine. Repeatable.")]
+Agents = Annotated[
+    list[str], typer.Option("--agent", help="Import path 'module:Class'. Repeatable.")
+]
+Workers = Annotated[int, typer.Option(min=1)]
+
+
+@app.command()
+def serve(
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    backend: Urls = [],  # noqa: B006
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Tokenizer directory; default: the engine's model path.")
+    ] = None,
+    agent: Agents = [],  # noqa: B006
+    sandbox: Annotated[
+        SandboxKind, typer.Option(help="'process' isolates nothing: for tests.")
+    ] = SandboxKind.AUTO,
+    init_workers: Workers = 8,
+    run_workers: Workers = 64,
+    eval_workers: Workers = 8,
+    ready_rollouts: Annotated[
+        int, typer.Option(min=1, help="Rollouts that INIT may finish ahead of RUN.")
+    ] = 8,
+    wait_for_backend_s: Annotated[
+        float, typer.Option(min=0, help="How long a model call waits while no engine is healthy.")
+    ] = 60.0,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 64,
+) -> None:
+    """Run the rollout service."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    with _one_line_errors():
+        settings = Settings(
+            backends=tuple(BackendSpec(url=url, tokenizer=tokenizer) for url in backend),
+            agents=tuple(agent),
+            sandbox=sandbox.value,
+            max_body_mb=max_body_mb,
+            pipeline=PipelineConfig(
+                init_workers=init_workers,
+                run_workers=run_workers,
+                eval_workers=eval_workers,
+                ready_rollouts=ready_rollouts,
+            ),
+            pool=PoolConfig(wait_for_backend_s=wait_for_backend_s),
+        )
+        application = create_app(settings)
+    uvicorn.run(
+        application,
+        host=host,
+        port=port,
+        log_level="info",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+@app.command()
+def engine(
+    *,
+    model: Annotated[Path, typer.Option(help="Directory of a transformers causal LM.")],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    max_model_len: Annotated[int, typer.Option(min=2, help="Context length.")] = 4096,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
+) -> None:
+    """Run the reference inference engine: exact and small, for laptops, CI and demos."""
+    with _one_line_errors():
+        try:
+            from prorl_service.inference.engine import serve as serve_engine
+        except ImportError as error:
+            raise ProRLError(
+                f"the engine needs what is not installed: {error}",
+                hint="pip install 'prorl-service[engine]'",
+            ) from error
+        serve_engine(model, host=host, port=port, max_model_len=max_model_len, threads=threads)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ProRLError, ValidationError) as error:
+        typer.echo(f"prorl: {error}", err=True)
+        hint = getattr(error, "hint", "")
+        if hint:
+            typer.echo(f"  {hint}", err=True)
+        raise typer.Exit(2) from None

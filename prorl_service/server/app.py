@@ -1,0 +1,43 @@
+"""The application: its parts, started in the order of their floors and stopped in reverse."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+
+from prorl_service import __version__, sandbox
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.server.errors import LimitBody, install_error_handlers
+from prorl_service.server.routes import Service, health_router, router
+from prorl_service.server.settings import Settings
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Raises `ProRLError` for settings that cannot work: unknown agents, no usable sandbox."""
+    agents = AgentRegistry(settings.agents)
+    sandboxes = sandbox.provider(settings.sandbox)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            backends = BackendPool(settings.state_directory / "weights", settings.pool)
+            await stack.enter_async_context(backends)
+            pipeline = Pipeline(backends, sandboxes, agents, settings.pipeline)
+            await stack.enter_async_context(pipeline)
+            for spec in settings.backends:
+                await backends.add(spec, must_answer=False)
+            app.state.service = Service(backends, pipeline, sandboxes.kind)
+            yield
+
+    app = FastAPI(title="ProRL rollout service", version=__version__, lifespan=lifespan)
+    app.include_router(router)
+    app.include_router(health_router)
+    install_error_handlers(app)
+    app.add_middleware(
+        LimitBody,
+        max_bytes=settings.max_body_mb * 1024 * 1024,
+        unlimited=["PUT /v1/weights"],
+    )
+    return app

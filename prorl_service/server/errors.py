@@ -1,0 +1,113 @@
+"""Every failure of a request, as an `ErrorResponse` with the right status."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from prorl_service.errors import InvalidRequest, NotFound, ProRLError, TooLarge
+from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse, FieldProblem
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 1
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(ProRLError, _known)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unknown)
+
+
+class LimitBody:
+    """Refuses request bodies above a size, before and while they are read. ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, unlimited: Sequence[str]) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._unlimited = unlimited
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or f"{scope['method']} {scope['path']}" in self._unlimited:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if int(headers.get(b"content-length", b"0")) > self._max_bytes:
+            await _response(self._error())(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
+                raise self._error()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _error(self) -> TooLarge:
+        return TooLarge(
+            f"the request body is larger than {self._max_bytes} bytes",
+            hint="submit in smaller parts, or raise `prorl serve --max-body-mb`",
+            fields=[FieldProblem(field="body", message="too large")],
+        )
+
+
+def _response(error: ProRLError) -> Response:
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if error.status == 503 else {}
+    return _json(error.info(), error.status, headers)
+
+
+def _json(info: ErrorInfo, status: int, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        ErrorResponse(error=info).model_dump_json(),
+        status,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProRLError)
+    return _response(error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [_field_problem(problem) for problem in error.errors()]
+    message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+    return _response(InvalidRequest(message, fields=problems, hint="see /docs for the schema"))
+
+
+def _field_problem(problem: Any) -> FieldProblem:
+    if problem["type"] == "json_invalid":
+        position = problem["loc"][-1]
+        reason = problem.get("ctx", {}).get("error", "")
+        return FieldProblem(field="body", message=f"not JSON at character {position}: {reason}")
+    where = ".".join(str(part) for part in problem["loc"][1:])
+    return FieldProblem(field=where or "body", message=problem["msg"])
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    known = NotFound(f"{request.method} {request.url.path}: {error.detail}", hint="see /docs")
+    return _json(known.info(), error.status_code, dict(error.headers or {}))
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    log.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+    info = ErrorInfo(
+        kind=type(error).__name__,
+        blame=Blame.SERVICE,
+        message="the service failed to answer",
+        hint="this is a bug of the service; its log has the traceback",
+    )
+    return _json(info, 500)

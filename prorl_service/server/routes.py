@@ -1,0 +1,196 @@
+"""The routes, version 1.
+
+Long polls and streams hold a connection but no state: a client that comes back gets the same
+answers. Every error body is an `ErrorResponse`; bad input names the field and starts nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from prorl_service import __version__
+from prorl_service.inference.backend import WeightDirectory
+from prorl_service.inference.pool import BackendPool
+from prorl_service.inference.weights import Weights
+from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.schemas import (
+    PACKED,
+    PACKED_MEDIA_TYPE,
+    Backends,
+    BackendSpec,
+    BackendStatus,
+    ErrorResponse,
+    Rollout,
+    RolloutIds,
+    Rollouts,
+    ServiceStatus,
+    SubmitRequest,
+    WeightsFromDirectory,
+    WeightsReport,
+)
+
+KEEP_ALIVE_S = 10.0
+"""A stream with nothing to tell sends an empty line this often, so that no proxy drops it."""
+
+MAX_WAIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the routes work on."""
+
+    backends: BackendPool
+    pipeline: Pipeline
+    sandbox: str
+
+    def failure(self) -> str | None:
+        return self.pipeline.background.failure or self.backends.background.failure
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(_service)]
+
+router = APIRouter(prefix="/v1", responses={"4XX": {"model": ErrorResponse}})
+health_router = APIRouter()
+
+
+@health_router.get("/health")
+async def health(service: ServiceDep) -> JSONResponse:
+    """200 while all workers live; 503 with the reason once one has died."""
+    failure = service.failure()
+    if failure is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "failed", "reason": failure}, status_code=503)
+
+
+@router.get("/status")
+async def status(service: ServiceDep) -> ServiceStatus:
+    pipeline = service.pipeline
+    return ServiceStatus(
+        version=__version__,
+        policy_version=service.backends.policy_version,
+        sandbox=service.sandbox,
+        agents=pipeline.agents.names,
+        rollouts=pipeline.count_by_state(),
+        queues={pool.stage: pool.waiting for pool in pipeline.stages},
+        workers={pool.stage: pool.workers for pool in pipeline.stages},
+        backends=service.backends.statuses(),
+    )
+
+
+# --- rollouts -----------------------------------------------------------------------------------
+
+
+@router.post("/rollouts", status_code=202)
+async def submit(body: SubmitRequest, service: ServiceDep) -> Rollouts:
+    """Idempotent by `group_id`: an equal group gives the rollouts it has, an unequal one a 409."""
+    return _without_trajectories(await service.pipeline.submit(body.groups))
+
+
+@router.get("/rollouts/{rollout_id}", response_model=Rollout)
+async def get_rollout(
+    rollout_id: str,
+    request: Request,
+    service: ServiceDep,
+    wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
+) -> Response:
+    """Answers when the rollout has ended, or after `wait_s` with the state it is in."""
+    record = service.pipeline.get(rollout_id)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            async for _ in service.pipeline.ended([rollout_id]):
+                pass
+    context = _array_spelling(request)
+    return Response(
+        record.to_wire(with_trajectory=True).model_dump_json(context=context),
+        media_type=PACKED_MEDIA_TYPE if context else "application/json",
+    )
+
+
+@router.post("/rollouts/stream", response_model=Rollout)
+async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
+    """NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
+    for rollout_id in body.rollout_ids:
+        service.pipeline.get(rollout_id)
+    ended = service.pipeline.ended(body.rollout_ids)
+    return StreamingResponse(
+        _lines(ended, _array_spelling(request)), media_type="application/x-ndjson"
+    )
+
+
+@router.post("/rollouts/cancel")
+async def cancel(body: RolloutIds, service: ServiceDep) -> Rollouts:
+    """Answers when all are ended; those that had ended before stay as they were."""
+    return _without_trajectories(await service.pipeline.cancel(body.rollout_ids))
+
+
+def _without_trajectories(records: list[RolloutRecord]) -> Rollouts:
+    return Rollouts(rollouts=[record.to_wire(with_trajectory=False) for record in records])
+
+
+def _array_spelling(request: Request) -> dict[str, str] | None:
+    return PACKED if PACKED_MEDIA_TYPE in request.headers.get("accept", "") else None
+
+
+async def _lines(
+    ended: AsyncIterator[RolloutRecord], context: dict[str, str] | None
+) -> AsyncIterator[bytes]:
+    upcoming = asyncio.ensure_future(anext(ended, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({upcoming}, timeout=KEEP_ALIVE_S)
+            if not done:
+                yield b"\n"
+                continue
+            record = upcoming.result()
+            if record is None:
+                return
+            line = record.to_wire(with_trajectory=True).model_dump_json(context=context)
+            yield line.encode() + b"\n"
+            upcoming = asyncio.ensure_future(anext(ended, None))
+    finally:
+        upcoming.cancel()
+
+
+# --- backends and weights -----------------------------------------------------------------------
+
+
+@router.get("/backends")
+async def list_backends(service: ServiceDep) -> Backends:
+    return Backends(backends=service.backends.statuses())
+
+
+@router.post("/backends", status_code=201)
+async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
+    """Idempotent by URL. The backend takes the newest weights before it serves."""
+    return await service.backends.add(body)
+
+
+@router.delete("/backends/{backend_id}")
+async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
+    """Its rollouts go on elsewhere with their next turn."""
+    return await service.backends.remove(backend_id)
+
+
+@router.post("/weights")
+async def load_weights(body: WeightsFromDirectory, service: ServiceDep) -> WeightsReport:
+    """Have all backends load a directory that they can read."""
+    return await service.backends.load_weights(Weights(WeightDirectory(body.path), body.version))
+
+
+@router.put("/weights")
+async def stream_weights(
+    request: Request, service: ServiceDep, version: Annotated[int, Query(ge=0)]
+) -> WeightsReport:
+    """The body is one safetensors file with the whole model."""
+    return await service.backends.stream_weights(request.stream(), version)

@@ -1,0 +1,26 @@
+"""All settings of one service, as `prorl serve` collects them."""
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from prorl_service.inference.pool import PoolConfig
+from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.schemas import BackendSpec
+
+SandboxKind = Literal["auto", "bubblewrap", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    backends: tuple[BackendSpec, ...] = ()
+    """Joined at start-up; one that does not answer yet joins when it does."""
+    agents: tuple[str, ...] = ()
+    """Import paths of additional agents."""
+    sandbox: SandboxKind = "auto"
+    max_body_mb: int = 64
+    """Of one request, streamed weights excepted."""
+    state_directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "prorl")
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)

@@ -1,0 +1,253 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
+from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import (
+    BackendSpec,
+    Blame,
+    FinishReason,
+    Group,
+    Limits,
+    Message,
+    RolloutState,
+    Stage,
+    Task,
+)
+from prorl_service.testing import FakeSandboxes, StubEngine
+from prorl_service.tokens.chat import ChatFormat
+
+
+class Probe(AgentHandler):
+    """Does in each stage what `task.data` says: pass, fail in some way, or hang."""
+
+    name = "probe"
+    started: asyncio.Event
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None:
+        await rollout.open_sandbox()
+        await self._act(Stage.INIT)
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        await rollout.sample(rollout.prompt_ids)
+        await self._act(Stage.RUN)
+        return FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        await rollout.open_sandbox()
+        await self._act(Stage.EVAL)
+        return Verdict(1.0)
+
+    async def _act(self, stage: Stage) -> None:
+        match self.task.data.get(stage):
+            case "hang":
+                Probe.started.set()
+                await asyncio.Event().wait()
+            case "bug":
+                raise KeyError("oops")
+            case "task":
+                raise TaskError("no such file")
+            case "evaluator":
+                raise EvaluatorError("no verdict")
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [5, 6, chat.end_of_turn_id]) as stub:
+        yield stub
+
+
+@pytest.fixture
+def sandboxes() -> FakeSandboxes:
+    return FakeSandboxes(lambda name, arguments: ToolResult(""))
+
+
+@asynccontextmanager
+async def running(
+    engine: StubEngine,
+    sandboxes: FakeSandboxes,
+    spool: Path,
+    config: PipelineConfig = PipelineConfig(),
+) -> AsyncIterator[Pipeline]:
+    Probe.started = asyncio.Event()
+    pool_config = PoolConfig(wait_for_backend_s=1)
+    async with BackendPool(spool, pool_config) as backends:
+        await backends.add(BackendSpec(url=engine.url))
+        agents = AgentRegistry([f"{__name__}:Probe"])
+        async with Pipeline(backends, sandboxes, agents, config) as pipeline:
+            yield pipeline
+
+
+def group(group_id: str = "g", n: int = 1, limits: Limits = Limits(), **data: str) -> Group:
+    messages = [Message(role="user", content="Go.")]
+    task = Task(task_id="t", agent="probe", messages=messages, data=dict(data))
+    return Group(group_id=group_id, task=task, n=n, limits=limits)
+
+
+async def outcome(pipeline: Pipeline, submitted: Group) -> list[RolloutRecord]:
+    await pipeline.submit([submitted])
+    return [record async for record in pipeline.ended(submitted.rollout_ids())]
+
+
+async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        records = await outcome(pipeline, group(n=20))
+        assert {record.state for record in records} == {RolloutState.DONE}
+        assert {record.rollout_id for record in records} == {f"g.{i}" for i in range(20)}
+        wire = records[0].to_wire(with_trajectory=True)
+        assert wire.reward == 1.0
+        assert wire.trajectory is not None
+        assert wire.trajectory.segments[0].response_ids[:2] == [5, 6]
+    assert len(sandboxes.made) == 40
+    assert not any(sandbox.running for sandbox in sandboxes.made)
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+@pytest.mark.parametrize(
+    ("how", "kind", "blame"),
+    [
+        ("bug", "KeyError", None),
+        ("task", "TaskError", Blame.TASK),
+        ("evaluator", "EvaluatorError", Blame.EVALUATOR),
+        ("hang", "StageTimeout", None),
+    ],
+)
+async def test_a_failing_stage_is_blamed_and_cleaned_up(
+    engine: StubEngine,
+    sandboxes: FakeSandboxes,
+    tmp_path: Path,
+    stage: Stage,
+    how: str,
+    kind: str,
+    blame: Blame | None,
+) -> None:
+    by_stage = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
+    limits = Limits(**{f"{stage.value}_timeout_s": 0.2})
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        failing = Group.model_validate(
+            {
+                **group(limits=limits).model_dump(),
+                "task": {**group().task.model_dump(), "data": {stage: how}},
+            }
+        )
+        (record,) = await outcome(pipeline, failing)
+        (after,) = await outcome(pipeline, group("after"))
+    assert record.state is RolloutState.FAILED
+    assert record.error is not None
+    assert (record.error.kind, record.error.stage) == (kind, stage)
+    assert record.error.blame == (blame or by_stage[stage])
+    assert record.verdict is None
+    assert (record.trajectory is None) == (stage is Stage.INIT)
+    assert after.state is RolloutState.DONE
+    assert not any(sandbox.running for sandbox in sandboxes.made)
+
+
+async def test_a_timed_out_rollout_returns_what_was_sampled(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=0.3), run="hang"))
+    assert record.trajectory is not None
+    assert record.trajectory.finish_reason is FinishReason.TIMEOUT
+    assert record.trajectory.segments[0].response_ids[:2] == [5, 6]
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+async def test_cancelling_a_rollout_at_work(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path, stage: Stage
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        await pipeline.submit([group(**{stage: "hang"})])
+        await Probe.started.wait()
+        (record,) = await pipeline.cancel(["g.0"])
+        assert record.state is RolloutState.CANCELLED
+        assert not any(sandbox.running for sandbox in sandboxes.made)
+
+
+async def test_cancelling_rollouts_in_queues(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    config = PipelineConfig(init_workers=2, run_workers=1, eval_workers=1, ready_rollouts=1)
+    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+        await pipeline.submit([group(n=10, run="hang")])
+        await Probe.started.wait()
+        records = await pipeline.cancel([f"g.{i}" for i in range(10)])
+        assert {record.state for record in records} == {RolloutState.CANCELLED}
+        assert not any(sandbox.running for sandbox in sandboxes.made)
+        (after,) = await outcome(pipeline, group("after"))
+        assert after.state is RolloutState.DONE
+        assert pipeline.background.failure is None
+
+
+async def test_init_and_eval_go_on_while_run_is_busy(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    config = PipelineConfig(init_workers=1, run_workers=2, eval_workers=1, ready_rollouts=4)
+    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+        await pipeline.submit([group("busy", run="hang")])
+        await Probe.started.wait()
+        records = await outcome(pipeline, group("rest", n=8))
+        assert {record.state for record in records} == {RolloutState.DONE}
+        assert pipeline.get("busy.0").state is RolloutState.RUNNING
+
+
+async def test_stopping_the_pipeline_ends_every_rollout(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        records = await pipeline.submit([group("a", n=100, run="hang"), group("b", init="hang")])
+        await Probe.started.wait()
+    assert {record.state for record in records} == {RolloutState.FAILED}
+    assert {record.error.kind for record in records if record.error} == {"ServiceStopping"}
+    assert not any(sandbox.running for sandbox in sandboxes.made)
+
+
+async def test_a_submission_is_accepted_whole_or_not_at_all(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    wrong = group("wrong").model_copy(
+        update={"task": group().task.model_copy(update={"agent": "x"})}
+    )
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        with pytest.raises(InvalidRequest) as refusal:
+            await pipeline.submit([group("right"), wrong])
+        assert refusal.value.fields[0].field == "groups.1.task.agent"
+        assert pipeline.count_by_state() == {}
+    assert engine.calls == 0
+
+
+async def test_old_groups_are_forgotten_whole(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path, PipelineConfig(keep_rollouts=4)) as pipeline:
+        for name in ("a", "b", "c"):
+            await outcome(pipeline, group(name, n=2))
+        assert pipeline.count_by_state() == {RolloutState.DONE: 4}
+        assert pipeline.get("c.1").state is RolloutState.DONE
+
+
+async def test_all_backends_gone_fails_with_the_backends_blame(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        engine.status = 500
+        (record,) = await outcome(pipeline, group())
+        assert record.error is not None
+        assert (record.error.blame, record.error.retryable) == (Blame.BACKEND, True)
+        engine.status = 200
+        (after,) = await outcome(pipeline, group("after"))
+        assert after.state is RolloutState.DONE

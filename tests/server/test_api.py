@@ -1,0 +1,299 @@
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from prorl_service.client import AsyncRolloutClient
+from prorl_service.schemas import (
+    PACKED_MEDIA_TYPE,
+    BackendSpec,
+    Blame,
+    FinishReason,
+    Group,
+    Limits,
+    Message,
+    Rollout,
+    RolloutState,
+    Task,
+)
+from prorl_service.server.app import create_app
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+
+CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    """Plays an agent that reads the file `secret`, then says what it read."""
+
+    def answer(prompt: list[int]) -> list[int]:
+        output = chat.decode(prompt).rpartition("<tool_response>\n")[2].partition("\n<")[0]
+        text = output if "<tool_response>" in chat.decode(prompt) else CALL
+        return [*chat.encode(text), chat.end_of_turn_id]
+
+    async with StubEngine(tiny_model, answer) as stub:
+        yield stub
+
+
+class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[str]:
+    server = Server(uvicorn.Config(create_app(settings), port=0, log_level="warning"))
+    task = asyncio.create_task(server.serve())
+    await server.ready.wait()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def url(engine: StubEngine, tmp_path: Path) -> AsyncIterator[str]:
+    settings = Settings(
+        backends=(BackendSpec(url=engine.url),),
+        sandbox="bubblewrap",
+        max_body_mb=1,
+        state_directory=tmp_path,
+    )
+    async with serving(settings) as address:
+        yield address
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[AsyncRolloutClient]:
+    async with AsyncRolloutClient(url) as connected:
+        yield connected
+
+
+def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
+    task = Task(
+        task_id="read",
+        agent="math",
+        messages=[Message(role="user", content="What is the secret number?")],
+        data={"answer": "4711", "files": {"secret": "4711\n"}},
+    )
+    return Group(group_id=group_id, task=task, n=n, limits=Limits(**limits))
+
+
+async def finished(client: AsyncRolloutClient, submitted: Group) -> list[Rollout]:
+    await client.submit([submitted])
+    return await client.wait(submitted.rollout_ids(), timeout_s=60)
+
+
+async def test_rollouts_run_tools_in_a_sandbox_and_are_scored(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    rollouts = await finished(client, group(n=4))
+    for rollout in rollouts:
+        assert rollout.state is RolloutState.DONE, rollout.error
+        assert rollout.reward == 1.0
+        assert rollout.reward_components == {"correct": 1.0, "well_formed": 1.0}
+        assert rollout.trajectory is not None
+        assert rollout.trajectory.finish_reason is FinishReason.FINISHED
+        assert [turn.tool_calls[0].output for turn in rollout.trajectory.turns[:1]] == ["4711"]
+    assert engine.calls == 8
+
+
+async def test_packed_and_plain_trajectories_are_equal(
+    client: AsyncRolloutClient, url: str
+) -> None:
+    await finished(client, group())
+    async with httpx.AsyncClient(base_url=url) as http:
+        plain = await http.get("/v1/rollouts/g.0")
+        packed = await http.get("/v1/rollouts/g.0", headers={"Accept": PACKED_MEDIA_TYPE})
+    assert isinstance(plain.json()["trajectory"]["segments"][0]["response_ids"], list)
+    assert packed.headers["content-type"] == PACKED_MEDIA_TYPE
+    assert "b64" in packed.json()["trajectory"]["segments"][0]["response_ids"]
+    assert Rollout.model_validate_json(plain.content) == Rollout.model_validate_json(packed.content)
+
+
+async def test_payload_is_linear_in_turns(client: AsyncRolloutClient) -> None:
+    """Every id is sent once, however many turns there were."""
+    (rollout,) = await finished(client, group())
+    assert rollout.trajectory is not None
+    (segment,) = rollout.trajectory.segments
+    last = rollout.trajectory.turns[-1]
+    assert last.stop == len(segment.response_ids)
+
+
+async def test_submission_is_idempotent(
+    client: AsyncRolloutClient, url: str, engine: StubEngine
+) -> None:
+    await finished(client, group(n=2))
+    again = await finished(client, group(n=2))
+    assert [rollout.state for rollout in again] == [RolloutState.DONE] * 2
+    assert engine.calls == 4
+    async with httpx.AsyncClient(base_url=url) as http:
+        other = await http.post("/v1/rollouts", json={"groups": [group(n=3).model_dump()]})
+    assert other.status_code == 409
+    assert other.json()["error"]["kind"] == "Conflict"
+
+
+def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def apply(body: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        target: Any = body
+        for key in parents:
+            target = target[int(key) if key.isdigit() else key]
+        target[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        ("groups.0.task.agent", "nobody", "groups.0.task.agent"),
+        ("groups.0.task.messages", [], "groups.0.task.messages"),
+        (
+            "groups.0.task.messages",
+            [{"role": "king", "content": ""}],
+            "groups.0.task.messages.0.role",
+        ),
+        ("groups.0.limits.max_turns", -1, "groups.0.limits.max_turns"),
+        ("groups.0.limits.run_timeout_s", -0.5, "groups.0.limits.run_timeout_s"),
+        ("groups.0.limits.run_timeout_s", float("inf"), "groups.0.limits.run_timeout_s"),
+        ("groups.0.sampling.temperature", -1, "groups.0.sampling.temperature"),
+        ("groups.0.n", 0, "groups.0.n"),
+        ("groups.0.group_id", "a/b", "groups.0.group_id"),
+        ("groups.0.retries", 3, "groups.0.retries"),
+        ("groups.0.task.data", {}, "groups.0.task.data.answer"),
+        ("groups.0.task.data", {"answer": "1", "file": {}}, "groups.0.task.data.file"),
+        ("groups", [], "groups"),
+    ],
+)
+async def test_bad_input_names_the_field_and_starts_nothing(
+    client: AsyncRolloutClient, url: str, engine: StubEngine, path: str, value: Any, field: str
+) -> None:
+    body = {"groups": [group().model_dump(mode="json")]}
+    change(path, value)(body)
+    async with httpx.AsyncClient(base_url=url) as http:
+        response = await http.post("/v1/rollouts", content=json.dumps(body))
+    assert response.status_code == 422, response.text
+    assert field in [problem["field"] for problem in response.json()["error"]["fields"]]
+    assert (await client.status()).rollouts == {}
+    assert engine.calls == 0
+
+
+async def test_a_prompt_longer_than_the_context_is_refused(
+    client: AsyncRolloutClient, url: str
+) -> None:
+    body = {"groups": [group().model_dump(mode="json")]}
+    change("groups.0.task.messages", [{"role": "user", "content": "word " * 5000}])(body)
+    async with httpx.AsyncClient(base_url=url) as http:
+        response = await http.post("/v1/rollouts", json=body)
+    assert response.status_code == 422
+    (problem,) = response.json()["error"]["fields"]
+    assert problem["field"] == "groups.0.task.messages"
+    assert "4096" in problem["message"]
+    assert (await client.status()).rollouts == {}
+
+
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    for _ in range(size // 65536):
+        yield b" " * 65536
+
+
+async def test_malformed_and_huge_bodies(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        malformed = await http.post("/v1/rollouts", content=b'{"groups": [')
+        announced = await http.post("/v1/rollouts", content=b" " * 2_000_000)
+        streamed = await http.post("/v1/rollouts", content=chunks(3_000_000))
+        unknown = await http.get("/v2/nothing")
+    assert malformed.status_code == 422
+    assert malformed.json()["error"]["fields"][0]["field"] == "body"
+    assert announced.status_code == streamed.status_code == 413
+    assert announced.json()["error"]["kind"] == streamed.json()["error"]["kind"] == "TooLarge"
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["kind"] == "NotFound"
+
+
+async def test_unknown_rollouts_and_backends(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        answers = [
+            await http.get("/v1/rollouts/nobody.0"),
+            await http.post("/v1/rollouts/stream", json={"rollout_ids": ["nobody.0"]}),
+            await http.post("/v1/rollouts/cancel", json={"rollout_ids": ["nobody.0"]}),
+            await http.delete("/v1/backends/127.0.0.1:1"),
+        ]
+    assert [answer.status_code for answer in answers] == [404] * 4
+    assert all(answer.json()["error"]["hint"] for answer in answers)
+
+
+async def test_long_poll_returns_early_or_with_the_state(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    engine.latency_s = 0.5
+    await client.submit([group()])
+    assert not (await client.get("g.0", wait_s=0)).is_terminal
+    assert (await client.get("g.0", wait_s=30)).state is RolloutState.DONE
+
+
+async def test_cancel_ends_rollouts_and_keeps_ended_ones(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    await finished(client, group("done"))
+    engine.latency_s = 60
+    await client.submit([group("slow", n=3)])
+    answers = await client.cancel(["done.0", *group("slow", n=3).rollout_ids()])
+    states = {rollout.rollout_id: rollout.state for rollout in answers}
+    assert states.pop("done.0") is RolloutState.DONE
+    assert set(states.values()) == {RolloutState.CANCELLED}
+
+
+async def test_a_failing_engine_is_blamed_and_the_service_lives(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    engine.status = 500
+    (failed,) = await finished(client, group("failing"))
+    assert failed.state is RolloutState.FAILED
+    assert failed.error is not None
+    assert failed.error.blame is Blame.BACKEND
+    assert failed.error.retryable
+    assert failed.reward is None
+    engine.status = 200
+    (done,) = await finished(client, group("after"))
+    assert done.reward == 1.0
+
+
+async def test_backends_join_and_leave(client: AsyncRolloutClient, engine: StubEngine) -> None:
+    (backend,) = await client.backends()
+    assert (backend.model, backend.max_model_len) == ("stub", 4096)
+    await client.remove_backend(backend.backend_id)
+    assert await client.backends() == []
+    await client.add_backend(engine.url)
+    (rollout,) = await finished(client, group())
+    assert rollout.reward == 1.0
+
+
+async def test_an_unreachable_backend_is_refused_with_its_address(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        response = await http.post("/v1/backends", json={"url": "http://127.0.0.1:9"})
+    assert response.status_code == 503
+    assert "127.0.0.1:9" in response.json()["error"]["message"]
+
+
+async def test_openapi_lists_every_route(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+    assert {"/v1/rollouts", "/v1/rollouts/stream", "/v1/backends", "/v1/weights"} <= set(paths)

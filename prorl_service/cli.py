@@ -123,3 +123,7 @@ def _one_line_errors() -> Iterator[None]:
         if hint:
             typer.echo(f"  {hint}", err=True)
         raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    app()

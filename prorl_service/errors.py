@@ -112,6 +112,7 @@ class BackendRejected(BackendError):
     """The engine refused the request itself; trying again cannot help."""
 
     retryable = False
+    status = 422
 
 
 class EvaluatorError(ProRLError):

@@ -71,7 +71,7 @@ class _Member:
 
     @property
     def backend_id(self) -> str:
-        return self.spec.url.rstrip("/").split("://", 1)[1]
+        return self.backend.backend_id
 
     def status(self) -> BackendStatus:
         return BackendStatus(
@@ -276,7 +276,12 @@ class BackendPool:
                     f"{member.spec.url} does not answer /health",
                     hint="is the inference engine running and reachable from the service?",
                 )
-            member.info = await member.backend.describe()
+            member.info = await member.backend.describe(timeout_s=self.config.probe_timeout_s)
+            if member.info.is_paused:
+                raise BackendUnavailable(
+                    f"{member.spec.url} is paused",
+                    hint="if a weight update failed there, restart the engine; else resume it",
+                )
             await self._agree_on_model(member.spec, member.info)
             if self._weights and member.info.policy_version != self._weights.version:
                 await self._load(member, self._weights)

@@ -40,17 +40,15 @@ class LimitBody:
         if int(headers.get(b"content-length", b"0")) > self._max_bytes:
             await _response(self._error())(scope, receive, send)
             return
-        received = 0
+        body = _CountedBody(receive, self._max_bytes)
 
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise self._error()
-            return message
+        async def send_unless_too_large(message: Message) -> None:
+            if not body.is_too_large:
+                await send(message)
 
-        await self._app(scope, counted, send)
+        await self._app(scope, body.receive, send_unless_too_large)
+        if body.is_too_large:
+            await _response(self._error())(scope, receive, send)
 
     def _error(self) -> TooLarge:
         return TooLarge(
@@ -58,6 +56,23 @@ class LimitBody:
             hint="submit in smaller parts, or raise `prorl serve --max-body-mb`",
             fields=[FieldProblem(field="body", message="too large")],
         )
+
+
+class _CountedBody:
+    """Ends a body that grows too large early; what the application makes of it is not sent."""
+
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._left = max_bytes
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._left < 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        return {"type": "http.request", "body": b""} if self.is_too_large else message
 
 
 def _response(error: ProRLError) -> Response:

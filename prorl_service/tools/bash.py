@@ -1,5 +1,7 @@
 """The bash tool: one persistent shell per sandbox."""
 
+from dataclasses import replace
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
@@ -19,4 +21,6 @@ class Bash:
     async def call(
         self, sandbox: Sandbox, arguments: BashArguments, *, timeout_s: float
     ) -> ToolResult:
-        return await sandbox.call_tool("bash", {"command": arguments.command}, timeout_s=timeout_s)
+        call = {"command": arguments.command}
+        result = await sandbox.call_tool("bash", call, timeout_s=timeout_s)
+        return replace(result, output=result.output.rstrip("\n"))

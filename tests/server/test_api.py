@@ -28,6 +28,7 @@ from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 
+JSON = {"Content-Type": "application/json"}
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 
 
@@ -188,7 +189,7 @@ async def test_bad_input_names_the_field_and_starts_nothing(
     body = {"groups": [group().model_dump(mode="json")]}
     change(path, value)(body)
     async with httpx.AsyncClient(base_url=url) as http:
-        response = await http.post("/v1/rollouts", content=json.dumps(body))
+        response = await http.post("/v1/rollouts", content=json.dumps(body), headers=JSON)
     assert response.status_code == 422, response.text
     assert field in [problem["field"] for problem in response.json()["error"]["fields"]]
     assert (await client.status()).rollouts == {}
@@ -216,7 +217,7 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
 
 async def test_malformed_and_huge_bodies(url: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
-        malformed = await http.post("/v1/rollouts", content=b'{"groups": [')
+        malformed = await http.post("/v1/rollouts", content=b'{"groups": [', headers=JSON)
         announced = await http.post("/v1/rollouts", content=b" " * 2_000_000)
         streamed = await http.post("/v1/rollouts", content=chunks(3_000_000))
         unknown = await http.get("/v2/nothing")

@@ -1,0 +1,108 @@
+"""Engine and service as processes of this machine, for demos, notebooks and tests.
+
+They end with the `with` block, or with the process that started them, whatever ends that.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from prorl_service.errors import ProRLError
+
+STOP_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcess:
+    url: str
+    log: Path
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """As a crash would: no chance to clean up."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@contextmanager
+def engine(
+    model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
+) -> Iterator[LocalProcess]:
+    """The reference engine, serving `model`. `options` as for `prorl engine`."""
+    with _running(["engine", "--model", str(model), *options], log, port) as process:
+        yield process
+
+
+@contextmanager
+def service(
+    backends: Sequence[str], *, log: Path, port: int | None = None, options: Sequence[str] = ()
+) -> Iterator[LocalProcess]:
+    """The rollout service, using engines by URL. `options` as for `prorl serve`."""
+    urls = [argument for url in backends for argument in ("--backend", url)]
+    with _running(["serve", *urls, *options], log, port) as process:
+        yield process
+
+
+@contextmanager
+def _running(arguments: list[str], log: Path, port: int | None) -> Iterator[LocalProcess]:
+    """Healthy when entered. Raises `ProRLError` with the end of the log when it does not start."""
+    port = port or free_port()
+    # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
+    die_with_us = ["setpriv", "--pdeathsig", "TERM"]
+    command = [
+        *die_with_us,
+        sys.executable,
+        "-m",
+        "prorl_service.cli",
+        *arguments,
+        "--port",
+        str(port),
+    ]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+    running = LocalProcess(f"http://127.0.0.1:{port}", log, process)
+    try:
+        _wait_until_healthy(running)
+        yield running
+    finally:
+        running.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(running: LocalProcess, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    with httpx.Client(trust_env=False, timeout=5) as http:
+        while running.process.poll() is None and time.monotonic() < deadline:
+            try:
+                if http.get(f"{running.url}/health").is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+    tail = running.log.read_text(errors="replace")[-2000:]
+    raise ProRLError(
+        f"{' '.join(map(str, running.process.args))} did not become healthy; its log ends:\n{tail}"
+    )

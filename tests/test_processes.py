@@ -1,0 +1,140 @@
+"""The service and the engine as a user runs them: processes of their own, killed and restarted."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import (
+    BackendState,
+    Blame,
+    Group,
+    Limits,
+    Message,
+    Rollout,
+    RolloutState,
+    Sampling,
+    Task,
+)
+
+MIB = 1024 * 1024
+
+
+def group(group_id: str, n: int, max_tokens: int) -> Group:
+    task = Task(
+        task_id="sum",
+        agent="math",
+        messages=[Message(role="user", content="What is 17 + 25?")],
+        data={"answer": "42"},
+    )
+    limits = Limits(max_turns=1, max_response_tokens=max_tokens)
+    return Group(group_id=group_id, task=task, n=n, limits=limits, sampling=Sampling(seed=0))
+
+
+@pytest.fixture
+def engine(tiny_model: Path, tmp_path: Path) -> Iterator[local.LocalProcess]:
+    with local.engine(tiny_model, log=tmp_path / "engine.log") as process:
+        yield process
+
+
+@pytest.fixture
+def service(engine: local.LocalProcess, tmp_path: Path) -> Iterator[local.LocalProcess]:
+    options = ["--wait-for-backend-s", "20"]
+    with local.service([engine.url], log=tmp_path / "service.log", options=options) as process:
+        yield process
+
+
+@pytest.fixture
+def client(service: local.LocalProcess) -> Iterator[RolloutClient]:
+    with RolloutClient(service.url) as connected:
+        yield connected
+
+
+def finished(client: RolloutClient, submitted: Group) -> list[Rollout]:
+    client.submit([submitted])
+    return client.wait(submitted.rollout_ids(), timeout_s=120)
+
+
+def test_the_service_at_rest_is_small_and_has_no_torch(service: local.LocalProcess) -> None:
+    process = psutil.Process(service.pid)
+    assert process.memory_info().rss < 100 * MIB
+    mapped = {Path(region.path).name for region in process.memory_maps()}
+    assert not any("torch" in name for name in mapped)
+
+
+def test_importing_the_server_imports_no_torch() -> None:
+    code = (
+        "import sys, prorl_service.cli;"
+        "sys.exit(' '.join({'torch', 'transformers', 'trl'} & set(sys.modules)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_random_model_plays_rollouts_to_an_honest_zero(client: RolloutClient) -> None:
+    rollouts = finished(client, group("random", n=16, max_tokens=64))
+    assert {rollout.state for rollout in rollouts} == {RolloutState.DONE}
+    assert {rollout.reward for rollout in rollouts} == {0.0}
+
+
+def test_the_engine_is_killed_and_comes_back(
+    client: RolloutClient,
+    engine: local.LocalProcess,
+    service: local.LocalProcess,
+    tiny_model: Path,
+    tmp_path: Path,
+) -> None:
+    weights = (tiny_model / "model.safetensors").read_bytes()
+    client.stream_weights([weights], version=3)
+    client.submit([group("killed", n=16, max_tokens=4000)])
+    while not any(backend.in_flight for backend in client.backends()):
+        client.get("killed.0", wait_s=0.05)
+    engine.kill()
+
+    ended = client.wait(group("killed", n=16, max_tokens=4000).rollout_ids(), timeout_s=120)
+    killed = [rollout for rollout in ended if rollout.state is not RolloutState.DONE]
+    assert killed
+    for rollout in killed:
+        assert rollout.state is RolloutState.FAILED
+        assert rollout.error is not None
+        assert rollout.error.blame is Blame.BACKEND
+        assert rollout.error.retryable
+        assert rollout.reward is None
+    client.health()
+    (backend,) = client.backends()
+    assert backend.state is BackendState.DOWN
+
+    report = client.stream_weights([weights], version=7)
+    assert report.pending == [backend.backend_id]
+    waiting = client.submit([group("waiting", n=4, max_tokens=16)])
+    port = int(engine.url.rsplit(":", 1)[1])
+    with local.engine(tiny_model, log=tmp_path / "engine.log", port=port):
+        rollouts = client.wait([rollout.rollout_id for rollout in waiting], timeout_s=120)
+        for rollout in rollouts:
+            assert rollout.state is RolloutState.DONE, rollout.error
+            assert rollout.trajectory is not None
+            assert set(rollout.trajectory.segments[0].policy_versions) <= {7, -1}
+        (backend,) = client.backends()
+        assert (backend.state, backend.policy_version) == (BackendState.HEALTHY, 7)
+    assert psutil.pid_exists(service.pid)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["serve", "--agent", "no_such_module:Agent"], "no_such_module"),
+        (["serve", "--agent", "json:dumps"], "AgentHandler"),
+        (["serve", "--backend", "not a url"], "url"),
+        (["engine", "--model", "/no/such/model"], "/no/such/model"),
+    ],
+)
+def test_wrong_settings_are_one_clear_line(arguments: list[str], complaint: str) -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,6 @@
+"""TRL's GRPOTrainer on rollouts of the ProRL rollout service: see `ProRLRollout`, `with_task`."""
+
+from prorl_trl.convert import with_task
+from prorl_trl.rollout import ProRLRollout, RolloutsFailed
+
+__all__ = ["ProRLRollout", "RolloutsFailed", "with_task"]

@@ -1,0 +1,109 @@
+"""What must hold of a GRPOTrainer before its rollouts are made elsewhere; run once, at first use.
+
+The importance-sampling correction needs attributes of TRL that are not public. They are looked for
+in TRL's own code, so that a release which moves them is refused instead of trained on uncorrected.
+"""
+
+import inspect
+import warnings
+from typing import Any
+
+import trl
+from packaging.specifiers import SpecifierSet
+
+from prorl_service.schemas import Sampling
+
+SUPPORTED_TRL = SpecifierSet(">=1.9,!=1.15.0,<1.17")
+_READ_BY_TRL = {
+    "_generate": {
+        "rollout_func",
+        "use_vllm",
+        "vllm_generation",
+        "sync_weights",
+        "_last_loaded_step",
+    },
+    "_generate_and_score_completions": {"use_vllm", "vllm_importance_sampling_correction"},
+}
+
+
+def check_version() -> None:
+    if not SUPPORTED_TRL.contains(trl.__version__):
+        raise ImportError(
+            f"prorl_trl supports trl{SUPPORTED_TRL}, but trl {trl.__version__} is installed: "
+            f"pip install 'trl{SUPPORTED_TRL}'"
+        )
+
+
+def check_hooks() -> None:
+    for method, names in _READ_BY_TRL.items():
+        code = inspect.unwrap(getattr(trl.GRPOTrainer, method)).__code__
+        if missing := names - set(code.co_names):
+            raise RuntimeError(
+                f"trl {trl.__version__} no longer reads {sorted(missing)} in GRPOTrainer.{method}, "
+                "which the importance-sampling correction of remote rollouts needs; train without "
+                "it by `ProRLRollout(importance_sampling='off')`"
+            )
+
+
+def check_trainer(trainer: Any, sampling: Sampling) -> None:
+    """Raises `ValueError` for a trainer that would train wrongly."""
+    if trainer.tools:
+        raise ValueError(
+            "GRPOTrainer(tools=...) runs tools in the trainer; with ProRLRollout they run in the "
+            "service's sandboxes: remove `tools`"
+        )
+    if trainer.use_vllm and trainer.vllm_mode != "server":
+        raise ValueError(
+            "use_vllm=True with vllm_mode='colocate' starts an engine inside the trainer, which "
+            "the rollout service cannot use: set use_vllm=False, or vllm_mode='server'"
+        )
+    if sampling.temperature != trainer.temperature:
+        raise ValueError(
+            f"the service samples at temperature {sampling.temperature:g}, the trainer computes "
+            f"its logprobs at {trainer.temperature:g}: make `sampling.temperature` and "
+            "`GRPOConfig.temperature` equal"
+        )
+
+
+def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
+    """Settings that work but are rarely meant, each with a `UserWarning`."""
+    args = trainer.args
+    if trainer.vllm_importance_sampling_mode == "sequence_mask":
+        _warn(
+            "vllm_importance_sampling_mode='sequence_mask' (TRL's default) drops long rollouts "
+            "wholesale; for agents set it to 'token_truncate'"
+        )
+    if sampling.top_p != 1 or sampling.top_k > 0:
+        _warn("top_p < 1 or top_k > 0 bias importance ratios by the probability mass they cut off")
+    if ignored := _ignored(args):
+        _warn(
+            f"GRPOConfig {', '.join(ignored)}: not sent to the service; see ProRLRollout(sampling)"
+        )
+    if args.mask_truncated_completions:
+        _warn(
+            "mask_truncated_completions=True judges by the last token alone; leave it off, "
+            "ProRLRollout(overlong='mask') goes by the reason the service gives"
+        )
+    if trainer.accelerator.num_processes > 1 and args.ddp_timeout <= deadline_s:
+        _warn(
+            f"ddp_timeout={args.ddp_timeout} s is not above deadline_s={deadline_s:g} s: processes "
+            "that wait for the rollouts would be killed first"
+        )
+
+
+def _ignored(args: Any) -> list[str]:
+    neutral = {
+        "top_p": (1.0,),
+        "top_k": (0, -1, None),
+        "min_p": (None, 0),
+        "repetition_penalty": (1,),
+    }
+    return [
+        f"{name}={getattr(args, name)}"
+        for name, values in neutral.items()
+        if getattr(args, name) not in values
+    ]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=2)

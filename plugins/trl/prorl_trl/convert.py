@@ -1,0 +1,274 @@
+"""Between TRL's lists and the service's types: pure functions, without TRL, torch, input or output.
+
+Prompts come from TRL already repeated, one entry per completion; a group is a block of equal
+consecutive ones. What the service needs beside the messages travels as a JSON string under the key
+"prorl" of the last message, because TRL passes on no other dataset column. (A string, because a
+dataset forces all its rows to one schema, and `data` differs from task to task.)
+
+A rollout that cannot be trained on becomes a row without weight: one EOS token with mask 0 and no
+reward. It is never replaced by a copy of a sibling and never given a made-up reward.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    Blame,
+    ErrorInfo,
+    FinishReason,
+    Group,
+    Limits,
+    Message,
+    Rollout,
+    RolloutState,
+    Sampling,
+    Segment,
+    Task,
+    Trajectory,
+)
+
+PAYLOAD_KEY = "prorl"
+
+Overlong = Literal["mask", "keep"]
+Segments = Literal["refuse", "last"]
+ChatMessage = Mapping[str, Any]
+
+
+def with_task(
+    messages: Sequence[ChatMessage],
+    *,
+    task_id: str,
+    agent: str | None = None,
+    data: Mapping[str, Any] | None = None,
+    image: str | None = None,
+) -> list[dict[str, Any]]:
+    """A "prompt" entry for a dataset. `agent` None takes the one given to `ProRLRollout`."""
+    payload = {"task_id": task_id, "agent": agent, "data": dict(data or {}), "image": image}
+    *earlier, last = [dict(message) for message in messages]
+    prompt = [*earlier, {**last, PAYLOAD_KEY: json.dumps(payload)}]
+    task_of(prompt, default_agent=agent or "any")
+    return prompt
+
+
+def task_of(prompt: Sequence[ChatMessage], *, default_agent: str | None) -> Task:
+    """Raises `ValueError` when the prompt cannot be given to the service."""
+    if isinstance(prompt, str):
+        raise ValueError(
+            "ProRLRollout needs conversational prompts (lists of messages): the service applies "
+            f"the chat template, but this prompt is a string: {prompt[:60]!r}"
+        )
+    payload = prompt[-1].get(PAYLOAD_KEY)
+    fields = json.loads(payload) if payload else {"task_id": _content_id(prompt)}
+    fields["agent"] = fields.get("agent") or default_agent
+    if fields["agent"] is None:
+        raise ValueError(
+            "a prompt names no agent: build the dataset with `prorl_trl.with_task(...)`, "
+            "or name one for all prompts with `ProRLRollout(agent=...)`"
+        )
+    return Task(messages=[_message(message) for message in prompt], **fields)
+
+
+def _message(message: ChatMessage) -> Message:
+    """Datasets give every message the keys of all others, filled up with None."""
+    given = {key: value for key, value in message.items() if value is not None}
+    given.pop(PAYLOAD_KEY, None)
+    if not isinstance(given.get("content"), str):
+        raise ValueError(f"message content must be text, not {message.get('content')!r:.80}")
+    return Message(**given)
+
+
+def _content_id(prompt: Sequence[ChatMessage]) -> str:
+    content = json.dumps([[message.get("role"), message.get("content")] for message in prompt])
+    return "prompt-" + hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def groups_of(
+    prompts: Sequence[Sequence[ChatMessage]],
+    *,
+    n: int,
+    name: str,
+    agent: str | None,
+    sampling: Sampling,
+    limits: Limits,
+) -> list[Group]:
+    """One group per block of `n` equal prompts; block i becomes group `{name}-{i}`."""
+    if len(prompts) % n:
+        raise ValueError(f"{len(prompts)} prompts are not a multiple of num_generations={n}")
+    groups = []
+    for block, start in enumerate(range(0, len(prompts), n)):
+        first, *others = prompts[start : start + n]
+        if any(other != first for other in others):
+            raise ValueError(
+                f"prompts {start} to {start + n - 1} must be {n} copies of one prompt but differ: "
+                "the sampler must repeat each prompt `num_generations` times"
+            )
+        task = task_of(first, default_agent=agent)
+        group_id = f"{name}-{block}"
+        groups.append(Group(group_id=group_id, task=task, n=n, sampling=sampling, limits=limits))
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One completion as TRL takes it. `failure` says why there is nothing to learn from it.
+
+    `policy_version` is the oldest that sampled a token. `seconds` are of work, not of waiting.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]
+    env_mask: list[int]
+    reward: float | None = None
+    reward_components: dict[str, float] = field(default_factory=dict)
+    turns: int = 0
+    finish_reason: str = FinishReason.ERROR.value
+    policy_version: int = NOT_SAMPLED
+    seconds: float = 0.0
+    queued_s: float = 0.0
+    failure: ErrorInfo | None = None
+
+
+def row_of(
+    rollout: Rollout, *, eos_ids: Sequence[int], segments: Segments, overlong: Overlong
+) -> Row:
+    """`segments` "refuse" fails a rollout of more than one; "last" trains on its last.
+
+    `overlong` "mask" takes rollouts that did not stop by themselves out of the loss; their reward
+    still counts in the baseline of their group.
+    """
+    failure = _failure(rollout, eos_ids, segments)
+    if failure is not None:
+        eos = [eos_ids[0]]
+        return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
+    assert rollout.trajectory is not None
+    segment, finish_reason = rollout.trajectory.segments[-1], rollout.trajectory.finish_reason
+    is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
+    timings = rollout.timings
+    return Row(
+        prompt_ids=segment.prompt_ids,
+        completion_ids=segment.response_ids,
+        logprobs=segment.logprobs,
+        env_mask=[0] * len(segment.loss_mask) if is_masked else segment.loss_mask,
+        reward=rollout.reward,
+        reward_components=rollout.reward_components,
+        turns=len(rollout.trajectory.turns),
+        finish_reason=finish_reason.value,
+        policy_version=_oldest_version(segment),
+        seconds=timings.init_s + timings.run_s + timings.eval_s,
+        queued_s=timings.queue_s,
+    )
+
+
+def _oldest_version(segment: Segment) -> int:
+    versions = set(segment.policy_versions) - {NOT_SAMPLED}
+    return min(versions, default=NOT_SAMPLED)
+
+
+def _failure(rollout: Rollout, eos_ids: Sequence[int], segments: Segments) -> ErrorInfo | None:
+    if rollout.error is not None:
+        return rollout.error
+    if rollout.state is not RolloutState.DONE:
+        return ErrorInfo(
+            kind="NotFinished",
+            blame=Blame.SERVICE,
+            message=f"the rollout is {rollout.state.value}",
+            hint="raise `deadline_s` if rollouts need longer, or give the service more workers",
+            retryable=True,
+        )
+    if rollout.trajectory is None or rollout.reward is None:
+        return _unusable("the rollout is done but has no trajectory or no reward")
+    return _trajectory_failure(rollout.trajectory, eos_ids, segments)
+
+
+def _trajectory_failure(
+    trajectory: Trajectory, eos_ids: Sequence[int], segments: Segments
+) -> ErrorInfo | None:
+    if len(trajectory.segments) > 1 and segments == "refuse":
+        return _unusable(
+            f"the trajectory has {len(trajectory.segments)} segments, GRPOTrainer takes one",
+            "use an agent with an append-only history, or train on the last segment only: "
+            "`ProRLRollout(segments='last')`",
+        )
+    if not trajectory.segments or not any(trajectory.segments[-1].loss_mask):
+        return _unusable("the trajectory has no sampled token")
+    last_id = trajectory.segments[-1].response_ids[-1]
+    if trajectory.finish_reason is FinishReason.FINISHED and last_id not in eos_ids:
+        return _unusable(
+            f"the trajectory ends on token {last_id}, which is no EOS token {list(eos_ids)}",
+            "the trainer and the inference engine must have the same tokenizer and EOS tokens",
+        )
+    return None
+
+
+def _unusable(message: str, hint: str = "") -> ErrorInfo:
+    return ErrorInfo(
+        kind="UnusableTrajectory", blame=Blame.SERVICE, message=message, hint=hint, retryable=False
+    )
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """What `rollout_func` returns. The `prorl_` columns reach every reward function as keywords."""
+    return {
+        "prompt_ids": [row.prompt_ids for row in rows],
+        "completion_ids": [row.completion_ids for row in rows],
+        "logprobs": [row.logprobs for row in rows],
+        "env_mask": [row.env_mask for row in rows],
+        "prorl_reward": [row.reward for row in rows],
+        "prorl_reward_components": [row.reward_components for row in rows],
+        "prorl_turns": [row.turns for row in rows],
+        "prorl_finish_reason": [row.finish_reason for row in rows],
+        "prorl_policy_version": [row.policy_version for row in rows],
+        "prorl_failure": [row.failure and row.failure.message for row in rows],
+    }
+
+
+def metrics(rows: Sequence[Row], pushed_version: int | None) -> dict[str, float]:
+    """Shares are of all rows; turns, seconds and lag are of the rows that did not fail.
+
+    `pushed_version`: of the weights the rollouts should have been sampled with, if that is known.
+    """
+    blamed = Counter(row.failure.blame for row in rows if row.failure)
+    usable = [row for row in rows if row.failure is None]
+    values = {"prorl/failed": 1 - len(usable) / len(rows)}
+    values |= {f"prorl/failed/{blame.value}": blamed[blame] / len(rows) for blame in Blame}
+    if usable:
+        finished = FinishReason.FINISHED.value
+        values |= {
+            "prorl/overlong": sum(row.finish_reason != finished for row in usable) / len(rows),
+            "prorl/turns": fmean(row.turns for row in usable),
+            "prorl/rollout_s": fmean(row.seconds for row in usable),
+            "prorl/rollout_max_s": max(row.seconds for row in usable),
+            "prorl/queued_s": fmean(row.queued_s for row in usable),
+        }
+        values |= _component_means(usable)
+        if pushed_version is not None:
+            values["prorl/policy_lag"] = pushed_version - min(row.policy_version for row in usable)
+    return values
+
+
+def _component_means(rows: Sequence[Row]) -> dict[str, float]:
+    """Over the rows that have the component."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.reward_components.items():
+            found.setdefault(f"prorl/reward/{name}", []).append(value)
+    return {name: fmean(components) for name, components in found.items()}
+
+
+def failure_summary(rows: Sequence[Row]) -> str:
+    """The most frequent reasons, each once, with what to do about it."""
+    reasons = Counter(
+        f"{row.failure.kind} (blame: {row.failure.blame.value}): {row.failure.message}"
+        + (f"\n      {row.failure.hint}" if row.failure.hint else "")
+        for row in rows
+        if row.failure
+    )
+    lines = [f"\n  {count} x {reason}" for reason, count in reasons.most_common(3)]
+    return f"{reasons.total()} of {len(rows)} rollouts failed" + "".join(lines)

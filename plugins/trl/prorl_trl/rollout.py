@@ -1,0 +1,296 @@
+"""`ProRLRollout`: the `rollout_func` of a GRPOTrainer whose rollouts are run by the service.
+
+Each call pushes the weights if the policy has moved, gathers the prompts of all processes, has one
+conversation with the service on the main process, and gives every process its rows, or the error.
+
+TRL corrects for the difference between the engine's logprobs and its own only when it believes that
+it drives vLLM. Three attributes make it believe so (`_correct_sampling`); `checks` guards them.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from accelerate.utils import broadcast_object_list, gather_object
+from tqdm.auto import tqdm
+
+from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout, Wire
+from prorl_service.errors import ProRLError
+from prorl_service.schemas import Group, Limits, Rollout, Sampling
+from prorl_trl import checks, convert
+from prorl_trl.convert import Overlong, Row, Segments
+from prorl_trl.weights import SafetensorsFile, full_weights, save
+
+logger = logging.getLogger(__name__)
+
+FIRST_CONTACT_S = 30.0
+"""How long the service may take to answer at all when training starts."""
+CANCEL_TIMEOUT_S = 60.0
+RETRY_DELAY_S = 5.0
+MAX_LOST_CALLS = 3
+"""Calls in a row, each retried to its deadline, without a usable rollout before giving up."""
+
+Value = TypeVar("Value")
+
+
+class RolloutsFailed(ProRLError):
+    """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
+
+
+class _WeightsArePushed:
+    """Stands where TRL keeps its vLLM engine and answers the one call that TRL makes to it."""
+
+    def sync_weights(self) -> None: ...
+
+
+class ProRLRollout:
+    """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
+
+    `url`, `token`: the rollout service and its bearer token.
+    `agent`: for prompts that name none; see `with_task`.
+    `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.
+    `sampling`: None takes `GRPOConfig.temperature` and cuts nothing off.
+    `deadline_s`: of one call; rollouts that have not ended then are cancelled and count as failed.
+    `on_failure`: failed rollouts are left out of baseline and loss, or raise `RolloutsFailed`.
+    `overlong`, `segments`: see `convert.row_of`.
+    `weights`: "stream" sends them over HTTP; a directory must be shared with the engines; "none"
+    leaves them alone; "auto" streams them unless TRL itself updates a vLLM server.
+    `importance_sampling`: "auto" corrects for the engine's logprobs, "off" ignores them.
+    `observe`: gets every call's rollouts, failed ones too, on the main process: to log or show.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        agent: str | None = None,
+        limits: Limits = Limits(),
+        sampling: Sampling | None = None,
+        deadline_s: float = 1800,
+        on_failure: Literal["unscorable", "raise"] = "unscorable",
+        overlong: Overlong = "mask",
+        segments: Segments = "refuse",
+        weights: str | Path = "auto",
+        importance_sampling: Literal["auto", "off"] = "auto",
+        wire: Wire = "packed",
+        observe: Callable[[Sequence[Rollout]], None] | None = None,
+    ) -> None:
+        checks.check_version()
+        if weights not in ("auto", "stream", "none") and not Path(weights).is_absolute():
+            raise ValueError(
+                f"weights={str(weights)!r}: use 'auto', 'stream', 'none' or an absolute path"
+            )
+        self._url, self._token, self._wire = url, token, wire
+        self._agent, self._limits, self._sampling = agent, limits, sampling
+        self._deadline_s = deadline_s
+        self._on_failure, self._overlong, self._segments = on_failure, overlong, segments
+        self._weights, self._importance_sampling = weights, importance_sampling
+        self._observe = observe
+        self._run_id = uuid.uuid4().hex[:12]
+        self._calls = 0
+        self._lost_calls = 0
+        self._trainer: Any = None
+        self._pushed_version: int | None = None
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
+        return [self.prorl_reward]
+
+    def prorl_reward(
+        self,
+        prorl_reward: list[float | None],
+        log_metric: Callable[[str, float], None],
+        **_: Any,
+    ) -> list[float | None]:
+        """The service's rewards. Logs the same metrics, of all processes' rollouts, on each."""
+        for name, value in self._metrics.items():
+            log_metric(name, value)
+        return prorl_reward
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        if trainer is not self._trainer:
+            self._meet(trainer)
+        if self._pushes_weights and self._pushed_version != trainer.state.global_step:
+            self.push_weights()
+        everyones = gather_object(prompts)
+        rows, self._metrics = on_main(trainer.accelerator, lambda: self._roll_out(everyones))
+        start = trainer.accelerator.process_index * len(prompts)
+        return convert.columns(rows[start : start + len(prompts)])
+
+    # --- first contact --------------------------------------------------------------------------
+
+    def _meet(self, trainer: Any) -> None:
+        sampling = self._sampling or Sampling(temperature=trainer.temperature)
+        checks.check_trainer(trainer, sampling)
+        on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
+        limits = self._limits.model_copy(update={"max_response_tokens": max_tokens})
+        self._groups_of = partial(
+            convert.groups_of, agent=self._agent, sampling=sampling, limits=limits
+        )
+        self._pushes_weights = self._weights != "none" and not (
+            self._weights == "auto" and trainer.use_vllm
+        )
+        self._pushed_version = None
+        if self._importance_sampling == "auto" and not trainer.use_vllm:
+            _correct_sampling(trainer)
+        self._trainer = trainer
+
+    def _greet(self, trainer: Any, sampling: Sampling) -> None:
+        checks.warn_about(trainer, sampling, self._deadline_s)
+        with self._client(retry_s=FIRST_CONTACT_S) as client:
+            client.health()
+
+    # --- weights --------------------------------------------------------------------------------
+
+    def push_weights(self) -> None:
+        """Done before each call's rollouts; call it after training to serve the final policy.
+
+        A collective: all processes must call it. Needs at least one call of the trainer before.
+        """
+        version = self._trainer.state.global_step
+        with full_weights(self._trainer) as weights:
+            on_main(self._trainer.accelerator, lambda: self._send_weights(weights, version))
+        self._pushed_version = version
+
+    def _send_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        with self._client() as client:
+            if self._weights in ("auto", "stream"):
+                report = client.stream_weights(SafetensorsFile(weights), version)
+            else:
+                path = save(weights, Path(self._weights), version)
+                report = client.load_weights(str(path), version)
+        if report.pending:
+            logger.warning(
+                "engines %s are down; they get weights %d later", report.pending, version
+            )
+
+    # --- rollouts -------------------------------------------------------------------------------
+
+    def _roll_out(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
+        """Tries again while all rollouts fail for a passing reason, such as an engine that is down.
+
+        Training steps without rollouts would move the learning rate schedule, and with it the
+        policy. Raises `RolloutsFailed`.
+        """
+        deadline = time.monotonic() + self._deadline_s
+        while True:
+            rows = self._attempt(prompts, deadline)
+            failures = [row.failure for row in rows if row.failure is not None]
+            if not failures:
+                break
+            summary = convert.failure_summary(rows)
+            can_pass = any(failure.retryable for failure in failures)
+            is_lost = len(failures) == len(rows)
+            if self._on_failure == "raise" or (is_lost and not can_pass):
+                raise RolloutsFailed(summary)
+            logger.warning(summary)
+            if not is_lost or time.monotonic() + RETRY_DELAY_S > deadline:
+                break
+            time.sleep(RETRY_DELAY_S)
+        self._count_lost_calls(rows)
+        return rows, convert.metrics(rows, self._pushed_version)
+
+    def _count_lost_calls(self, rows: Sequence[Row]) -> None:
+        if any(row.failure is None for row in rows):
+            self._lost_calls = 0
+        else:
+            self._lost_calls += 1
+        if self._lost_calls >= MAX_LOST_CALLS:
+            raise RolloutsFailed(convert.failure_summary(rows))
+        if not any(any(row.env_mask) for row in rows):
+            logger.warning(
+                "this step has nothing to learn from: every rollout failed or, under "
+                "overlong='mask', was cut off; going on with the next"
+            )
+
+    def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
+        trainer = self._trainer
+        self._calls += 1
+        groups = self._groups_of(
+            prompts,
+            n=trainer.num_generations if trainer.model.training else trainer.num_generations_eval,
+            name=f"{self._run_id}-{trainer.state.global_step}-{self._calls}",
+        )
+        ended = self._run(groups, deadline)
+        return [
+            convert.row_of(
+                ended[rollout_id],
+                eos_ids=_eos_ids(trainer),
+                segments=self._segments,
+                overlong=self._overlong,
+            )
+            for group in groups
+            for rollout_id in group.rollout_ids()
+        ]
+
+    def _run(self, groups: Sequence[Group], deadline: float) -> dict[str, Rollout]:
+        """All rollouts by id, those not ended at the deadline or at an interrupt cancelled."""
+        rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
+        ended: dict[str, Rollout] = {}
+        bar = tqdm(
+            total=len(rollout_ids),
+            desc="rollouts",
+            leave=False,
+            disable=self._trainer.args.disable_tqdm,
+        )
+        with self._client() as client, bar:
+            try:
+                client.submit(groups)
+                for rollout in client.stream(rollout_ids, deadline - time.monotonic()):
+                    ended[rollout.rollout_id] = rollout
+                    bar.update()
+            except WaitTimeout as timeout:
+                client.cancel(timeout.pending)
+                for rollout in client.wait(timeout.pending, CANCEL_TIMEOUT_S):
+                    ended[rollout.rollout_id] = rollout
+            except KeyboardInterrupt:
+                self._cancel_at_interrupt([one for one in rollout_ids if one not in ended])
+                raise
+        return ended
+
+    def _cancel_at_interrupt(self, rollout_ids: Sequence[str]) -> None:
+        with self._client(retry_s=0) as client, suppress(ServiceCallError):
+            client.cancel(rollout_ids)
+
+    def _client(self, retry_s: float | None = None) -> RolloutClient:
+        retry_s = self._deadline_s if retry_s is None else retry_s
+        return RolloutClient(self._url, token=self._token, retry_s=retry_s, wire=self._wire)
+
+
+def on_main(accelerator: Any, work: Callable[[], Value]) -> Value:
+    """Do `work` on the main process; all processes return its value or raise its error."""
+    value: Value | None = None
+    error: Exception | None = None
+    if accelerator.is_main_process:
+        try:
+            value = work()
+        except Exception as caught:
+            error = caught
+    outcome = [value, f"{type(error).__name__}: {error}" if error else None]
+    broadcast_object_list(outcome)
+    if error is not None:
+        raise error
+    if outcome[1] is not None:
+        raise RuntimeError(f"on the main process: {outcome[1]}")
+    return outcome[0]  # type: ignore[return-value]
+
+
+def _correct_sampling(trainer: Any) -> None:
+    checks.check_hooks()
+    trainer.use_vllm = True
+    trainer.vllm_generation = _WeightsArePushed()
+    trainer._last_loaded_step = trainer.state.global_step
+
+
+def _eos_ids(trainer: Any) -> list[int]:
+    """As TRL itself decides what is truncated; until 1.15 it knew one EOS token only."""
+    eos_ids: list[int] = getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])
+    return eos_ids

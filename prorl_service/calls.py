@@ -1,0 +1,278 @@
+"""The calls of the service's HTTP interface, as data, and what every client does with an answer.
+
+Does no input or output and knows no event loop: `client` adds how a request is sent and waited for.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from prorl_service.errors import ProRLError
+from prorl_service.schemas import (
+    Backends,
+    BackendSpec,
+    BackendStatus,
+    Blame,
+    ErrorInfo,
+    ErrorResponse,
+    Group,
+    Rollout,
+    RolloutIds,
+    Rollouts,
+    ServiceStatus,
+    SubmitRequest,
+    WeightsFromDirectory,
+    WeightsReport,
+)
+
+CONNECT_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 60.0
+"""Silence after which a connection counts as broken; streams send keep-alives more often."""
+WEIGHTS_TIMEOUT_S = 900.0
+FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
+
+Answer = TypeVar("Answer")
+
+
+class ServiceCallError(ProRLError):
+    """A call that failed for good. `http_status` is None when there was no answer at all."""
+
+    def __init__(self, call: str, info: ErrorInfo, http_status: int | None) -> None:
+        status = "" if http_status is None else f"{http_status} "
+        problems = [f"{problem.field}: {problem.message}" for problem in info.fields]
+        details = [line for line in (*problems, info.hint) if line and line not in info.message]
+        super().__init__(
+            "\n  ".join([f"{call}: {status}{info.kind}: {info.message}", *details]),
+            hint=info.hint,
+            retryable=info.retryable,
+            fields=info.fields,
+        )
+        self.blame = info.blame
+        self.http_status = http_status
+        self.error = info
+
+
+class WaitTimeout(ProRLError, TimeoutError):
+    """Some rollouts did not end in time. `pending` are their ids; they are still running."""
+
+    def __init__(self, pending: Sequence[str], timeout_s: float) -> None:
+        super().__init__(
+            f"{len(pending)} rollouts did not end within {timeout_s:g} s, first {pending[0]}",
+            hint="wait longer, or cancel them",
+        )
+        self.pending = list(pending)
+
+
+# --- the calls, as data -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    method: str
+    path: str
+    answer: Callable[[bytes], Answer]
+    body: BaseModel | None = None
+    params: dict[str, float] = field(default_factory=dict)
+    timeout_s: float = IDLE_TIMEOUT_S
+
+    def request(self, http: httpx.Client | httpx.AsyncClient, content: Any = None) -> httpx.Request:
+        headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
+        if self.body is not None:
+            content = self.body.model_dump_json().encode()
+            headers = {"Content-Type": "application/json"}
+        timeout = httpx.Timeout(IDLE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=self.timeout_s)
+        return http.build_request(
+            self.method,
+            self.path,
+            content=content,
+            params=self.params,
+            headers=headers,
+            timeout=timeout,
+        )
+
+    def parse(self, response: httpx.Response) -> Answer:
+        raise_for_status(response)
+        return self.answer(response.content)
+
+
+class _Health(BaseModel):
+    status: Literal["ok"]
+
+
+def _rollouts(raw: bytes) -> list[Rollout]:
+    return Rollouts.model_validate_json(raw).rollouts
+
+
+def submit(groups: Sequence[Group]) -> Call[list[Rollout]]:
+    return Call("POST", "/v1/rollouts", _rollouts, SubmitRequest(groups=list(groups)))
+
+
+def get(rollout_id: str, wait_s: float) -> Call[Rollout]:
+    return Call(
+        "GET",
+        f"/v1/rollouts/{rollout_id}",
+        Rollout.model_validate_json,
+        params={"wait_s": wait_s},
+        timeout_s=wait_s + IDLE_TIMEOUT_S,
+    )
+
+
+def stream(rollout_ids: Iterable[str], timeout_s: float) -> Call[Rollout]:
+    """Its answer is one line; see `Reception`."""
+    ids = RolloutIds(rollout_ids=list(rollout_ids))
+    line = Rollout.model_validate_json
+    return Call("POST", "/v1/rollouts/stream", line, ids, timeout_s=timeout_s)
+
+
+def cancel(rollout_ids: Iterable[str]) -> Call[list[Rollout]]:
+    ids = RolloutIds(rollout_ids=list(rollout_ids))
+    return Call("POST", "/v1/rollouts/cancel", _rollouts, ids)
+
+
+def add_backend(url: str, tokenizer: str | None) -> Call[BackendStatus]:
+    spec = BackendSpec(url=url, tokenizer=tokenizer)
+    return Call("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
+
+
+def remove_backend(backend_id: str) -> Call[BackendStatus]:
+    return Call("DELETE", f"/v1/backends/{backend_id}", BackendStatus.model_validate_json)
+
+
+def load_weights(path: str, version: int) -> Call[WeightsReport]:
+    weights = WeightsFromDirectory(path=path, version=version)
+    report = WeightsReport.model_validate_json
+    return Call("POST", "/v1/weights", report, weights, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def stream_weights(version: int) -> Call[WeightsReport]:
+    report = WeightsReport.model_validate_json
+    params: dict[str, float] = {"version": version}
+    return Call("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+BACKENDS = Call("GET", "/v1/backends", lambda raw: Backends.model_validate_json(raw).backends)
+STATUS = Call("GET", "/v1/status", ServiceStatus.model_validate_json)
+HEALTH = Call("GET", "/health", _Health.model_validate_json)
+
+
+# --- what both clients do with an answer --------------------------------------------------------
+
+
+def _label(request: httpx.Request) -> str:
+    return f"{request.method} {request.url.copy_with(query=None)}"
+
+
+def raise_for_status(response: httpx.Response) -> None:
+    """Expects the body of an error to have been read."""
+    if response.is_error:
+        raise ServiceCallError(
+            _label(response.request), _error_info(response), response.status_code
+        )
+
+
+def _error_info(response: httpx.Response) -> ErrorInfo:
+    """What the service said; a proxy in front of it may answer 502 or 503 in words of its own."""
+    try:
+        return ErrorResponse.model_validate_json(response.content).error
+    except ValidationError:
+        return ErrorInfo(
+            kind=response.reason_phrase or "HTTPError",
+            blame=Blame.SERVICE,
+            message=response.text[:500] or "empty answer",
+            hint="if this is no answer of a rollout service, correct the URL",
+            retryable=response.status_code in (502, 503, 504),
+        )
+
+
+@contextmanager
+def readable_errors(request: httpx.Request) -> Iterator[None]:
+    try:
+        yield
+    except httpx.TransportError as error:
+        info = ErrorInfo(
+            kind=type(error).__name__,
+            blame=Blame.SERVICE,
+            message=str(error) or "the connection broke",
+            hint="check that the service runs there: `prorl serve`",
+            retryable=not isinstance(error, httpx.UnsupportedProtocol),
+        )
+        raise ServiceCallError(_label(request), info, None) from None
+    except ValidationError as error:
+        info = ErrorInfo(
+            kind="UnexpectedAnswer",
+            blame=Blame.SERVICE,
+            message=str(error),
+            hint="the client and the service must be of the same version",
+        )
+        raise ServiceCallError(_label(request), info, None) from None
+
+
+class Backoff:
+    """Delays between tries, until `budget_s` has passed since the first failure in a row."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self.progress()
+
+    def progress(self) -> None:
+        self._delay_s = FIRST_DELAY_S
+        self._give_up_at: float | None = None
+
+    def delay_s(self, error: ServiceCallError) -> float:
+        """Seconds to wait before the next try; raises `error` when there is to be none."""
+        now = time.monotonic()
+        if self._give_up_at is None:
+            self._give_up_at = now + self._budget_s
+        if not error.retryable or now + self._delay_s > self._give_up_at:
+            raise error
+        delay_s = self._delay_s * random.uniform(0.5, 1)
+        self._delay_s = min(2 * self._delay_s, LAST_DELAY_S)
+        return delay_s
+
+
+class Reception:
+    """The rollouts of one stream that are still to come, over as many connections as it takes."""
+
+    def __init__(self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float) -> None:
+        self.pending = dict.fromkeys(rollout_ids)
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._backoff = Backoff(retry_s)
+        self._partial_line = b""
+
+    def call(self) -> Call[Rollout]:
+        self._partial_line = b""
+        return stream(self.pending, min(IDLE_TIMEOUT_S, self._seconds_left()))
+
+    def feed(self, chunk: bytes) -> Iterator[Rollout]:
+        """Lines end at newline bytes only: JSON text may hold what `str.splitlines` splits at."""
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+        for line in filter(bytes.strip, lines):
+            rollout = Rollout.model_validate_json(line)
+            if rollout.rollout_id in self.pending:
+                del self.pending[rollout.rollout_id]
+                yield rollout
+        self._backoff.progress()
+        if self.pending:
+            self._seconds_left()
+
+    def closed(self) -> None:
+        if self.pending:
+            missing = f"the stream ended with {len(self.pending)} rollouts still to come"
+            raise httpx.RemoteProtocolError(missing)
+
+    def delay_s(self, error: ServiceCallError) -> float:
+        left_s = self._seconds_left()
+        return min(self._backoff.delay_s(error), left_s)
+
+    def _seconds_left(self) -> float:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise WaitTimeout(list(self.pending), self._timeout_s)
+        return left_s

@@ -1,0 +1,242 @@
+"""HTTP clients of the rollout service: one for plain code, one for asyncio, with the same methods.
+
+Each call is described once, as data, in `calls`; the clients only add how they wait. Both do this:
+
+- Every call is idempotent, so an unreachable service and an answer that says a retry can help are
+  retried with exponential backoff, for at most `retry_s` after the last sign of progress.
+- A broken stream is resumed for the rollouts not yet received: a service restart is survived.
+- Whatever ends a call is a `ServiceCallError` (or `WaitTimeout`) that says what to do about it.
+
+Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, closing
+from typing import Any, Literal, Self
+
+import httpx
+
+from prorl_service import calls
+from prorl_service.calls import Answer, Backoff, Call, Reception, ServiceCallError, WaitTimeout
+from prorl_service.schemas import (
+    PACKED_MEDIA_TYPE,
+    BackendStatus,
+    Group,
+    Rollout,
+    ServiceStatus,
+    WeightsReport,
+)
+
+__all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]
+
+Wire = Literal["packed", "json"]
+
+
+def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
+    accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
+    headers = {"Accept": accept}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    limits = httpx.Limits(max_connections=None)
+    return {"base_url": url, "headers": headers, "limits": limits, "trust_env": False}
+
+
+class RolloutClient:
+    """Blocking client of the service at `url`. Use it as a context manager, or `close` it.
+
+    `retry_s`: how long an unreachable or overloaded service is tried again, in seconds.
+    `wire`: how token arrays travel; "packed" is smaller and faster, "json" is readable.
+    Every method raises `ServiceCallError`.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, retry_s: float = 60, wire: Wire = "packed"
+    ) -> None:
+        self._http = httpx.Client(**_settings(url, token, wire))
+        self._retry_s = retry_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(self, groups: Sequence[Group]) -> list[Rollout]:
+        """Start all rollouts of `groups`, or join those already started under the same ids."""
+        return self._send(calls.submit(groups))
+
+    def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
+        """The rollout now, or as soon as it ends if that is within `wait_s`."""
+        return self._send(calls.get(rollout_id, wait_s))
+
+    def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
+        """The ended rollouts in the order of `rollout_ids`; raises `WaitTimeout`."""
+        ended = {rollout.rollout_id: rollout for rollout in self.stream(rollout_ids, timeout_s)}
+        return [ended[rollout_id] for rollout_id in rollout_ids]
+
+    def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> Iterator[Rollout]:
+        """Each rollout once, as it ends; raises `WaitTimeout` if some have not after `timeout_s`.
+
+        The time is looked at when the service says something, which it does every few seconds.
+        """
+        reception = Reception(rollout_ids, timeout_s, self._retry_s)
+        while reception.pending:
+            request = reception.call().request(self._http)
+            try:
+                with (
+                    calls.readable_errors(request),
+                    closing(self._http.send(request, stream=True)) as response,
+                ):
+                    if response.is_error:
+                        response.read()
+                    calls.raise_for_status(response)
+                    for chunk in response.iter_bytes():
+                        yield from reception.feed(chunk)
+                    reception.closed()
+            except ServiceCallError as error:
+                time.sleep(reception.delay_s(error))
+
+    def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        return self._send(calls.cancel(rollout_ids))
+
+    def backends(self) -> list[BackendStatus]:
+        return self._send(calls.BACKENDS)
+
+    def add_backend(self, url: str, tokenizer: str | None = None) -> BackendStatus:
+        return self._send(calls.add_backend(url, tokenizer))
+
+    def remove_backend(self, backend_id: str) -> BackendStatus:
+        return self._send(calls.remove_backend(backend_id))
+
+    def load_weights(self, path: str, version: int) -> WeightsReport:
+        """Have all engines load the safetensors files in `path`, which they can read."""
+        return self._send(calls.load_weights(path, version))
+
+    def stream_weights(self, content: Iterable[bytes], version: int) -> WeightsReport:
+        """Send one safetensors file in pieces. Retried only if `content` can be iterated again."""
+        retry_s = 0 if iter(content) is content else self._retry_s
+        return self._send(calls.stream_weights(version), content, retry_s)
+
+    def status(self) -> ServiceStatus:
+        return self._send(calls.STATUS)
+
+    def health(self) -> None:
+        """Raises `ServiceCallError` unless a rollout service answers."""
+        self._send(calls.HEALTH)
+
+    def _send(
+        self,
+        call: Call[Answer],
+        content: Iterable[bytes] | None = None,
+        retry_s: float | None = None,
+    ) -> Answer:
+        backoff = Backoff(self._retry_s if retry_s is None else retry_s)
+        while True:
+            request = call.request(self._http, content)
+            try:
+                with calls.readable_errors(request):
+                    return call.parse(self._http.send(request))
+            except ServiceCallError as error:
+                time.sleep(backoff.delay_s(error))
+
+
+class AsyncRolloutClient:
+    """`RolloutClient` for asyncio: the same methods with the same meaning, awaited."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, retry_s: float = 60, wire: Wire = "packed"
+    ) -> None:
+        self._http = httpx.AsyncClient(**_settings(url, token, wire))
+        self._retry_s = retry_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def submit(self, groups: Sequence[Group]) -> list[Rollout]:
+        return await self._send(calls.submit(groups))
+
+    async def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
+        return await self._send(calls.get(rollout_id, wait_s))
+
+    async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
+        ended = {
+            rollout.rollout_id: rollout async for rollout in self.stream(rollout_ids, timeout_s)
+        }
+        return [ended[rollout_id] for rollout_id in rollout_ids]
+
+    async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
+        reception = Reception(rollout_ids, timeout_s, self._retry_s)
+        while reception.pending:
+            request = reception.call().request(self._http)
+            try:
+                with calls.readable_errors(request):
+                    async with aclosing(await self._http.send(request, stream=True)) as response:
+                        if response.is_error:
+                            await response.aread()
+                        calls.raise_for_status(response)
+                        async for chunk in response.aiter_bytes():
+                            for rollout in reception.feed(chunk):
+                                yield rollout
+                        reception.closed()
+            except ServiceCallError as error:
+                await asyncio.sleep(reception.delay_s(error))
+
+    async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        return await self._send(calls.cancel(rollout_ids))
+
+    async def backends(self) -> list[BackendStatus]:
+        return await self._send(calls.BACKENDS)
+
+    async def add_backend(self, url: str, tokenizer: str | None = None) -> BackendStatus:
+        return await self._send(calls.add_backend(url, tokenizer))
+
+    async def remove_backend(self, backend_id: str) -> BackendStatus:
+        return await self._send(calls.remove_backend(backend_id))
+
+    async def load_weights(self, path: str, version: int) -> WeightsReport:
+        return await self._send(calls.load_weights(path, version))
+
+    async def stream_weights(self, content: Iterable[bytes], version: int) -> WeightsReport:
+        """As `RolloutClient.stream_weights`; the pieces are made in a thread."""
+        retry_s = 0 if iter(content) is content else self._retry_s
+        return await self._send(calls.stream_weights(version), content, retry_s)
+
+    async def status(self) -> ServiceStatus:
+        return await self._send(calls.STATUS)
+
+    async def health(self) -> None:
+        await self._send(calls.HEALTH)
+
+    async def _send(
+        self,
+        call: Call[Answer],
+        content: Iterable[bytes] | None = None,
+        retry_s: float | None = None,
+    ) -> Answer:
+        backoff = Backoff(self._retry_s if retry_s is None else retry_s)
+        while True:
+            pieces = None if content is None else _in_thread(content)
+            request = call.request(self._http, pieces)
+            try:
+                with calls.readable_errors(request):
+                    return call.parse(await self._http.send(request))
+            except ServiceCallError as error:
+                await asyncio.sleep(backoff.delay_s(error))
+
+
+async def _in_thread(content: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of `content`, which may take the time of a disk or device copy each."""
+    pieces = iter(content)
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

@@ -1,0 +1,39 @@
+"""An agent for training tests: two turns of free text, rewarded by the share of letters in it."""
+
+import asyncio
+from typing import ClassVar
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.errors import AgentError, SandboxError
+from prorl_service.schemas import FinishReason, Message
+
+
+class LettersAgent(AgentHandler):
+    """`task.data["fault"]`: what goes wrong in INIT."""
+
+    name: ClassVar[str] = "letters"
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None:
+        match self.task.data.get("fault"):
+            case "agent":
+                raise AgentError("this agent always fails", hint="take another agent")
+            case "sandbox":
+                raise SandboxError("no sandbox today")
+            case "hang":
+                await asyncio.Event().wait()
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        await rollout.sample(rollout.prompt_ids)
+        prompt_ids = rollout.next_prompt([Message(role="tool", content="go on")])
+        if rollout.room(len(prompt_ids)) <= 0:
+            return FinishReason.LENGTH
+        last = await rollout.sample(prompt_ids)
+        return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        text = "".join(turn.text for turn in rollout.turns)
+        letters = sum(character.isascii() and character.isalpha() for character in text)
+        return Verdict(letters / max(len(text), 1), {"letters": float(letters)})

@@ -1,0 +1,278 @@
+"""The pure half of the plug-in, without TRL."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    Blame,
+    ErrorInfo,
+    FinishReason,
+    Group,
+    Limits,
+    Rollout,
+    RolloutState,
+    Sampling,
+    Segment,
+    Timings,
+    Trajectory,
+    Turn,
+)
+from prorl_trl.convert import (
+    Overlong,
+    Row,
+    Segments,
+    columns,
+    failure_summary,
+    groups_of,
+    metrics,
+    row_of,
+    task_of,
+    with_task,
+)
+
+EOS = 2
+QUESTION = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 2"}]
+
+
+def make_groups(prompts: list[Any], n: int, agent: str | None = "math") -> list[Group]:
+    return groups_of(prompts, n=n, name="run-0", agent=agent, sampling=Sampling(), limits=Limits())
+
+
+def make_segment(mask: list[int], last: int = EOS, version: int = 5) -> Segment:
+    return Segment(
+        prompt_ids=[7, 8],
+        response_ids=[*range(10, 9 + len(mask)), last],
+        loss_mask=mask,
+        logprobs=[-0.5 * one for one in mask],
+        policy_versions=[version if one else NOT_SAMPLED for one in mask],
+    )
+
+
+def make_rollout(
+    *segments: Segment,
+    finish_reason: FinishReason = FinishReason.FINISHED,
+    state: RolloutState = RolloutState.DONE,
+    error: ErrorInfo | None = None,
+    reward: float | None = 1.0,
+) -> Rollout:
+    turn = Turn(segment=0, start=0, stop=1, text="3", finish_reason="stop", model_s=0, backend="b")
+    trajectory = Trajectory(
+        segments=list(segments) or [make_segment([1, 0, 1])],
+        turns=[turn, turn],
+        finish_reason=finish_reason,
+        sampling=Sampling(),
+    )
+    return Rollout(
+        rollout_id="r.0",
+        group_id="r",
+        task_id="t",
+        agent="math",
+        index=0,
+        state=state,
+        error=error,
+        reward=reward,
+        reward_components={"right": 1.0},
+        trajectory=trajectory,
+        timings=Timings(queue_s=4, init_s=1, run_s=2, eval_s=3),
+        created_at=0,
+    )
+
+
+def make_row(rollout: Rollout, segments: Segments = "refuse", overlong: Overlong = "mask") -> Row:
+    return row_of(rollout, eos_ids=[EOS, 3], segments=segments, overlong=overlong)
+
+
+# --- prompts to groups --------------------------------------------------------------------------
+
+
+def test_task_travels_in_the_last_message() -> None:
+    prompt = with_task(QUESTION, task_id="t1", agent="math", data={"answer": 3}, image="py:3.11")
+    task = task_of(prompt, default_agent="other")
+    assert (task.task_id, task.agent, task.image) == ("t1", "math", "py:3.11")
+    assert task.data == {"answer": 3}
+    assert [message.model_dump() for message in task.messages] == QUESTION
+    assert all(set(message) == {"role", "content"} for message in QUESTION)
+
+
+def test_keys_that_a_dataset_filled_up_are_ignored() -> None:
+    prompt = with_task(QUESTION, task_id="t1", agent="math")
+    filled = [{"prorl": None, "tool_calls": None, **message} for message in prompt]
+    assert task_of(filled, default_agent=None) == task_of(prompt, default_agent=None)
+
+
+def test_prompt_without_a_task_is_named_by_its_content() -> None:
+    task = task_of(QUESTION, default_agent="math")
+    assert task.agent == "math"
+    assert task.task_id == task_of([*QUESTION], default_agent="math").task_id
+    assert task.task_id != task_of(QUESTION[1:], default_agent="math").task_id
+
+
+@pytest.mark.parametrize(
+    ("prompt", "agent", "message"),
+    [
+        ("1 + 2", "math", "needs conversational prompts"),
+        (QUESTION, None, "names no agent"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "math", "must be text"),
+        ([{"role": "user", "content": "hi", "name": "bob"}], "math", "name"),
+        ([{"role": "user", "content": "hi", "prorl": '{"taskid": "t"}'}], "math", "taskid"),
+    ],
+)
+def test_unusable_prompts_are_refused(prompt: Any, agent: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_of(prompt, default_agent=agent)
+
+
+def test_bad_task_is_refused_when_the_dataset_is_built() -> None:
+    with pytest.raises(ValueError, match="task_id"):
+        with_task(QUESTION, task_id="not an id", agent="math")
+
+
+@given(blocks=st.lists(st.integers(0, 3), min_size=1, max_size=6), n=st.integers(1, 5))
+def test_every_block_becomes_one_group(blocks: list[int], n: int) -> None:
+    prompts = [[{"role": "user", "content": str(block)}] for block in blocks for _ in range(n)]
+    groups = make_groups(prompts, n)
+    assert [group.group_id for group in groups] == [f"run-0-{i}" for i in range(len(blocks))]
+    assert [group.task.messages[0].content for group in groups] == [str(b) for b in blocks]
+    assert {group.n for group in groups} == {n}
+
+
+def test_prompts_not_in_blocks_are_refused() -> None:
+    one, other = QUESTION, QUESTION[1:]
+    with pytest.raises(ValueError, match="prompts 2 to 3 must be 2 copies of one prompt"):
+        make_groups([one, one, one, other], 2)
+    with pytest.raises(ValueError, match="3 prompts are not a multiple of num_generations=2"):
+        make_groups([one, one, one], 2)
+
+
+# --- rollouts to rows ---------------------------------------------------------------------------
+
+
+def test_trajectory_becomes_a_row_token_for_token() -> None:
+    row = make_row(make_rollout())
+    assert row.prompt_ids == [7, 8]
+    assert row.completion_ids == [10, 11, EOS]
+    assert row.env_mask == [1, 0, 1]
+    assert row.logprobs == [-0.5, 0.0, -0.5]
+    assert (row.reward, row.turns, row.finish_reason) == (1.0, 2, "finished")
+    assert (row.policy_version, row.seconds, row.queued_s) == (5, 6, 4)
+    assert row.failure is None
+
+
+def test_failed_rollout_is_one_token_without_weight_or_reward() -> None:
+    error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="died", retryable=True)
+    row = make_row(make_rollout(state=RolloutState.FAILED, error=error, reward=None))
+    assert (row.completion_ids, row.env_mask, row.logprobs) == ([EOS], [0], [0.0])
+    assert row.prompt_ids
+    assert row.reward is None
+    assert row.failure == error
+
+
+def test_cancelled_rollout_failed_for_a_passing_reason() -> None:
+    failure = make_row(make_rollout(state=RolloutState.CANCELLED, reward=None)).failure
+    assert failure is not None
+    assert failure.retryable
+    assert "cancelled" in failure.message
+
+
+def test_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
+    rollout = make_rollout(make_segment([1, 1], last=9), finish_reason=FinishReason.LENGTH)
+    masked, kept = make_row(rollout, overlong="mask"), make_row(rollout, overlong="keep")
+    assert masked.env_mask == [0, 0]
+    assert kept.env_mask == [1, 1]
+    assert masked.reward == kept.reward == 1.0
+    assert masked.completion_ids == kept.completion_ids == [10, 9]
+
+
+def test_several_segments_are_refused_unless_the_last_is_asked_for() -> None:
+    rollout = make_rollout(make_segment([1, 1]), make_segment([1, 0, 1], version=6))
+    failure = make_row(rollout).failure
+    assert failure is not None
+    assert "2 segments" in failure.message
+    assert not failure.retryable
+    last = make_row(rollout, segments="last")
+    assert (last.completion_ids, last.policy_version) == ([10, 11, EOS], 6)
+
+
+@pytest.mark.parametrize(
+    ("rollout", "message"),
+    [
+        (make_rollout(make_segment([1, 1], last=9)), "ends on token 9, which is no EOS token"),
+        (make_rollout(make_segment([0, 0])), "no sampled token"),
+        (make_rollout(reward=None), "no reward"),
+    ],
+)
+def test_broken_trajectories_are_failures(rollout: Rollout, message: str) -> None:
+    failure = make_row(rollout).failure
+    assert failure is not None
+    assert message in failure.message
+
+
+def test_any_eos_token_ends_a_rollout() -> None:
+    assert make_row(make_rollout(make_segment([1, 1], last=3))).failure is None
+
+
+@given(
+    masks=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8), min_size=1, max_size=8),
+    finish_reason=st.sampled_from(FinishReason),
+    state=st.sampled_from([RolloutState.DONE, RolloutState.FAILED, RolloutState.CANCELLED]),
+)
+def test_columns_always_fit_what_trl_needs(
+    masks: list[list[int]], finish_reason: FinishReason, state: RolloutState
+) -> None:
+    error = ErrorInfo(kind="E", blame=Blame.AGENT, message="m")
+    rollouts = [
+        make_rollout(
+            make_segment(mask),
+            finish_reason=finish_reason,
+            state=state,
+            error=error if state is RolloutState.FAILED else None,
+        )
+        for mask in masks
+    ]
+    table = columns([make_row(rollout) for rollout in rollouts])
+    assert {len(column) for column in table.values()} == {len(masks)}
+    for prompt, ids, logprobs, mask, reward in zip(
+        table["prompt_ids"],
+        table["completion_ids"],
+        table["logprobs"],
+        table["env_mask"],
+        table["prorl_reward"],
+        strict=True,
+    ):
+        assert prompt
+        assert ids
+        assert len(ids) == len(logprobs) == len(mask)
+        assert reward is not None or mask == [0]
+
+
+def test_metrics_name_whom_to_blame() -> None:
+    error = ErrorInfo(kind="E", blame=Blame.BACKEND, message="m")
+    failed = make_rollout(state=RolloutState.FAILED, error=error, reward=None)
+    overlong = make_rollout(finish_reason=FinishReason.MAX_TURNS)
+    rows = [make_row(one) for one in (failed, overlong, make_rollout(), make_rollout())]
+    values = metrics(rows, pushed_version=6)
+    assert values["prorl/failed"] == values["prorl/failed/backend"] == 0.25
+    assert values["prorl/failed/agent"] == 0
+    assert values["prorl/overlong"] == 0.25
+    assert (values["prorl/turns"], values["prorl/rollout_s"]) == (2, 6)
+    assert values["prorl/policy_lag"] == 1
+    assert "prorl/turns" not in metrics(rows[:1], pushed_version=6)
+
+
+def test_summary_counts_reasons_and_says_what_to_do() -> None:
+    error = ErrorInfo(kind="BackendError", blame=Blame.BACKEND, message="gone", hint="restart it")
+    failed = make_rollout(state=RolloutState.FAILED, error=error, reward=None)
+    summary = failure_summary([make_row(failed), make_row(failed), make_row(make_rollout())])
+    assert summary == (
+        "2 of 3 rollouts failed\n  2 x BackendError (blame: backend): gone\n      restart it"
+    )
+
+
+def test_payload_is_text_so_that_datasets_keep_it() -> None:
+    payload = with_task(QUESTION, task_id="t", agent="a", data={"x": [1]})[-1]["prorl"]
+    assert json.loads(payload)["data"] == {"x": [1]}

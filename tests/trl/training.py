@@ -1,0 +1,66 @@
+"""What the training tests and their worker processes share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from prorl_trl import ProRLRollout, with_task
+
+SERVICE_OPTIONS = ["--sandbox", "process", "--agent", "tests.trl.letters:LettersAgent"]
+
+SMALL: dict[str, Any] = {
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 40,
+    "max_steps": 2,
+    "learning_rate": 1e-2,
+    "shuffle_dataset": False,
+    "vllm_importance_sampling_mode": "token_truncate",
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+}
+
+
+def dataset(faults: Sequence[str | None], agent: str = "letters") -> Dataset:
+    """One task for each fault; None is a task that works."""
+    return Dataset.from_list(
+        [
+            {
+                "prompt": with_task(
+                    [{"role": "user", "content": f"count to {number}"}],
+                    task_id=f"count-{number}",
+                    agent=agent,
+                    data={"fault": fault},
+                )
+            }
+            for number, fault in enumerate(faults)
+        ]
+    )
+
+
+def make_trainer(
+    rollouts: ProRLRollout,
+    policy: Path,
+    output: Path,
+    *,
+    faults: Sequence[str | None] = (None,) * 8,
+    agent: str = "letters",
+    options: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> GRPOTrainer:
+    return GRPOTrainer(
+        model=str(policy),
+        args=GRPOConfig(output_dir=str(output), **SMALL | (options or {})),
+        train_dataset=dataset(faults, agent),
+        eval_dataset=dataset([None, None]),
+        rollout_func=rollouts,
+        reward_funcs=rollouts.reward_funcs,
+        **arguments,
+    )

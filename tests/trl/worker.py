@@ -1,0 +1,46 @@
+"""One of several training processes: `worker.py URL POLICY OUTPUT`, started by torchrun.
+
+Writes what this process was given and how training ended to OUTPUT/rank-N.json. The second step
+fails as a whole.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import destroy_process_group
+from trl import GRPOTrainer
+
+from prorl_service.schemas import Sampling
+from prorl_trl import ProRLRollout
+from tests.trl.training import make_trainer
+
+
+class RecordingRollout(ProRLRollout):
+    def __call__(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+        self.given = super().__call__(prompts, trainer)
+        return self.given
+
+
+def main(url: str, policy: Path, output: Path) -> None:
+    rollouts = RecordingRollout(url, overlong="keep", sampling=Sampling(max_tokens_per_turn=8))
+    options = {"per_device_train_batch_size": 2, "ddp_timeout": 1900}
+    trainer = make_trainer(rollouts, policy, output, faults=[None, "agent"], options=options)
+    error = ""
+    try:
+        trainer.train()
+    except Exception as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    outcome = {
+        "completion_ids": rollouts.given["completion_ids"],
+        "log": trainer.state.log_history,
+        "error": error,
+    }
+    rank = trainer.accelerator.process_index
+    (output / f"rank-{rank}.json").write_text(json.dumps(outcome))
+    destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

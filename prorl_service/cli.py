@@ -61,6 +61,9 @@ def serve(
     wait_for_backend_s: Annotated[
         float, typer.Option(min=0, help="How long a model call waits while no engine is healthy.")
     ] = 60.0,
+    state_directory: Annotated[
+        Path | None, typer.Option(help="Of this service alone; default: a temporary one.")
+    ] = None,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 64,
 ) -> None:
     """Run the rollout service."""
@@ -73,6 +76,7 @@ def serve(
             agents=tuple(agent),
             sandbox=sandbox.value,
             max_body_mb=max_body_mb,
+            state_directory=state_directory,
             pipeline=PipelineConfig(
                 init_workers=init_workers,
                 run_workers=run_workers,

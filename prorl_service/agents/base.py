@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
 
+from prorl_service.errors import AgentError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
@@ -111,7 +112,12 @@ class RolloutContext:
         return room
 
     async def sample(self, prompt_ids: Sequence[int]) -> Turn:
-        """One model call, entered in the ledger and in `turns`. Raises `BackendError`."""
+        """One model call, entered in the ledger and in `turns`.
+
+        Raises `BackendError`, and `AgentError` when there is no `room` left.
+        """
+        if self.room(len(prompt_ids)) <= 0:
+            raise AgentError(f"no room to sample after {len(prompt_ids)} tokens of prompt")
         started = time.monotonic()
         generation = await self.generator.generate(
             list(prompt_ids),

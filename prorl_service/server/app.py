@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fastapi import FastAPI
 
@@ -22,7 +24,10 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            backends = BackendPool(settings.state_directory / "weights", settings.pool)
+            state = settings.state_directory or Path(
+                stack.enter_context(TemporaryDirectory(prefix="prorl-"))
+            )
+            backends = BackendPool(state / "weights", settings.pool)
             await stack.enter_async_context(backends)
             pipeline = Pipeline(backends, sandboxes, agents, settings.pipeline)
             await stack.enter_async_context(pipeline)

@@ -1,6 +1,5 @@
 """All settings of one service, as `prorl serve` collects them."""
 
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,6 +20,7 @@ class Settings:
     sandbox: SandboxKind = "auto"
     max_body_mb: int = 64
     """Of one request, streamed weights excepted."""
-    state_directory: Path = field(default_factory=lambda: Path(tempfile.gettempdir()) / "prorl")
+    state_directory: Path | None = None
+    """Of this service alone. None makes a temporary one."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)

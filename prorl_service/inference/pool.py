@@ -20,10 +20,18 @@ from prorl_service.errors import (
     BackendRejected,
     BackendUnavailable,
     Conflict,
+    InvalidRequest,
     NotFound,
     ProRLError,
 )
-from prorl_service.inference.backend import Backend, EngineInfo, WeightFile, open_session
+from prorl_service.inference.backend import (
+    Backend,
+    EngineInfo,
+    WeightDirectory,
+    WeightFile,
+    WeightSource,
+    open_session,
+)
 from prorl_service.inference.base import Generation
 from prorl_service.inference.weights import Weights, WeightSpool
 from prorl_service.schemas import (
@@ -207,8 +215,10 @@ class BackendPool:
     async def load_weights(self, weights: Weights) -> WeightsReport:
         """Update all backends at once; one that is down takes the weights when it is back.
 
-        Raises `BackendRejected`, with the old weights still in use, when a backend refuses them.
+        Raises `BackendRejected`, with the old weights still in use, when a backend refuses them, and
+        `InvalidRequest` for a directory that is seen to hold none.
         """
+        await asyncio.to_thread(_check_directory, weights.source)
         async with self._weights_lock:
             previous, self._weights = self._weights, weights
             members = list(self._members.values())
@@ -266,7 +276,8 @@ class BackendPool:
     def _mark_down(self, member: _Member, error: ProRLError) -> None:
         if member.state is not BackendState.DOWN:
             log.warning("backend %s is down: %s", member.backend_id, error)
-        member.state, member.reason = BackendState.DOWN, error.message
+        member.state = BackendState.DOWN
+        member.reason = f"{error.message} ({error.hint})" if error.hint else error.message
 
     async def _revive(self, member: _Member) -> None:
         """Probe; bring model and weights in line; healthy when it returns."""
@@ -277,19 +288,21 @@ class BackendPool:
                     hint="is the inference engine running and reachable from the service?",
                 )
             member.info = await member.backend.describe(timeout_s=self.config.probe_timeout_s)
-            if member.info.is_paused:
-                raise BackendUnavailable(
-                    f"{member.spec.url} is paused",
-                    hint="if a weight update failed there, restart the engine; else resume it",
-                )
             await self._agree_on_model(member.spec, member.info)
-            if self._weights and member.info.policy_version != self._weights.version:
-                await self._load(member, self._weights)
+            await self._bring_up_to_date(member, member.info)
             was_down = member.state is BackendState.DOWN
             member.state, member.reason = BackendState.HEALTHY, ""
         if was_down:
             log.info("backend %s is healthy", member.backend_id)
             await self._announce_change()
+
+    async def _bring_up_to_date(self, member: _Member, info: EngineInfo) -> None:
+        """A paused engine may have lost its weights in an update; only a new update resumes it."""
+        is_old = self._weights is not None and info.policy_version != self._weights.version
+        if self._weights is not None and (is_old or info.is_paused):
+            await self._load(member, self._weights)
+        elif info.is_paused:
+            raise BackendUnavailable(f"{member.spec.url} is paused", hint="resume or restart it")
 
     async def _agree_on_model(self, spec: BackendSpec, info: EngineInfo) -> None:
         if self.model is None:
@@ -354,6 +367,15 @@ class PinnedGenerator:
             self._member = await self._pool.choose(self._rollout_id)
             self._member.pinned += 1
         return self._member
+
+
+def _check_directory(source: WeightSource) -> None:
+    """An engine that is told to load an empty directory may lose the weights it has."""
+    if not isinstance(source, WeightDirectory):
+        return
+    directory = Path(source.path)
+    if directory.is_dir() and not any(directory.glob("*.safetensors")):
+        raise InvalidRequest.of_field("path", f"{directory} holds no *.safetensors file")
 
 
 def _rendezvous(rollout_id: str, backend_id: str) -> bytes:

@@ -16,7 +16,7 @@ from trl import GRPOTrainer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.schemas import RolloutState, Sampling
+from prorl_service.schemas import Rollout, RolloutState, Sampling
 from prorl_trl import ProRLRollout, RolloutsFailed, checks, rollout
 from tests.trl.training import SERVICE_OPTIONS, make_trainer
 
@@ -44,9 +44,11 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
     service_url: str, policy: Path, tmp_path: Path, weights: str
 ) -> None:
     target = tmp_path / "weights" if weights == "directory" else weights
-    rollouts = ProRLRollout(service_url, weights=target, **TWO_TURNS)
+    observed: list[Rollout] = []
+    rollouts = ProRLRollout(service_url, weights=target, observe=observed.extend, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, options={"num_generations_eval": 2})
     trainer.train()
+    assert len({rollout.rollout_id for rollout in observed}) == 16
     trainer.evaluate()
     assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
     assert max(logged(trainer, "eval_sampling/sampling_logp_difference/max")) < 1e-4

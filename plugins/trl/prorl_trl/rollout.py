@@ -219,20 +219,21 @@ class ProRLRollout:
             n=trainer.num_generations if trainer.model.training else trainer.num_generations_eval,
             name=f"{self._run_id}-{trainer.state.global_step}-{self._calls}",
         )
-        ended = self._run(groups, deadline)
+        rollouts = self._run(groups, deadline)
+        if self._observe is not None:
+            self._observe(rollouts)
         return [
             convert.row_of(
-                ended[rollout_id],
+                rollout,
                 eos_ids=_eos_ids(trainer),
                 segments=self._segments,
                 overlong=self._overlong,
             )
-            for group in groups
-            for rollout_id in group.rollout_ids()
+            for rollout in rollouts
         ]
 
-    def _run(self, groups: Sequence[Group], deadline: float) -> dict[str, Rollout]:
-        """All rollouts by id, those not ended at the deadline or at an interrupt cancelled."""
+    def _run(self, groups: Sequence[Group], deadline: float) -> list[Rollout]:
+        """All rollouts in order, those not ended at the deadline or at an interrupt cancelled."""
         rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
         ended: dict[str, Rollout] = {}
         bar = tqdm(
@@ -254,7 +255,7 @@ class ProRLRollout:
             except KeyboardInterrupt:
                 self._cancel_at_interrupt([one for one in rollout_ids if one not in ended])
                 raise
-        return ended
+        return [ended[rollout_id] for rollout_id in rollout_ids]
 
     def _cancel_at_interrupt(self, rollout_ids: Sequence[str]) -> None:
         with self._client(retry_s=0) as client, suppress(ServiceCallError):

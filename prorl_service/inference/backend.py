@@ -1,0 +1,340 @@
+"""One inference engine over HTTP: vLLM, or our reference engine, which speaks the same routes.
+
+Everything an engine answers is checked here, so the rest of the service may trust a `Generation`.
+Knows nothing of other engines, retries or health over time: the pool does, and owns the session.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, get_args
+
+import aiohttp
+import orjson
+
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.inference.base import Generation
+from prorl_service.schemas import Sampling
+
+REFERENCE_ENGINE = "prorl-reference-engine"
+"""The owner that our engine gives for its model."""
+
+WEIGHTS_REJECTED = "WeightsRejected"
+"""Type of the error with which our engine refuses weights before it touched any."""
+
+NEVER_UPDATED = "default"
+"""Version label of an engine that serves the weights it was started with."""
+
+HINTS: dict[int, str] = {
+    HTTPStatus.FORBIDDEN: "start vLLM with --enable-scale-out",
+    HTTPStatus.NOT_FOUND: "weight updates need vLLM with VLLM_SERVER_DEV_MODE=1",
+}
+UNLIKELY = -9999.0
+"""What an engine reports for a logprob that is not a finite number."""
+ROUNDING = 1e-3
+RESUME_TIMEOUT_S = 30.0
+
+PauseMode = Literal["abort", "wait", "keep"]
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class WeightsRejected(BackendRejected):
+    """The engine found the weights unfit and has not touched its own."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """For all engines together; the caller closes it.
+
+    No limit on connections and no total time-out: hundreds of calls are in flight, each as long as
+    the model talks. Idle connections go before uvicorn closes them (after 5 s), because a request
+    that meets a closing connection fails.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
+        timeout=aiohttp.ClientTimeout(total=None, connect=60),
+        trust_env=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """`root` is where the engine found the model. `streams_weights`: it takes a `WeightFile`.
+
+    `is_paused` outside of `load_weights` is the trace of one that failed or was cut short.
+    """
+
+    model: str
+    root: str
+    max_model_len: int
+    policy_version: int
+    streams_weights: bool
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDirectory:
+    """A checkpoint on a file system that the engine can read."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """A local safetensors file with the whole model, sent to the engine."""
+
+    path: Path
+
+
+WeightSource = WeightDirectory | WeightFile
+
+
+class Backend:
+    """The engine at `url`.
+
+    Every method raises `BackendError`: `BackendUnavailable` if the engine is busy or out of reach,
+    `BackendRejected` if it refuses the request itself.
+    """
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url.rstrip("/")
+        self.backend_id = self.url.split("://", 1)[1]
+        self._session = session
+
+    async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
+        """What is served, and its version: 0 for an engine that was never given weights."""
+        async with self._budget(timeout_s):
+            models = await self._call("GET", "/v1/models")
+            version = await self._ask("/weight_info", "weight_version", NEVER_UPDATED)
+            is_paused = await self._ask("/is_paused", "is_paused", False)
+        with self._sense("/v1/models"):
+            model = models["data"][0]
+            return EngineInfo(
+                model=model["id"],
+                root=model["root"],
+                max_model_len=int(model["max_model_len"]),
+                policy_version=_policy_version(version),
+                streams_weights=model["owned_by"] == REFERENCE_ENGINE,
+                is_paused=is_paused,
+            )
+
+    async def is_healthy(self, *, timeout_s: float) -> bool:
+        """Says that the engine's process lives; a paused engine is healthy, too."""
+        try:
+            async with self._budget(timeout_s):
+                await self._call("GET", "/health")
+        except BackendError:
+            return False
+        return True
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None,
+        session_id: str,
+        stop_token_ids: Sequence[int] = (),
+    ) -> Generation:
+        """Waits for as long as the model talks. A cancelled call makes the engine abort it."""
+        body = {
+            "token_ids": prompt_ids,
+            "sampling_params": {
+                "max_tokens": max_tokens,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,
+                "seed": seed,
+                "stop_token_ids": stop_token_ids,
+                "logprobs": 0,
+                "detokenize": False,
+            },
+        }
+        route, headers = "/inference/v1/generate", {"X-Session-ID": session_id}
+        answer = await self._call("POST", route, json=body, headers=headers)
+        with self._sense(route):
+            return _read_generation(answer, len(prompt_ids), self.backend_id)
+
+    # --- weights --------------------------------------------------------------------------------
+
+    async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
+        """Returns when nothing is sampled any more. `keep` freezes calls, `wait` lets them end."""
+        async with self._budget(timeout_s):
+            await self._call("POST", f"/pause?mode={mode}")
+
+    async def resume(self, *, timeout_s: float) -> None:
+        async with self._budget(timeout_s):
+            await self._call("POST", "/resume")
+
+    async def load_weights(self, source: WeightSource, version: int, *, timeout_s: float) -> None:
+        """Pauses, loads, labels with `version`, resumes; calls in flight go on with new weights.
+
+        `timeout_s` bounds each step. Weights that the engine refuses before it touched its own
+        raise `BackendRejected`, and the old ones serve on. A failure after that leaves the engine
+        paused, since its tokens could not be trusted: it must be restarted. An engine found paused
+        is resumed by new weights only.
+        """
+        before = await self.describe(timeout_s=timeout_s)
+        if isinstance(source, WeightFile) and not before.streams_weights:
+            raise BackendRejected(
+                f"{self.url} takes no streamed weights",
+                hint="save a checkpoint where the engine can read it, and give its directory",
+            )
+        try:
+            await self.pause("keep", timeout_s=timeout_s)
+            async with self._budget(timeout_s):
+                await self._send(source)
+        except BaseException:
+            await self._go_on_as(before)
+            raise
+        try:
+            async with self._budget(timeout_s):
+                await self._swap(source, str(version))
+        except WeightsRejected:
+            await self._go_on_as(before)
+            raise
+        except BackendError as error:
+            raise BackendError(
+                f"{self.url} may have lost its weights and stays paused: {error}",
+                hint="restart the inference engine",
+                retryable=False,
+            ) from error
+        await self.resume(timeout_s=timeout_s)
+
+    async def _send(self, source: WeightSource) -> None:
+        """Up to here the engine has not touched its weights."""
+        if isinstance(source, WeightFile):
+            await self._call("POST", "/start_weight_update")
+            with await asyncio.to_thread(source.path.open, "rb") as file:
+                await self._call("POST", "/update_weights", data=file)
+
+    async def _swap(self, source: WeightSource, version: str) -> None:
+        if isinstance(source, WeightFile):
+            await self._call("POST", "/finish_weight_update", json={"weight_version": version})
+        else:
+            reload = {"method": "reload_weights", "kwargs": {"weights_path": source.path}}
+            await self._call("POST", "/collective_rpc", json=reload)
+            await self._call("POST", "/update_weight_version", json={"new_version": version})
+
+    async def _go_on_as(self, before: EngineInfo) -> None:
+        if before.is_paused:
+            return
+        with suppress(BackendError):  # the caller should see what went wrong first
+            await self.resume(timeout_s=RESUME_TIMEOUT_S)
+
+    # --- one call -------------------------------------------------------------------------------
+
+    async def _call(
+        self,
+        method: str,
+        route: str,
+        *,
+        json: Any = None,
+        data: BinaryIO | bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Any:
+        """The answer's JSON, or None for an empty answer."""
+        if json is not None:
+            data = orjson.dumps(json)
+            headers = {**headers, "Content-Type": "application/json"}
+        try:
+            async with self._session.request(
+                method, self.url + route, data=data, headers=headers
+            ) as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise BackendUnavailable(
+                f"{method} {self.url}{route}: {error or repr(error)}"
+            ) from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise _failure(f"{method} {self.url}{route}", response.status, content)
+        with self._sense(route):
+            return orjson.loads(content) if content else None
+
+    async def _ask(self, route: str, key: str, default: Any) -> Any:
+        """`default` if there is no such route: vLLM outside its development mode."""
+        try:
+            answer = await self._call("GET", route)
+        except BackendRejected:
+            return default
+        with self._sense(route):
+            return answer[key]
+
+    @contextmanager
+    def _sense(self, route: str) -> Iterator[None]:
+        """Turns what goes wrong when an answer is read into a `BackendError`."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise BackendError(f"{self.url}{route} answered nonsense: {error!r}") from error
+
+    @asynccontextmanager
+    async def _budget(self, timeout_s: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError:
+            message = f"{self.url} did not answer within {timeout_s:g} s"
+            raise BackendUnavailable(message) from None
+
+
+def _policy_version(label: str) -> int:
+    return 0 if label == NEVER_UPDATED else int(label)
+
+
+def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Generation:
+    """Raises one of the errors that `_sense` expects for anything but a sound answer."""
+    usage, choice = answer["usage"], answer["choices"][0]
+    token_ids, finish_reason = choice["token_ids"], choice["finish_reason"]
+    entries = choice["logprobs"]["content"] if token_ids else []
+    logprobs = [float(entry["logprob"]) for entry in entries]
+    versions = _expand(choice["weight_versions"] or [], len(token_ids))
+    _require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
+    _require(finish_reason in get_args(FinishReason), f"finish_reason {finish_reason!r}")
+    _require(all(type(token) is int and token >= 0 for token in token_ids), "ids that are none")
+    _require(len(logprobs) == len(token_ids), f"{len(logprobs)} logprobs, {len(token_ids)} ids")
+    _require(all(UNLIKELY < logprob < ROUNDING for logprob in logprobs), "impossible logprobs")
+    return Generation(
+        token_ids=token_ids,
+        logprobs=[min(logprob, 0.0) for logprob in logprobs],
+        policy_versions=versions,
+        finish_reason=finish_reason,
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        backend=backend_id,
+    )
+
+
+def _expand(spans: list[Any], length: int) -> list[int]:
+    """The version of every output token, from spans [start, end) that must leave no gap."""
+    versions: list[int] = []
+    for span in spans:
+        start, end = span["start"], span["end"]
+        _require(start == len(versions) and start < end <= length, f"weight_versions {spans}")
+        versions += [_policy_version(span["version"])] * (end - start)
+    _require(len(versions) == length, f"weight_versions {spans} of {length} ids")
+    return versions
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
+
+
+def _failure(call: str, status: int, content: bytes) -> BackendError:
+    try:
+        error = orjson.loads(content)["error"]
+        kind, message = error["type"], error["message"]
+    except (ValueError, KeyError, TypeError):
+        kind, message = "", content[:200].decode(errors="replace")
+    text = f"{call}: {status} {message}"
+    if kind == WEIGHTS_REJECTED:
+        return WeightsRejected(text)
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+        return BackendUnavailable(text)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return BackendError(text)
+    return BackendRejected(text, hint=HINTS.get(status, ""))

@@ -1,0 +1,252 @@
+"""The engine's HTTP routes: the subset of vLLM's that the service uses, field by field.
+
+One addition: `/update_weights` takes a safetensors body, because vLLM's own transfer engines need
+an accelerator. As in vLLM's development mode, the weight routes trust their caller: bind to
+loopback or to a private network.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Body, Depends, FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from prorl_service.inference.backend import REFERENCE_ENGINE, WEIGHTS_REJECTED, PauseMode
+from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
+from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
+from prorl_service.inference.engine.weights import WeightsRejected, WeightUpdate
+
+router = APIRouter()
+
+
+@dataclass(slots=True)
+class Engine:
+    """What the routes share. `update` is the streamed update that has begun, if any."""
+
+    batcher: Batcher
+    model_id: str
+    root: Path
+    max_model_len: int
+    update: WeightUpdate | None = None
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+TheEngine = Annotated[Engine, Depends(_engine)]
+
+# --- generation ---------------------------------------------------------------------------------
+
+
+@router.post("/inference/v1/generate")
+async def generate(
+    body: GenerateBody,
+    request: Request,
+    engine: TheEngine,
+    x_session_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    if body.model not in (None, engine.model_id):
+        message = f"The model `{body.model}` does not exist. This one is {engine.model_id}."
+        raise Refusal(message, status=404, kind="NotFoundError", param="model")
+    batcher, model = engine.batcher, engine.batcher.model
+    sequence = body.sequence(
+        vocab_size=model.vocab_size,
+        max_model_len=engine.max_model_len,
+        eos=model.eos_token_ids,
+        session_id=x_session_id,
+    )
+    watcher = asyncio.create_task(_abort_on_disconnect(request, batcher, sequence))
+    try:
+        await batcher.generate(sequence)
+    finally:
+        watcher.cancel()
+    answer = body.answer(sequence, model_id=engine.model_id, eos=model.eos_token_ids)
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _abort_on_disconnect(request: Request, batcher: Batcher, sequence: Sequence) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    batcher.abort(sequence)
+
+
+# --- what the engine tells of itself ------------------------------------------------------------
+
+
+@router.get("/health")
+async def health(engine: TheEngine) -> Response:
+    return Response(status_code=503 if engine.batcher.failure else 200)
+
+
+@router.get("/v1/models")
+async def models(engine: TheEngine) -> dict[str, Any]:
+    model = {
+        "id": engine.model_id,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": REFERENCE_ENGINE,
+        "root": str(engine.root),
+        "parent": None,
+        "max_model_len": engine.max_model_len,
+    }
+    return {"object": "list", "data": [model]}
+
+
+@router.get("/metrics")
+async def metrics(engine: TheEngine) -> Response:
+    batcher, counters = engine.batcher, engine.batcher.counters
+    values = [
+        ("vllm:num_requests_running", "gauge", len(batcher.running)),
+        ("vllm:num_requests_waiting", "gauge", len(batcher.waiting)),
+        ("vllm:prompt_tokens_total", "counter", counters.prompt_tokens),
+        ("vllm:generation_tokens_total", "counter", counters.generation_tokens),
+        ("vllm:prefix_cache_queries_total", "counter", counters.prompt_tokens),
+        ("vllm:prefix_cache_hits_total", "counter", counters.cached_tokens),
+    ]
+    labels = f'{{model_name="{engine.model_id}"}}'
+    lines = [f"# TYPE {name} {kind}\n{name}{labels} {value}\n" for name, kind, value in values]
+    return Response("".join(lines), media_type="text/plain; version=0.0.4")
+
+
+# --- pauses and weights -------------------------------------------------------------------------
+
+
+@router.post("/pause")
+async def pause(engine: TheEngine, mode: PauseMode = "abort") -> dict[str, str]:
+    await engine.batcher.pause(mode)
+    return {"status": "paused"}
+
+
+@router.post("/resume")
+async def resume(engine: TheEngine) -> dict[str, str]:
+    engine.batcher.resume()
+    return {"status": "resumed"}
+
+
+@router.get("/is_paused")
+async def is_paused(engine: TheEngine) -> dict[str, bool]:
+    return {"is_paused": engine.batcher.is_paused}
+
+
+@router.get("/weight_info")
+async def weight_info(engine: TheEngine) -> dict[str, str]:
+    return {"weight_version": engine.batcher.version}
+
+
+@router.post("/update_weight_version")
+async def update_weight_version(
+    engine: TheEngine, new_version: Annotated[str, Body(embed=True)]
+) -> dict[str, Any]:
+    engine.batcher.version = new_version
+    return {"success": True, "new_version": new_version}
+
+
+@router.post("/collective_rpc")
+async def collective_rpc(
+    engine: TheEngine,
+    method: Annotated[Literal["reload_weights"], Body()],
+    kwargs: Annotated[dict[Literal["weights_path"], Path], Body(min_length=1)],
+) -> dict[str, Any]:
+    update = WeightUpdate(engine.batcher.model.module)
+    await asyncio.to_thread(update.add_directory, kwargs["weights_path"])
+    await _apply(engine, update)
+    return {"results": [None]}
+
+
+@router.post("/start_weight_update")
+async def start_weight_update(engine: TheEngine) -> dict[str, str]:
+    engine.update = WeightUpdate(engine.batcher.model.module)
+    return {"message": "Weight update started"}
+
+
+@router.post("/update_weights")
+async def update_weights(engine: TheEngine, request: Request) -> dict[str, str]:
+    """The body is a safetensors file with all of the model or, in several calls, parts of it."""
+    update, engine.update = _begun(engine), None  # a refused part ends the update
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        async for chunk in request.stream():
+            await asyncio.to_thread(file.write, chunk)
+        await asyncio.to_thread(file.flush)
+        await asyncio.to_thread(update.add, Path(file.name))
+    engine.update = update
+    return {"message": "Weights received"}
+
+
+@router.post("/finish_weight_update")
+async def finish_weight_update(
+    engine: TheEngine, weight_version: Annotated[str | None, Body(embed=True)] = None
+) -> dict[str, str]:
+    update, engine.update = _begun(engine), None
+    await _apply(engine, update)
+    engine.batcher.version = weight_version or engine.batcher.version
+    return {"message": "Weight update finished"}
+
+
+def _begun(engine: Engine) -> WeightUpdate:
+    if not engine.update:
+        raise Refusal("No weight update has begun: POST /start_weight_update first")
+    return engine.update
+
+
+async def _apply(engine: Engine, update: WeightUpdate) -> None:
+    await asyncio.to_thread(update.check_complete)
+    await engine.batcher.change_weights(update.apply)
+
+
+# --- the application ----------------------------------------------------------------------------
+
+
+def create_app(engine: Engine, on_death: Callable[[], None]) -> FastAPI:
+    """`on_death` is called when no more tokens will come, after all requests were answered."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loop = asyncio.create_task(engine.batcher.run())
+        loop.add_done_callback(lambda _: on_death())
+        yield
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+
+    app = FastAPI(title="ProRL reference engine", lifespan=lifespan)
+    app.state.engine = engine
+    app.include_router(router)
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, error: Refusal) -> JSONResponse:
+        return JSONResponse(error.body, error.status)
+
+    @app.exception_handler(WeightsRejected)
+    async def rejected(_: Request, error: WeightsRejected) -> JSONResponse:
+        return _error(400, WEIGHTS_REJECTED, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        param = ".".join(map(str, first["loc"]))
+        return _error(400, "Bad Request", f"{param}: {first['msg']}", param)
+
+    @app.exception_handler(EngineDead)
+    async def dead(_: Request, error: EngineDead) -> JSONResponse:
+        return _error(500, "InternalServerError", f"The engine died: {error}")
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, "HTTPException", str(error.detail))
+
+    return app
+
+
+def _error(status: int, kind: str, message: str, param: str | None = None) -> JSONResponse:
+    body = error_body(message, status=status, kind=kind, param=param)
+    return JSONResponse(body, status)

@@ -1,0 +1,250 @@
+"""Continuous batching: who takes part in the next forward pass, and what becomes of its tokens.
+
+A sequence is a list of token ids, and a cache that covers the first of them. Every step feeds the
+tokens that the cache lacks: the whole prompt at first, one token afterwards, everything again after
+a change of weights. So prefill, decoding and recomputation are one case, and no token is ever
+computed from the keys of older weights.
+
+All state lives in the event loop; only arithmetic runs in a thread, one piece at a time. The server
+owns `run` and notices when it ends.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import TypeVar
+
+from prorl_service.inference.backend import NEVER_UPDATED, FinishReason, PauseMode
+from prorl_service.inference.engine.kv import KVCache, KVPool
+from prorl_service.inference.engine.model import PackedModel
+from prorl_service.inference.engine.sampling import SamplingParams, sample
+
+MAX_SEQUENCES = 256
+MAX_STEP_TOKENS = 2048
+"""Bounds how long the running sequences wait for the prompt of a new one."""
+
+T = TypeVar("T")
+
+
+class EngineDead(Exception):
+    """A computation failed half-way, so nothing that this process computes can be trusted."""
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    prompt_ids: list[int]
+    max_tokens: int
+    params: SamplingParams
+    rng: Random
+    stop_token_ids: frozenset[int]
+    session_id: str | None
+    token_ids: list[int] = field(init=False)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
+    cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_ids)
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[len(self.prompt_ids) :]
+
+    @property
+    def max_length(self) -> int:
+        return len(self.prompt_ids) + self.max_tokens
+
+    def append(self, token_id: int, logprob: float, version: str) -> None:
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if token_id in self.stop_token_ids:
+            self.finish_reason = "stop"
+        elif len(self.token_ids) == self.max_length:
+            self.finish_reason = "length"
+
+
+Plan = list[tuple[Sequence, KVCache, list[int]]]
+
+
+class _State(StrEnum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    PAUSED = "paused"
+
+
+@dataclass(slots=True)
+class Counters:
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generation_tokens: int = 0
+
+
+class Batcher:
+    """`kv_tokens` is what the caches may hold together; no sequence may need more on its own."""
+
+    def __init__(self, model: PackedModel, kv_tokens: int) -> None:
+        self.model = model
+        self.version = NEVER_UPDATED
+        self.counters = Counters()
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[Sequence, KVCache] = {}
+        self.failure: Exception | None = None
+        self._state = _State.RUNNING
+        self._pool = KVPool(model.kv_layout, kv_tokens)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="torch")
+        self._device = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._state is not _State.RUNNING
+
+    # --- for requests ---------------------------------------------------------------------------
+
+    async def generate(self, sequence: Sequence) -> None:
+        """Returns once the sequence has a finish reason; a cancelled caller aborts it."""
+        if not self.failure:
+            self.waiting.append(sequence)
+            self._changed.set()
+            try:
+                await sequence.finished.wait()
+            finally:
+                self.abort(sequence)
+        if self.failure:
+            raise EngineDead(str(self.failure)) from self.failure
+
+    def abort(self, sequence: Sequence) -> None:
+        if sequence.finish_reason:
+            return
+        sequence.finish_reason = "abort"
+        if sequence in self.running:
+            self._retire(sequence)
+        else:
+            self.waiting.remove(sequence)
+            sequence.finished.set()
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Returns when nothing is being sampled any more. New requests queue in every mode."""
+        if mode == "wait":
+            self._state = _State.DRAINING
+            for sequence in list(self.running):
+                await sequence.finished.wait()
+        self._state = _State.PAUSED
+        if mode == "abort":
+            self._abort_all()
+        async with self._device:
+            pass
+
+    def resume(self) -> None:
+        self._state = _State.RUNNING
+        self._changed.set()
+
+    async def change_weights(self, change: Callable[[], None]) -> None:
+        """Runs `change` between two steps; what was computed with the old weights is forgotten."""
+        async with self._device:
+            try:
+                await self._compute(change)
+            except Exception as error:  # the weights may be half old, half new
+                self._die(error)
+                raise
+            self._pool.clear()
+            for cache in self.running.values():
+                cache.length = 0
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Steps for as long as it lives. An error ends it, after every request got its answer."""
+        try:
+            while not self.failure:
+                self._changed.clear()
+                if not await self._step():
+                    await self._changed.wait()
+        except Exception as error:  # those who wait for tokens must hear of it
+            self._die(error)
+            raise
+        finally:
+            self._abort_all()
+            self._thread.shutdown(wait=False)
+
+    def _die(self, error: Exception) -> None:
+        self.failure = error
+        self._abort_all()
+        self._changed.set()
+
+    def _abort_all(self) -> None:
+        for sequence in [*self.running, *self.waiting]:
+            self.abort(sequence)
+
+    async def _step(self) -> bool:
+        """One forward pass; False if there is nothing to do until something changes."""
+        async with self._device:
+            plan = self._plan()
+            if not plan:
+                return False
+            for sequence, token_id, logprob in await self._compute(lambda: self._forward(plan)):
+                if not sequence.finish_reason:
+                    sequence.append(token_id, logprob, self.version)
+                    self.counters.generation_tokens += 1
+                    if sequence.finish_reason:
+                        self._retire(sequence)
+        return True
+
+    def _plan(self) -> Plan:
+        if self._state is _State.PAUSED:
+            return []
+        if self._state is _State.RUNNING:
+            self._admit()
+        plan: Plan = []
+        room = MAX_STEP_TOKENS
+        for sequence, cache in self.running.items():
+            if chunk := sequence.token_ids[cache.length : cache.length + room]:
+                plan.append((sequence, cache, chunk))
+                room -= len(chunk)
+        return plan
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < MAX_SEQUENCES:
+            sequence = self.waiting[0]
+            prompt_ids, session_id = sequence.prompt_ids, sequence.session_id
+            cache = self._pool.take(sequence.max_length, prompt_ids, session_id)
+            if not cache:
+                return
+            self.running[self.waiting.popleft()] = cache
+            sequence.cached_tokens = cache.length
+            self.counters.prompt_tokens += len(prompt_ids)
+            self.counters.cached_tokens += cache.length
+
+    def _forward(self, plan: Plan) -> list[tuple[Sequence, int, float]]:
+        logits = self.model.forward([(cache, chunk) for _, cache, chunk in plan])
+        complete = [
+            row
+            for row, (sequence, cache, _) in enumerate(plan)
+            if cache.length == len(sequence.token_ids)
+        ]
+        sequences = [plan[row][0] for row in complete]
+        token_ids, logprobs = sample(
+            logits[complete],
+            [sequence.params for sequence in sequences],
+            [sequence.rng.random() for sequence in sequences],
+        )
+        return list(zip(sequences, token_ids, logprobs, strict=True))
+
+    async def _compute(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _retire(self, sequence: Sequence) -> None:
+        cache = self.running.pop(sequence)
+        if sequence.session_id and sequence.finish_reason != "abort":
+            self._pool.keep(cache, sequence.token_ids, sequence.session_id)
+        else:
+            self._pool.release(cache)
+        sequence.finished.set()
+        self._changed.set()

@@ -1,0 +1,136 @@
+"""What goes in and out of `/inference/v1/generate`, named as vLLM names it.
+
+Unlike vLLM, unknown keys are refused: a sampling option that is silently ignored would give
+rollouts of another policy than the one asked for.
+"""
+
+import time
+import uuid
+from itertools import groupby
+from random import Random
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prorl_service.inference.engine.batcher import Sequence
+from prorl_service.inference.engine.sampling import SamplingParams
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class Refusal(Exception):
+    """The request cannot be served as it is; answered in vLLM's error format."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = error_body(message, status=status, kind=kind, param=param)
+
+
+def error_body(message: str, *, status: int, kind: str, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SamplingBody(_Strict):
+    """`max_tokens` defaults to, and is cut to, what the context has left."""
+
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1, description="0 and -1 keep the whole vocabulary.")
+    seed: int | None = None
+    stop_token_ids: list[TokenId] = []
+    ignore_eos: bool = False
+    logprobs: Literal[0] | None = Field(None, description="0: of the sampled token.")
+    n: Literal[1] = 1
+    detokenize: bool = Field(False, description="Accepted; no text is ever returned.")
+
+
+class GenerateBody(_Strict):
+    token_ids: list[TokenId] = Field(min_length=1)
+    sampling_params: SamplingBody
+    model: str | None = None
+    request_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
+
+    def sequence(
+        self, *, vocab_size: int, max_model_len: int, eos: frozenset[int], session_id: str | None
+    ) -> Sequence:
+        """Raises `Refusal` for a prompt that does not fit the context or the vocabulary."""
+        params, length = self.sampling_params, len(self.token_ids)
+        if length >= max_model_len:
+            raise Refusal(
+                f"The prompt (length {length}) plus at least 1 output token is longer than the "
+                f"maximum model length of {max_model_len}."
+            )
+        if (largest := max(self.token_ids)) >= vocab_size:
+            raise Refusal(f"Token id {largest} is out of vocabulary")
+        room = max_model_len - length
+        return Sequence(
+            prompt_ids=self.token_ids,
+            max_tokens=min(params.max_tokens or room, room),
+            params=SamplingParams(params.temperature, params.top_p, max(params.top_k, 0)),
+            rng=Random(params.seed),
+            stop_token_ids=frozenset(params.stop_token_ids)
+            | (frozenset() if params.ignore_eos else eos),
+            session_id=session_id,
+        )
+
+    def answer(self, sequence: Sequence, *, model_id: str, eos: frozenset[int]) -> dict[str, Any]:
+        output_ids = sequence.output_ids
+        return {
+            "request_id": f"generate-tokens-{self.request_id}",
+            "model": model_id,
+            "created": int(time.time()),
+            "usage": _usage(sequence),
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": sequence.finish_reason,
+                    "stop_reason": _stop_reason(sequence, eos),
+                    "token_ids": output_ids,
+                    "weight_versions": _version_spans(sequence.versions),
+                    "logprobs": self._logprobs(output_ids, sequence.logprobs),
+                }
+            ],
+        }
+
+    def _logprobs(self, token_ids: list[int], logprobs: list[float]) -> dict[str, Any] | None:
+        if self.sampling_params.logprobs is None:
+            return None
+        pairs = zip(token_ids, logprobs, strict=True)
+        return {"content": [{"token_id": token, "logprob": logprob} for token, logprob in pairs]}
+
+
+def _usage(sequence: Sequence) -> dict[str, Any]:
+    prompt, total = len(sequence.prompt_ids), len(sequence.token_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": total - prompt,
+        "total_tokens": total,
+        "prompt_tokens_details": {"cached_tokens": sequence.cached_tokens},
+    }
+
+
+def _stop_reason(sequence: Sequence, eos: frozenset[int]) -> int | None:
+    last = sequence.token_ids[-1]
+    return last if sequence.finish_reason == "stop" and last not in eos else None
+
+
+def _version_spans(versions: list[str]) -> list[dict[str, Any]]:
+    """Spans [start, end) of output tokens that one version of the weights sampled."""
+    spans: list[dict[str, Any]] = []
+    for version, run in groupby(versions):
+        start = spans[-1]["end"] if spans else 0
+        spans.append({"version": version, "start": start, "end": start + len(list(run))})
+    return spans

@@ -1,0 +1,129 @@
+"""What the contract tests need of an engine under test, and of transformers to judge it.
+
+`python -m tests.inference.contract DIR` writes the model that an engine must serve to be tested.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import torch
+from transformers import AutoModelForCausalLM
+
+from prorl_service.inference.backend import Backend, WeightSource, open_session
+from prorl_service.inference.base import Generation
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.schemas import Sampling
+
+TOLERANCE = 1e-4
+"""Of fp32 logprobs, against a plain forward pass of transformers."""
+
+VOCABULARY = 384
+TOKENIZER_LENGTH = 320
+CONTEXT = 2048
+EOS = 313
+TIMEOUT_S = 60.0
+PLAIN = Sampling()
+GREEDY = Sampling(temperature=0)
+
+
+@dataclass
+class Engine:
+    """An engine under test. `checkpoint` has the weights that it serves now."""
+
+    url: str
+    checkpoint: Path
+    version: int = 0
+
+    @asynccontextmanager
+    async def backend(self) -> AsyncIterator[Backend]:
+        async with open_session() as session:
+            yield Backend(self.url, session)
+
+    async def load(self, backend: Backend, source: WeightSource, checkpoint: Path) -> None:
+        await backend.load_weights(source, self.version + 1, timeout_s=TIMEOUT_S)
+        self.version += 1
+        self.checkpoint = checkpoint
+
+    async def metric(self, name: str) -> float:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            text = (await http.get(f"{self.url}/metrics")).text
+        lines = [line for line in text.splitlines() if line.startswith(f"vllm:{name}{{")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    async def until(self, name: str, holds: Callable[[float], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not holds(await self.metric(name)):  # noqa: ASYNC110 - metrics are polled
+                await asyncio.sleep(0.01)
+
+
+async def ask(
+    backend: Backend,
+    prompt_ids: list[int],
+    *,
+    sampling: Sampling = PLAIN,
+    max_tokens: int = 16,
+    seed: int | None = None,
+    session_id: str = "session",
+    stop_token_ids: Sequence[int] = (),
+) -> Generation:
+    async with asyncio.timeout(TIMEOUT_S):
+        return await backend.generate(
+            prompt_ids,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            seed=seed,
+            session_id=session_id,
+            stop_token_ids=stop_token_ids,
+        )
+
+
+def prompt(length: int, *, seed: int = 0) -> list[int]:
+    """Any ids of the model, also those that its tokenizer does not know."""
+    random = Random(f"{length} {seed}")
+    return [random.randrange(VOCABULARY) for _ in range(length)]
+
+
+async def endless_prompt(backend: Backend) -> list[int]:
+    """A prompt that greedy decoding continues in circles, for as long as it may."""
+    for seed in range(50):
+        candidate = prompt(8, seed=seed)
+        answer = await ask(backend, candidate, sampling=GREEDY, max_tokens=300)
+        if answer.finish_reason == "length" and len(set(answer.token_ids[-100:])) < 50:
+            return candidate
+    raise AssertionError("every greedy answer ends")
+
+
+def exact_logprobs(
+    checkpoint: Path, prompt_ids: list[int], output_ids: list[int], temperature: float = 1.0
+) -> torch.Tensor:
+    """By one plain forward pass; fp32 [output, vocabulary]."""
+    with torch.inference_mode():
+        logits = _model(checkpoint)(torch.tensor([prompt_ids + output_ids])).logits[0].float()
+    scores: torch.Tensor = logits[len(prompt_ids) - 1 : -1] / (temperature or 1.0)
+    return scores.log_softmax(-1)
+
+
+def error(
+    checkpoint: Path, prompt_ids: list[int], answer: Generation, temperature: float = 1.0
+) -> float:
+    """Largest difference of the answer's logprobs from the exact ones."""
+    exact = exact_logprobs(checkpoint, prompt_ids, answer.token_ids, temperature)
+    chosen = exact.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
+    return float((chosen - torch.tensor(answer.logprobs)).abs().max())
+
+
+@cache
+def _model(checkpoint: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+
+
+if __name__ == "__main__":
+    build_tiny_model(Path(sys.argv[1]))

@@ -1,0 +1,400 @@
+"""What `Backend` makes of engines that misbehave, over real HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.inference.backend import (
+    REFERENCE_ENGINE,
+    WEIGHTS_REJECTED,
+    Backend,
+    WeightDirectory,
+    WeightFile,
+    open_session,
+)
+from prorl_service.inference.base import Generation
+from prorl_service.local import free_port
+from prorl_service.schemas import Sampling
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+PROMPT = [1, 2, 3]
+ANSWER: dict[str, Any] = {
+    "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}},
+    "choices": [
+        {
+            "finish_reason": "stop",
+            "token_ids": [7, 8],
+            "weight_versions": [
+                {"version": "default", "start": 0, "end": 1},
+                {"version": "4", "start": 1, "end": 2},
+            ],
+            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": 1e-7}]},
+        }
+    ],
+}
+
+
+@asynccontextmanager
+async def backend_of(routes: dict[str, Handler]) -> AsyncIterator[Backend]:
+    """A backend whose engine answers each path, whatever the method, by a function."""
+    app = web.Application()
+    for path, handler in routes.items():
+        app.router.add_route("*", path, handler)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with open_session() as session:
+            yield Backend(f"http://127.0.0.1:{runner.addresses[0][1]}/", session)
+    finally:
+        await runner.cleanup()
+
+
+def answers(body: Any, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        if isinstance(body, str):
+            return web.Response(text=body, status=status)
+        return web.json_response(body, status=status)
+
+    return handler
+
+
+async def generate(backend: Backend) -> Generation:
+    return await backend.generate(
+        PROMPT, sampling=Sampling(), max_tokens=5, seed=1, session_id="rollout", stop_token_ids=[9]
+    )
+
+
+async def generate_from(handler: Handler) -> Generation:
+    async with backend_of({"/inference/v1/generate": handler}) as backend:
+        return await generate(backend)
+
+
+# --- generate -----------------------------------------------------------------------------------
+
+
+async def test_a_sound_answer_is_read() -> None:
+    seen: dict[str, Any] = {}
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.update(await request.json(), session=request.headers["X-Session-ID"])
+        return web.json_response(ANSWER)
+
+    generation = await generate_from(handler)
+    assert generation.backend.startswith("127.0.0.1:")
+    assert (generation.token_ids, generation.logprobs) == ([7, 8], [-0.5, 0.0])
+    assert (generation.policy_versions, generation.cached_tokens) == ([0, 4], 2)
+    assert (seen["session"], seen["token_ids"]) == ("rollout", PROMPT)
+    assert seen["sampling_params"] == {
+        "max_tokens": 5,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "seed": 1,
+        "stop_token_ids": [9],
+        "logprobs": 0,
+        "detokenize": False,
+    }
+
+
+def _spoilt(path: str, value: Any) -> dict[str, Any]:
+    """ANSWER with one value replaced; `path` is made of keys and indexes."""
+    answer = deepcopy(ANSWER)
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    place: Any = answer
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("choices", []),
+        ("usage.prompt_tokens", 4),
+        ("choices.0.finish_reason", "repetition"),
+        ("choices.0.token_ids", [7]),
+        ("choices.0.token_ids", [7, 8, 9]),
+        ("choices.0.token_ids", [7, "8"]),
+        ("choices.0.token_ids", [7, 8.0]),
+        ("choices.0.token_ids", [7, True]),
+        ("choices.0.token_ids", [7, -1]),
+        ("choices.0.token_ids", None),
+        ("choices.0.logprobs", None),
+        ("choices.0.logprobs.content", [{"logprob": -0.5}]),
+        ("choices.0.logprobs.content.0.logprob", -9999.0),
+        ("choices.0.logprobs.content.0.logprob", 0.1),
+        ("choices.0.logprobs.content.0.logprob", None),
+        ("choices.0.weight_versions", None),
+        ("choices.0.weight_versions.1.start", 0),
+        ("choices.0.weight_versions.1.end", 10**12),
+        ("choices.0.weight_versions.1.version", "step four"),
+        ("choices.0.weight_versions", [{"version": "4", "start": 0, "end": 1}]),
+    ],
+)
+async def test_an_impossible_answer_is_an_error(path: str, value: Any) -> None:
+    with pytest.raises(BackendError, match="nonsense") as caught:
+        await generate_from(answers(_spoilt(path, value)))
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("text", ["<html>", "", "null", "[1]", '{"usage": NaN}'])
+async def test_an_answer_that_is_no_answer_is_an_error(text: str) -> None:
+    with pytest.raises(BackendError, match="nonsense"):
+        await generate_from(answers(text))
+
+
+async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
+    answer = deepcopy(ANSWER)
+    answer["choices"][0] |= {
+        "finish_reason": "abort",
+        "token_ids": [],
+        "weight_versions": None,
+        "logprobs": None,
+    }
+    generation = await generate_from(answers(answer))
+    assert (generation.finish_reason, generation.token_ids) == ("abort", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"),
+    [
+        (400, BackendRejected, False),
+        (403, BackendRejected, False),
+        (404, BackendRejected, False),
+        (429, BackendUnavailable, True),
+        (500, BackendError, True),
+        (502, BackendError, True),
+        (503, BackendUnavailable, True),
+    ],
+)
+async def test_status_codes_are_told_apart(
+    status: int, kind: type[BackendError], retryable: bool
+) -> None:
+    error = {"error": {"message": "the reason", "type": "X", "param": None, "code": status}}
+    for body in (error, "the reason"):
+        with pytest.raises(BackendError, match=f"{status} the reason") as caught:
+            await generate_from(answers(body, status))
+        assert type(caught.value) is kind
+        assert caught.value.retryable is retryable
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    async with open_session() as session:
+        backend = Backend(f"http://127.0.0.1:{free_port()}", session)
+        with pytest.raises(BackendUnavailable):
+            await generate(backend)
+        assert not await backend.is_healthy(timeout_s=5)
+
+
+async def test_a_connection_lost_in_the_body_is_unavailable() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"usage"')
+        assert request.transport
+        request.transport.close()
+        return response
+
+    with pytest.raises(BackendUnavailable):
+        await generate_from(handler)
+
+
+async def hang(_: web.Request) -> web.StreamResponse:
+    """Until the caller goes away."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_cancelling_a_call_closes_its_connection() -> None:
+    reached, left = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        reached.set()
+        try:
+            return await hang(request)
+        finally:
+            left.set()
+
+    async with backend_of({"/inference/v1/generate": handler}) as backend:
+        call = asyncio.create_task(generate(backend))
+        await reached.wait()
+        call.cancel()
+        async with asyncio.timeout(10):
+            await left.wait()
+    assert call.cancelled()
+
+
+# --- health and description ---------------------------------------------------------------------
+
+
+async def test_health_is_a_200_in_time() -> None:
+    for handler, healthy in ((answers(""), True), (answers("", 503), False), (hang, False)):
+        async with backend_of({"/health": handler}) as backend:
+            assert await backend.is_healthy(timeout_s=0.5 if handler is hang else 30) is healthy
+
+
+MODELS = {"data": [{"id": "m", "root": "/m", "max_model_len": 64, "owned_by": "vllm"}]}
+
+
+async def test_an_engine_without_weight_routes_has_version_zero() -> None:
+    async with backend_of({"/v1/models": answers(MODELS)}) as backend:
+        info = await backend.describe()
+    assert (info.model, info.root, info.max_model_len) == ("m", "/m", 64)
+    assert (info.policy_version, info.is_paused, info.streams_weights) == (0, False, False)
+
+
+async def test_a_description_that_is_none_is_an_error() -> None:
+    async with backend_of({"/v1/models": answers({"data": [{"id": "m"}]})}) as backend:
+        with pytest.raises(BackendError, match="nonsense"):
+            await backend.describe()
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+class Updates:
+    """The weight routes of an engine, which notes what is called and fails where it is told to."""
+
+    ROUTES = (
+        "pause",
+        "start_weight_update",
+        "update_weights",
+        "finish_weight_update",
+        "collective_rpc",
+        "update_weight_version",
+        "resume",
+    )
+
+    def __init__(
+        self, failures: Mapping[str, Any] = MappingProxyType({}), *, owner: str = REFERENCE_ENGINE
+    ) -> None:
+        self.called: list[str] = []
+        self.bodies: dict[str, bytes] = {}
+        self.routes = {f"/{route}": self._handler(route, failures) for route in self.ROUTES}
+        model = MODELS["data"][0] | {"owned_by": owner}
+        self.routes["/v1/models"] = answers({"data": [model]})
+
+    def _handler(self, route: str, failures: Mapping[str, Any]) -> Handler:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            self.called.append(route)
+            self.bodies[route] = await request.read()
+            failure = failures.get(route)
+            if failure == "hang":
+                await hang(request)
+            if isinstance(failure, tuple):
+                status, kind = failure
+                error = {"message": "the reason", "type": kind, "param": None, "code": status}
+                return web.json_response({"error": error}, status=status)
+            return web.json_response({})
+
+        return handler
+
+
+DIRECTORY = WeightDirectory("/checkpoint")
+BY_DIRECTORY = ["pause", "collective_rpc", "update_weight_version", "resume"]
+BY_STREAM = ["pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
+
+
+@pytest.fixture
+def streamed(tmp_path: Path) -> WeightFile:
+    path = tmp_path / "weights"
+    path.write_bytes(b"tensors" * 100_000)
+    return WeightFile(path)
+
+
+async def test_weights_are_loaded_from_a_directory_between_pause_and_resume() -> None:
+    engine = Updates()
+    async with backend_of(engine.routes) as backend:
+        await backend.load_weights(DIRECTORY, 3, timeout_s=10)
+    assert engine.called == BY_DIRECTORY
+    assert b"/checkpoint" in engine.bodies["collective_rpc"]
+    assert engine.bodies["update_weight_version"] == b'{"new_version":"3"}'
+
+
+async def test_weights_are_streamed_between_pause_and_resume(streamed: WeightFile) -> None:
+    engine = Updates()
+    async with backend_of(engine.routes) as backend:
+        await backend.load_weights(streamed, 3, timeout_s=10)
+    assert engine.called == BY_STREAM
+    assert engine.bodies["update_weights"] == streamed.path.read_bytes()
+    assert engine.bodies["finish_weight_update"] == b'{"weight_version":"3"}'
+
+
+@pytest.mark.parametrize("route", ["start_weight_update", "update_weights"])
+@pytest.mark.parametrize(
+    "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]
+)
+async def test_a_failure_before_the_swap_resumes_the_old_weights(
+    streamed: WeightFile, route: str, failure: Any
+) -> None:
+    engine = Updates({route: failure})
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendError):
+            await backend.load_weights(streamed, 3, timeout_s=0.5)
+    assert engine.called == [*BY_STREAM[: BY_STREAM.index(route) + 1], "resume"]
+
+
+@pytest.mark.parametrize("route", ["collective_rpc", "finish_weight_update"])
+async def test_refused_weights_resume_the_old_ones(streamed: WeightFile, route: str) -> None:
+    engine = Updates({route: (400, WEIGHTS_REJECTED)})
+    async with backend_of(engine.routes) as backend:
+        source = DIRECTORY if route == "collective_rpc" else streamed
+        with pytest.raises(BackendRejected, match="the reason"):
+            await backend.load_weights(source, 3, timeout_s=10)
+    assert engine.called[-2:] == [route, "resume"]
+
+
+@pytest.mark.parametrize("route", ["collective_rpc", "finish_weight_update"])
+@pytest.mark.parametrize(
+    "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]
+)
+async def test_a_failure_within_the_swap_leaves_the_engine_paused(
+    streamed: WeightFile, route: str, failure: Any
+) -> None:
+    engine = Updates({route: failure})
+    async with backend_of(engine.routes) as backend:
+        source = DIRECTORY if route == "collective_rpc" else streamed
+        with pytest.raises(BackendError, match="lost its weights") as caught:
+            await backend.load_weights(source, 3, timeout_s=0.5)
+    assert "restart" in caught.value.hint
+    assert not caught.value.retryable
+    assert "resume" not in engine.called
+
+
+@pytest.mark.parametrize("route", ["pause", "update_weights", "finish_weight_update"])
+async def test_an_engine_found_paused_is_not_resumed_without_new_weights(
+    streamed: WeightFile, route: str
+) -> None:
+    engine = Updates({route: (400, WEIGHTS_REJECTED)})
+    engine.routes["/is_paused"] = answers({"is_paused": True})
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendRejected):
+            await backend.load_weights(streamed, 3, timeout_s=10)
+    assert "resume" not in engine.called
+
+
+async def test_an_engine_that_takes_no_stream_is_left_alone(streamed: WeightFile) -> None:
+    engine = Updates(owner="vllm")
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendRejected, match="no streamed weights"):
+            await backend.load_weights(streamed, 3, timeout_s=10)
+    assert engine.called == []
+
+
+async def test_sessions_outlast_any_answer_and_any_number_of_calls() -> None:
+    async with open_session() as session:
+        assert session.timeout.total is None
+        assert isinstance(session.connector, aiohttp.TCPConnector)
+        assert session.connector.limit == 0

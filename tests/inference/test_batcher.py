@@ -1,0 +1,203 @@
+"""The batcher and its parts, on a real model within the test's own process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+import torch
+
+from prorl_service.inference.base import Generation
+from prorl_service.inference.engine.app import Engine, create_app
+from prorl_service.inference.engine.batcher import MAX_STEP_TOKENS, Batcher, EngineDead
+from prorl_service.inference.engine.batcher import Sequence as TokenSequence
+from prorl_service.inference.engine.kv import KVCache, KVLayout, KVPool
+from prorl_service.inference.engine.model import Chunk, PackedModel
+from prorl_service.inference.engine.sampling import SamplingParams, sample
+from tests.inference.contract import TIMEOUT_S, TOLERANCE, error, prompt
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> PackedModel:
+    return PackedModel(tiny_model, torch.float32)
+
+
+def sequence(
+    prompt_ids: list[int], max_tokens: int, *, session_id: str | None = None
+) -> TokenSequence:
+    params = SamplingParams(temperature=1.0, top_p=1.0, top_k=0)
+    return TokenSequence(prompt_ids, max_tokens, params, Random(0), frozenset(), session_id)
+
+
+@asynccontextmanager
+async def running(batcher: Batcher) -> AsyncIterator[Batcher]:
+    loop = asyncio.create_task(batcher.run())
+    async with asyncio.timeout(TIMEOUT_S):
+        yield batcher
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+
+
+def is_exact(checkpoint: Path, done: TokenSequence) -> bool:
+    answer = Generation(done.output_ids, done.logprobs, [], "length", 0, "")
+    return error(checkpoint, done.prompt_ids, answer) < TOLERANCE
+
+
+# --- scheduling ---------------------------------------------------------------------------------
+
+
+async def test_prompts_longer_than_a_step_are_exact(model: PackedModel, tiny_model: Path) -> None:
+    sequences = [sequence(prompt(length), 8) for length in (MAX_STEP_TOKENS + 900, 5, 700)]
+    async with running(Batcher(model, kv_tokens=10_000)) as batcher:
+        await asyncio.gather(*map(batcher.generate, sequences))
+    assert all(is_exact(tiny_model, done) for done in sequences)
+
+
+async def test_sequences_wait_for_room_in_order(model: PackedModel, tiny_model: Path) -> None:
+    sequences = [sequence(prompt(30), 20, session_id=str(n)) for n in range(9)]
+    finished: list[TokenSequence] = []
+
+    async def generate(one: TokenSequence) -> None:
+        await batcher.generate(one)
+        finished.append(one)
+
+    async with running(Batcher(model, kv_tokens=120)) as batcher:
+        await asyncio.gather(*map(generate, sequences))
+    assert finished == sequences
+    assert all(is_exact(tiny_model, done) for done in sequences)
+
+
+async def test_finished_turns_give_way_to_new_sequences(
+    model: PackedModel, tiny_model: Path
+) -> None:
+    first = sequence(prompt(30), 10, session_id="a")
+    async with running(Batcher(model, kv_tokens=100)) as batcher:
+        await batcher.generate(first)
+        other = sequence(prompt(60), 40, session_id="b")
+        await batcher.generate(other)
+        again = sequence([*first.token_ids, 1, 2], 10, session_id="a")
+        await batcher.generate(again)
+    assert (again.cached_tokens, again.finish_reason) == (0, "length")
+    assert is_exact(tiny_model, again)
+
+
+async def test_another_history_of_a_session_is_not_taken_for_its_own(
+    model: PackedModel, tiny_model: Path
+) -> None:
+    first = sequence(prompt(30), 10, session_id="a")
+    other = sequence([*first.token_ids[:-5], 1, 2, 3, 4, 5, 6], 10, session_id="a")
+    async with running(Batcher(model, kv_tokens=1000)) as batcher:
+        await batcher.generate(first)
+        await batcher.generate(other)
+    assert other.cached_tokens == 0
+    assert is_exact(tiny_model, other)
+
+
+# --- death --------------------------------------------------------------------------------------
+
+
+class FailingModel(PackedModel):
+    """Fails at its third forward pass."""
+
+    passes = 0
+
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        self.passes += 1
+        if self.passes > 3:  # the first is made when the model loads
+            raise RuntimeError("no memory")
+        return super().forward(chunks)
+
+
+async def test_a_dead_engine_answers_everyone_and_stops(tiny_model: Path) -> None:
+    batcher = Batcher(FailingModel(tiny_model, torch.float32), kv_tokens=1000)
+    stopped = asyncio.Event()
+    app = create_app(Engine(batcher, "tiny", tiny_model, 500), on_death=stopped.set)
+    transport = httpx.ASGITransport(app)
+    body = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 50}}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://engine") as http,
+    ):
+        assert (await http.get("/health")).status_code == 200
+        calls = (http.post("/inference/v1/generate", json=body) for _ in range(3))
+        responses = await asyncio.gather(*calls)
+        async with asyncio.timeout(TIMEOUT_S):
+            await stopped.wait()
+        responses.append(await http.post("/inference/v1/generate", json=body))
+        assert (await http.get("/health")).status_code == 503
+    assert [response.status_code for response in responses] == [500] * 4
+    assert "no memory" in responses[0].json()["error"]["message"]
+    with pytest.raises(EngineDead):
+        await batcher.generate(sequence([1], 1))
+
+
+async def test_a_swap_that_fails_half_way_is_the_end(model: PackedModel) -> None:
+    def change() -> None:
+        raise RuntimeError("half-way")
+
+    batcher = Batcher(model, kv_tokens=1000)
+    async with running(batcher):
+        call = asyncio.create_task(batcher.generate(sequence([1], 900)))
+        with pytest.raises(RuntimeError, match="half-way"):
+            await batcher.change_weights(change)
+        with pytest.raises(EngineDead, match="half-way"):
+            await call
+
+
+# --- sampling -----------------------------------------------------------------------------------
+
+
+def test_draws_follow_the_distribution() -> None:
+    probabilities = torch.tensor([0.5, 0.0, 0.25, 0.125, 0.125])
+    uniforms = [(step + 0.5) / 64 for step in range(64)]
+    params = [SamplingParams(1.0, 1.0, 0)] * 64
+    ids, logprobs = sample(probabilities.log().expand(64, -1), params, uniforms)
+    assert [ids.count(token) for token in range(5)] == [32, 0, 16, 8, 8]
+    assert logprobs == pytest.approx([float(probabilities[token].log()) for token in ids])
+
+
+def test_rows_have_their_own_parameters() -> None:
+    logits = torch.tensor([3.0, 2.0, 1.0, 0.0]).repeat(4, 1)
+    params = [
+        SamplingParams(0.0, 0.1, 1),
+        SamplingParams(0.5, 1.0, 0),
+        SamplingParams(1.0, 1.0, 2),
+        SamplingParams(1.0, 0.7, 0),
+    ]
+    ids, logprobs = sample(logits, params, [0.999999] * 4)
+    assert ids == [0, 3, 1, 1]
+    kept = torch.tensor([3.0, 2.0]).log_softmax(0)[1]
+    expected = [logits[0].log_softmax(0)[0], (logits[0] / 0.5).log_softmax(0)[3], kept, kept]
+    assert logprobs == pytest.approx([float(one) for one in expected])
+
+
+def test_logprobs_that_are_no_numbers_are_marked() -> None:
+    logits = torch.tensor([[float("nan")] * 3])
+    _, logprobs = sample(logits, [SamplingParams(1.0, 1.0, 0)], [0.5])
+    assert logprobs == [-9999.0]
+
+
+# --- room ---------------------------------------------------------------------------------------
+
+
+def test_a_pool_gives_back_all_it_took() -> None:
+    pool = KVPool(KVLayout(layers=1, heads=1, head_dim=2, dtype=torch.float32), capacity=20)
+
+    def take(capacity: int) -> KVCache | None:
+        return pool.take(capacity, [1] * capacity, "a")
+
+    for _ in range(3):
+        cache = take(15)
+        assert cache
+        assert take(6) is None
+        cache.length = 9
+        pool.keep(cache, [1] * 10, "a")
+        known = pool.take(12, [1] * 11, "a")
+        assert known
+        assert known.length == 9
+        pool.release(known)
+    pool.clear()
+    assert take(20)

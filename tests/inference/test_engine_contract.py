@@ -1,0 +1,258 @@
+"""What the service relies on, asked of the reference engine and, if PRORL_VLLM_URL is set, of vLLM.
+
+`scripts/test-vllm` runs them against a real vLLM.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from prorl_service import local
+from prorl_service.errors import BackendRejected
+from prorl_service.inference.backend import Backend, WeightDirectory
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.schemas import Sampling
+from tests.inference.contract import (
+    CONTEXT,
+    EOS,
+    GREEDY,
+    TIMEOUT_S,
+    TOKENIZER_LENGTH,
+    TOLERANCE,
+    VOCABULARY,
+    Engine,
+    ask,
+    endless_prompt,
+    error,
+    exact_logprobs,
+    prompt,
+)
+
+VLLM_URL = os.environ.get("PRORL_VLLM_URL")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of one architecture; the first is what the engines start with."""
+    directories = [tmp_path_factory.mktemp(f"checkpoint-{seed}") for seed in range(2)]
+    for seed, directory in enumerate(directories):
+        build_tiny_model(directory, seed=seed)
+    return directories
+
+
+@pytest.fixture(scope="module", params=["reference", "vllm"] if VLLM_URL else ["reference"])
+def engine(request: pytest.FixtureRequest, checkpoints: list[Path]) -> Iterator[Engine]:
+    if request.param == "vllm":
+        assert VLLM_URL
+        yield Engine(VLLM_URL, checkpoints[0])
+        return
+    log = checkpoints[0] / "log"
+    options = ["--max-model-len", str(CONTEXT)]
+    with local.engine(checkpoints[0], log=log, options=options) as process:
+        yield Engine(process.url, checkpoints[0])
+
+
+@pytest.fixture
+async def backend(engine: Engine) -> AsyncIterator[Backend]:
+    async with engine.backend() as backend:
+        yield backend
+
+
+# --- tokens and logprobs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+async def test_logprobs_are_those_of_a_plain_forward_pass(
+    engine: Engine, backend: Backend, temperature: float
+) -> None:
+    sampling = Sampling(temperature=temperature)
+    for length in (1, 7, 300):
+        asked = prompt(length)
+        answer = await ask(backend, asked, sampling=sampling, max_tokens=24, seed=length)
+        assert error(engine.checkpoint, asked, answer, temperature) < TOLERANCE
+
+
+async def test_temperature_zero_is_greedy(engine: Engine, backend: Backend) -> None:
+    answer = await ask(backend, prompt(20), sampling=GREEDY, max_tokens=24)
+    exact = exact_logprobs(engine.checkpoint, prompt(20), answer.token_ids)
+    assert exact.argmax(-1).tolist() == answer.token_ids
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_k=3), Sampling(top_p=0.5)])
+async def test_cut_off_distributions_have_logprobs_of_their_own(
+    engine: Engine, backend: Backend, sampling: Sampling
+) -> None:
+    answer = await ask(backend, prompt(9), sampling=sampling, max_tokens=32, seed=1)
+    exact = exact_logprobs(engine.checkpoint, prompt(9), answer.token_ids)
+    for row, token, logprob in zip(exact, answer.token_ids, answer.logprobs, strict=True):
+        ranked, order = row.exp().sort(descending=True)
+        size = sampling.top_k or int((ranked.cumsum(0) < sampling.top_p).sum()) + 1
+        assert token in order[:size].tolist()
+        renormalised = row[token] - ranked[:size].sum().log()
+        assert abs(float(renormalised) - logprob) < TOLERANCE
+
+
+async def test_ids_that_the_tokenizer_does_not_know_go_in_and_come_out(
+    engine: Engine, backend: Backend
+) -> None:
+    unknown = list(range(TOKENIZER_LENGTH, VOCABULARY))
+    answers = await asyncio.gather(
+        *(ask(backend, unknown, seed=seed, session_id=str(seed)) for seed in range(8))
+    )
+    assert any(token >= TOKENIZER_LENGTH for answer in answers for token in answer.token_ids)
+    assert max(error(engine.checkpoint, unknown, answer) for answer in answers) < TOLERANCE
+
+
+async def test_a_seed_gives_the_same_tokens_alone_and_in_company(backend: Backend) -> None:
+    alone = await ask(backend, prompt(30), seed=7)
+    company = await asyncio.gather(
+        *(ask(backend, prompt(30), seed=seed, session_id=str(seed)) for seed in range(12))
+    )
+    assert company[7].token_ids == alone.token_ids
+    assert len({tuple(answer.token_ids) for answer in company}) == 12
+
+
+async def test_32_calls_at_once_are_all_exact(engine: Engine, backend: Backend) -> None:
+    """More prompt tokens than fit one step, and seeded, which vLLM's CPU build finds hard."""
+    temperatures = [1.0, 0.7, 1.3, 0.0]
+
+    async def call(number: int) -> float:
+        asked, temperature = prompt(1 + 18 * number), temperatures[number % 4]
+        answer = await ask(
+            backend,
+            asked,
+            sampling=Sampling(temperature=temperature),
+            max_tokens=8 + number,
+            seed=number,
+            session_id=str(number),
+        )
+        return error(engine.checkpoint, asked, answer, temperature)
+
+    assert max(await asyncio.gather(*map(call, range(32)))) < TOLERANCE
+
+
+async def test_a_later_turn_reuses_the_earlier_one(engine: Engine, backend: Backend) -> None:
+    first = await ask(backend, prompt(200), session_id="talk")
+    asked = prompt(200) + first.token_ids + prompt(40)
+    second = await ask(backend, asked, session_id="talk")
+    assert second.cached_tokens >= 192
+    assert error(engine.checkpoint, asked, second) < TOLERANCE
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+async def test_eos_ends_an_answer_and_is_part_of_it(backend: Backend) -> None:
+    answers = await asyncio.gather(
+        *(ask(backend, prompt(5), max_tokens=60, seed=seed) for seed in range(40))
+    )
+    for answer in answers:
+        ended = answer.finish_reason == "stop"
+        assert answer.token_ids.count(EOS) == ended
+        assert (answer.token_ids[-1] == EOS) is ended
+        assert ended or len(answer.token_ids) == 60
+    assert len({answer.finish_reason for answer in answers}) == 2
+
+
+async def test_a_stop_id_ends_an_answer_and_is_part_of_it(backend: Backend) -> None:
+    free = await ask(backend, prompt(30), seed=3)
+    stop = free.token_ids[5]
+    end = free.token_ids.index(stop) + 1
+    stopped = await ask(backend, prompt(30), seed=3, stop_token_ids=[stop, VOCABULARY - 1])
+    assert stopped.token_ids == free.token_ids[:end]
+    assert stopped.finish_reason == "stop"
+
+
+async def test_the_context_bounds_an_answer(backend: Backend) -> None:
+    answer = await ask(backend, prompt(CONTEXT - 1), sampling=GREEDY, max_tokens=100)
+    assert len(answer.token_ids) == 1
+
+
+@pytest.mark.parametrize(
+    "prompt_ids",
+    [prompt(CONTEXT), [], [5, VOCABULARY], [5, -1]],
+    ids=["too long", "empty", "unknown id", "negative id"],
+)
+async def test_impossible_prompts_are_rejected(backend: Backend, prompt_ids: list[int]) -> None:
+    with pytest.raises(BackendRejected, match="400"):
+        await ask(backend, prompt_ids)
+
+
+async def test_a_cancelled_call_is_aborted(engine: Engine, backend: Backend) -> None:
+    asked = await endless_prompt(backend)
+    before = await engine.metric("generation_tokens_total")
+    call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=CONTEXT))
+    await engine.until("num_requests_running", lambda running: running == 1)
+    call.cancel()
+    await engine.until("num_requests_running", lambda running: running == 0)
+    assert await engine.metric("generation_tokens_total") < before + CONTEXT - len(asked)
+
+
+# --- pauses and weights -------------------------------------------------------------------------
+
+
+async def test_the_engine_describes_itself(engine: Engine, backend: Backend) -> None:
+    info = await backend.describe()
+    assert (info.policy_version, info.max_model_len) == (engine.version, CONTEXT)
+    assert (Path(info.root) / "tokenizer.json").is_file()
+    assert await backend.is_healthy(timeout_s=TIMEOUT_S)
+
+
+async def test_calls_freeze_during_a_pause_and_go_on_after_it(
+    engine: Engine, backend: Backend
+) -> None:
+    asked = await endless_prompt(backend)
+    begun = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=1000))
+    await engine.until("num_requests_running", lambda running: running == 1)
+    await backend.pause("keep", timeout_s=TIMEOUT_S)
+    new = asyncio.create_task(ask(backend, prompt(10), session_id="new"))
+    await asyncio.wait([begun, new], timeout=0.3)
+    assert (await backend.describe()).is_paused
+    assert await backend.is_healthy(timeout_s=TIMEOUT_S)
+    assert not begun.done()
+    assert not new.done()
+    await backend.resume(timeout_s=TIMEOUT_S)
+    assert error(engine.checkpoint, asked, await begun) < TOLERANCE
+    assert error(engine.checkpoint, prompt(10), await new) < TOLERANCE
+
+
+async def test_an_aborting_pause_returns_what_was_sampled(engine: Engine, backend: Backend) -> None:
+    asked = await endless_prompt(backend)
+    call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=CONTEXT))
+    await engine.until("num_requests_running", lambda running: running == 1)
+    await backend.pause("abort", timeout_s=TIMEOUT_S)
+    answer = await call
+    await backend.resume(timeout_s=TIMEOUT_S)
+    assert answer.finish_reason == "abort"
+    assert not answer.token_ids or error(engine.checkpoint, asked, answer) < TOLERANCE
+
+
+async def test_new_weights_serve_calls_in_flight_and_new_ones(
+    engine: Engine, backend: Backend, checkpoints: list[Path]
+) -> None:
+    old, new = engine.checkpoint, next(c for c in checkpoints if c != engine.checkpoint)
+    old_version = engine.version
+    asked = await endless_prompt(backend)
+    await ask(backend, prompt(200), session_id="talk")
+    call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=1000))
+    await engine.until("num_requests_running", lambda running: running == 1)
+    await engine.load(backend, WeightDirectory(str(new)), new)
+
+    answer = await call
+    split = answer.policy_versions.index(engine.version)
+    versions = [old_version] * split + [engine.version] * (len(answer.token_ids) - split)
+    assert answer.policy_versions == versions
+    for checkpoint, span in ((old, slice(split)), (new, slice(split, None))):
+        exact = exact_logprobs(checkpoint, asked, answer.token_ids)[span]
+        assert exact.argmax(-1).tolist() == answer.token_ids[span]
+        difference = exact.amax(-1) - torch.tensor(answer.logprobs[span])
+        assert difference.numel() == 0 or float(difference.abs().max()) < TOLERANCE
+
+    later = await ask(backend, prompt(200), session_id="talk")
+    assert later.cached_tokens == 0
+    assert error(new, prompt(200), later) < TOLERANCE
+    assert (await backend.describe()).policy_version == engine.version

@@ -215,7 +215,7 @@ class BackendPool:
     async def load_weights(self, weights: Weights) -> WeightsReport:
         """Update all backends at once; one that is down takes the weights when it is back.
 
-        Raises `BackendRejected`, with the old weights still in use, when a backend refuses them, and
+        Raises `BackendRejected`, with the old weights still in use, when a backend refuses them;
         `InvalidRequest` for a directory that is seen to hold none.
         """
         await asyncio.to_thread(_check_directory, weights.source)

@@ -82,7 +82,7 @@ async def running(
     config: PipelineConfig = PipelineConfig(),
 ) -> AsyncIterator[Pipeline]:
     Probe.started = asyncio.Event()
-    pool_config = PoolConfig(wait_for_backend_s=1)
+    pool_config = PoolConfig(wait_for_backend_s=20)
     async with BackendPool(spool, pool_config) as backends:
         await backends.add(BackendSpec(url=engine.url))
         agents = AgentRegistry([f"{__name__}:Probe"])

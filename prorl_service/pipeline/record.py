@@ -24,7 +24,6 @@ from prorl_service.schemas import (
     Trajectory,
 )
 
-
 log = logging.getLogger(__name__)
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.loop import run_turns
+from prorl_service.errors import TaskError
 from prorl_service.rewards.math import score_math
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task, Turn
@@ -46,7 +47,10 @@ class MathAgent(AgentHandler):
     async def init(self, rollout: RolloutContext) -> None:
         self._sandbox = await rollout.open_sandbox()
         for path, text in self.data.files.items():
-            await self._sandbox.upload(path, text.encode())
+            try:
+                await self._sandbox.upload(path, text.encode())
+            except OSError as error:
+                raise TaskError(f"cannot put {path!r} into the sandbox: {error}") from error
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None

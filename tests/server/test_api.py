@@ -277,6 +277,14 @@ async def test_a_failing_engine_is_blamed_and_the_service_lives(
     assert done.reward == 1.0
 
 
+async def test_a_file_that_cannot_be_placed_is_the_tasks_fault(client: AsyncRolloutClient) -> None:
+    data = {"answer": "1", "files": {"/usr/bin/ls": "mine now"}}
+    misplaced = group().model_copy(update={"task": group().task.model_copy(update={"data": data})})
+    (failed,) = await finished(client, misplaced)
+    assert failed.error is not None
+    assert (failed.error.blame, failed.error.retryable) == (Blame.TASK, False)
+
+
 async def test_backends_join_and_leave(client: AsyncRolloutClient, engine: StubEngine) -> None:
     (backend,) = await client.backends()
     assert (backend.model, backend.max_model_len) == ("stub", 4096)

@@ -103,6 +103,4 @@ def _wait_until_healthy(running: LocalProcess, timeout_s: float = 120) -> None:
             except httpx.TransportError:
                 time.sleep(0.05)
     tail = running.log.read_text(errors="replace")[-2000:]
-    raise ProRLError(
-        f"{' '.join(map(str, running.process.args))} did not become healthy; its log ends:\n{tail}"
-    )
+    raise ProRLError(f"{running.process.args!r} did not become healthy; its log ends:\n{tail}")

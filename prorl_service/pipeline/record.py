@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.schemas import (
     LEGAL_MOVES,
+    PACKED,
     TERMINAL_STATES,
     ErrorInfo,
     FinishReason,
@@ -21,7 +22,6 @@ from prorl_service.schemas import (
     RolloutState,
     Stage,
     Timings,
-    Trajectory,
 )
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ class RolloutRecord:
     finish_reason: FinishReason = FinishReason.ERROR
     verdict: Verdict | None = None
     error: ErrorInfo | None = None
-    trajectory: Trajectory | None = None
+    packed: bytes | None = None
+    """The ended rollout with its trajectory, as packed JSON: a fraction of the objects' memory."""
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
     work: asyncio.Task[None] | None = None
@@ -93,11 +94,13 @@ class RolloutRecord:
         self.state = state
 
     def end(self, state: RolloutState, error: ErrorInfo | None = None) -> None:
-        """Terminal move. Keeps what was sampled, drops everything else, tells the watchers."""
+        """Terminal move. Keeps the answer, drops everything else, tells the watchers."""
         self.move(state)
         self.error = error
+        ended = self.to_wire()
         if self.context is not None and self.context.turns:
-            self.trajectory = self.context.trajectory(self.finish_reason)
+            ended.trajectory = self.context.trajectory(self.finish_reason)
+        self.packed = ended.model_dump_json(context=PACKED).encode()
         self.handler = self.context = self.work = None
         for watcher in self._watchers:
             watcher(self)
@@ -146,7 +149,8 @@ class RolloutRecord:
             self._waiting_since = time.monotonic()
             setattr(self.timings, f"{stage.value}_s", self._waiting_since - started)
 
-    def to_wire(self, *, with_trajectory: bool) -> Rollout:
+    def to_wire(self) -> Rollout:
+        """Without the trajectory."""
         return Rollout(
             rollout_id=self.rollout_id,
             group_id=self.group.group_id,
@@ -157,10 +161,17 @@ class RolloutRecord:
             error=self.error,
             reward=self.verdict.reward if self.verdict else None,
             reward_components=self.verdict.components if self.verdict else {},
-            trajectory=self.trajectory if with_trajectory else None,
             timings=self.timings,
             created_at=self.created_at,
         )
+
+    def to_json(self, *, packed: bool) -> bytes:
+        """With the trajectory, once it has ended."""
+        if self.packed is None:
+            return self.to_wire().model_dump_json().encode()
+        if packed:
+            return self.packed
+        return Rollout.model_validate_json(self.packed).model_dump_json().encode()
 
 
 async def _close(context: RolloutContext, rollout_id: str) -> None:

@@ -20,7 +20,6 @@ from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.schemas import (
-    PACKED,
     PACKED_MEDIA_TYPE,
     Backends,
     BackendSpec,
@@ -110,11 +109,9 @@ async def get_rollout(
         async with asyncio.timeout(wait_s):
             async for _ in service.pipeline.ended([rollout_id]):
                 pass
-    context = _array_spelling(request)
-    return Response(
-        record.to_wire(with_trajectory=True).model_dump_json(context=context),
-        media_type=PACKED_MEDIA_TYPE if context else "application/json",
-    )
+    packed = _wants_packed(request)
+    media_type = PACKED_MEDIA_TYPE if packed else "application/json"
+    return Response(record.to_json(packed=packed), media_type=media_type)
 
 
 @router.post("/rollouts/stream", response_model=Rollout)
@@ -123,9 +120,8 @@ async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> Str
     for rollout_id in body.rollout_ids:
         service.pipeline.get(rollout_id)
     ended = service.pipeline.ended(body.rollout_ids)
-    return StreamingResponse(
-        _lines(ended, _array_spelling(request)), media_type="application/x-ndjson"
-    )
+    lines = _lines(ended, packed=_wants_packed(request))
+    return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 @router.post("/rollouts/cancel")
@@ -135,16 +131,14 @@ async def cancel(body: RolloutIds, service: ServiceDep) -> Rollouts:
 
 
 def _without_trajectories(records: list[RolloutRecord]) -> Rollouts:
-    return Rollouts(rollouts=[record.to_wire(with_trajectory=False) for record in records])
+    return Rollouts(rollouts=[record.to_wire() for record in records])
 
 
-def _array_spelling(request: Request) -> dict[str, str] | None:
-    return PACKED if PACKED_MEDIA_TYPE in request.headers.get("accept", "") else None
+def _wants_packed(request: Request) -> bool:
+    return PACKED_MEDIA_TYPE in request.headers.get("accept", "")
 
 
-async def _lines(
-    ended: AsyncIterator[RolloutRecord], context: dict[str, str] | None
-) -> AsyncIterator[bytes]:
+async def _lines(ended: AsyncIterator[RolloutRecord], *, packed: bool) -> AsyncIterator[bytes]:
     upcoming = asyncio.ensure_future(anext(ended, None))
     try:
         while True:
@@ -155,8 +149,7 @@ async def _lines(
             record = upcoming.result()
             if record is None:
                 return
-            line = record.to_wire(with_trajectory=True).model_dump_json(context=context)
-            yield line.encode() + b"\n"
+            yield record.to_json(packed=packed) + b"\n"
             upcoming = asyncio.ensure_future(anext(ended, None))
     finally:
         upcoming.cancel()

@@ -19,9 +19,11 @@ from prorl_service.schemas import (
     Group,
     Limits,
     Message,
+    Rollout,
     RolloutState,
     Stage,
     Task,
+    Trajectory,
 )
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.tokens.chat import ChatFormat
@@ -90,15 +92,23 @@ async def running(
             yield pipeline
 
 
-def group(group_id: str = "g", n: int = 1, limits: Limits = Limits(), **data: str) -> Group:
+def group(
+    group_id: str = "g", n: int = 1, limits: Limits = Limits(), acts: dict[Stage, str] | None = None
+) -> Group:
     messages = [Message(role="user", content="Go.")]
-    task = Task(task_id="t", agent="probe", messages=messages, data=dict(data))
+    task = Task(task_id="t", agent="probe", messages=messages, data=dict(acts or {}))
     return Group(group_id=group_id, task=task, n=n, limits=limits)
 
 
 async def outcome(pipeline: Pipeline, submitted: Group) -> list[RolloutRecord]:
     await pipeline.submit([submitted])
     return [record async for record in pipeline.ended(submitted.rollout_ids())]
+
+
+def trajectory(record: RolloutRecord) -> Trajectory:
+    found = Rollout.model_validate_json(record.to_json(packed=True)).trajectory
+    assert found is not None
+    return found
 
 
 async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
@@ -108,10 +118,8 @@ async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
         records = await outcome(pipeline, group(n=20))
         assert {record.state for record in records} == {RolloutState.DONE}
         assert {record.rollout_id for record in records} == {f"g.{i}" for i in range(20)}
-        wire = records[0].to_wire(with_trajectory=True)
-        assert wire.reward == 1.0
-        assert wire.trajectory is not None
-        assert wire.trajectory.segments[0].response_ids[:2] == [5, 6]
+        assert records[0].to_wire().reward == 1.0
+        assert trajectory(records[0]).segments[0].response_ids[:2] == [5, 6]
     assert len(sandboxes.made) == 40
     assert not any(sandbox.running for sandbox in sandboxes.made)
 
@@ -138,12 +146,7 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
     by_stage = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
     limits = Limits(**{f"{stage.value}_timeout_s": 0.2})
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        failing = Group.model_validate(
-            {
-                **group(limits=limits).model_dump(),
-                "task": {**group().task.model_dump(), "data": {stage: how}},
-            }
-        )
+        failing = group(limits=limits, acts={stage: how})
         (record,) = await outcome(pipeline, failing)
         (after,) = await outcome(pipeline, group("after"))
     assert record.state is RolloutState.FAILED
@@ -151,7 +154,9 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
     assert (record.error.kind, record.error.stage) == (kind, stage)
     assert record.error.blame == (blame or by_stage[stage])
     assert record.verdict is None
-    assert (record.trajectory is None) == (stage is Stage.INIT)
+    assert (Rollout.model_validate_json(record.to_json(packed=True)).trajectory is None) == (
+        stage is Stage.INIT
+    )
     assert after.state is RolloutState.DONE
     assert not any(sandbox.running for sandbox in sandboxes.made)
 
@@ -160,10 +165,11 @@ async def test_a_timed_out_rollout_returns_what_was_sampled(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=0.3), run="hang"))
-    assert record.trajectory is not None
-    assert record.trajectory.finish_reason is FinishReason.TIMEOUT
-    assert record.trajectory.segments[0].response_ids[:2] == [5, 6]
+        (record,) = await outcome(
+            pipeline, group(limits=Limits(run_timeout_s=0.3), acts={Stage.RUN: "hang"})
+        )
+    assert trajectory(record).finish_reason is FinishReason.TIMEOUT
+    assert trajectory(record).segments[0].response_ids[:2] == [5, 6]
 
 
 @pytest.mark.parametrize("stage", list(Stage))
@@ -171,7 +177,7 @@ async def test_cancelling_a_rollout_at_work(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path, stage: Stage
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        await pipeline.submit([group(**{stage: "hang"})])
+        await pipeline.submit([group(acts={stage: "hang"})])
         await Probe.started.wait()
         (record,) = await pipeline.cancel(["g.0"])
         assert record.state is RolloutState.CANCELLED
@@ -183,7 +189,7 @@ async def test_cancelling_rollouts_in_queues(
 ) -> None:
     config = PipelineConfig(init_workers=2, run_workers=1, eval_workers=1, ready_rollouts=1)
     async with running(engine, sandboxes, tmp_path, config) as pipeline:
-        await pipeline.submit([group(n=10, run="hang")])
+        await pipeline.submit([group(n=10, acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         records = await pipeline.cancel([f"g.{i}" for i in range(10)])
         assert {record.state for record in records} == {RolloutState.CANCELLED}
@@ -198,7 +204,7 @@ async def test_init_and_eval_go_on_while_run_is_busy(
 ) -> None:
     config = PipelineConfig(init_workers=1, run_workers=2, eval_workers=1, ready_rollouts=4)
     async with running(engine, sandboxes, tmp_path, config) as pipeline:
-        await pipeline.submit([group("busy", run="hang")])
+        await pipeline.submit([group("busy", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         records = await outcome(pipeline, group("rest", n=8))
         assert {record.state for record in records} == {RolloutState.DONE}
@@ -209,7 +215,9 @@ async def test_stopping_the_pipeline_ends_every_rollout(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        records = await pipeline.submit([group("a", n=100, run="hang"), group("b", init="hang")])
+        records = await pipeline.submit(
+            [group("a", n=100, acts={Stage.RUN: "hang"}), group("b", acts={Stage.INIT: "hang"})]
+        )
         await Probe.started.wait()
     assert {record.state for record in records} == {RolloutState.FAILED}
     assert {record.error.kind for record in records if record.error} == {"ServiceStopping"}

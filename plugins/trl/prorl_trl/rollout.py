@@ -240,7 +240,7 @@ class ProRLRollout:
             total=len(rollout_ids),
             desc="rollouts",
             leave=False,
-            disable=self._trainer.args.disable_tqdm,
+            disable=self._trainer.args.disable_tqdm or None,  # None: unless it is a terminal
         )
         with self._client() as client, bar:
             try:

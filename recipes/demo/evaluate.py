@@ -1,0 +1,29 @@
+"""Success on tasks that training never sees, measured through the service as training is."""
+
+from collections.abc import Sequence
+
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
+
+TIMEOUT_S = 300
+
+
+def evaluate(
+    client: RolloutClient, tasks: Sequence[Task], *, name: str, n: int, limits: Limits
+) -> list[Rollout]:
+    """`n` rollouts a task at temperature 1. Raises `RuntimeError` when one fails."""
+    groups = [
+        Group(group_id=f"{name}-{task.task_id}", task=task, n=n, limits=limits, sampling=Sampling())
+        for task in tasks
+    ]
+    client.submit(groups)
+    ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
+    rollouts = client.wait(ids, timeout_s=TIMEOUT_S)
+    for rollout in rollouts:
+        if rollout.error is not None:
+            raise RuntimeError(f"{rollout.rollout_id} failed: {rollout.error.message}")
+    return rollouts
+
+
+def success(rollouts: Sequence[Rollout]) -> float:
+    return sum(rollout.reward_components["correct"] for rollout in rollouts) / len(rollouts)

@@ -1,0 +1,117 @@
+"""GRPO on the demo's tasks with TRL's stock trainer; all rollouts run in the service.
+
+What is particular to this service is two arguments: `rollout_func` and `reward_funcs`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from prorl_service.schemas import Limits, Rollout, Task
+from prorl_trl import ProRLRollout
+from recipes.demo.tasks import dataset_row, instances
+
+LIMITS = Limits(max_turns=2, max_response_tokens=128)
+MAX_PER_FAMILY = 720
+SUCCESS = "prorl/reward/correct"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    seed: int = 0
+    steps: int = 80
+    groups_per_step: int = 8
+    rollouts_per_group: int = 8
+    learning_rate: float = 1e-3
+
+    @property
+    def rollouts(self) -> int:
+        return self.steps * self.groups_per_step * self.rollouts_per_group
+
+
+def train_tasks(config: TrainConfig) -> list[Task]:
+    """As many as the run takes groups, if there are so many."""
+    per_family = min(config.steps * config.groups_per_step // 2, MAX_PER_FAMILY)
+    return [one.task() for one in instances("train", per_family, seed=config.seed)]
+
+
+def train(
+    model: Path,
+    service_url: str,
+    output: Path,
+    config: TrainConfig,
+    *,
+    observe: Callable[[Sequence[Rollout]], None],
+) -> list[dict[str, Any]]:
+    """Returns the trainer's log, one entry per step. The service has the final weights after."""
+    rollouts = ProRLRollout(service_url, limits=LIMITS, observe=observe)
+    trainer = GRPOTrainer(
+        model=str(model),
+        args=_arguments(output, config),
+        train_dataset=Dataset.from_list([dataset_row(task) for task in train_tasks(config)]),
+        rollout_func=rollouts,
+        reward_funcs=rollouts.reward_funcs,
+        callbacks=[SuccessBar(config.steps)],
+    )
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    trainer.train()
+    rollouts.push_weights()
+    return [entry for entry in trainer.state.log_history if "reward" in entry]
+
+
+def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
+    batch = config.groups_per_step * config.rollouts_per_group
+    return GRPOConfig(
+        output_dir=str(output / "trainer"),
+        seed=config.seed,
+        max_steps=config.steps,
+        per_device_train_batch_size=batch,
+        num_generations=config.rollouts_per_group,
+        max_completion_length=LIMITS.max_response_tokens,
+        temperature=1.0,
+        # DAPO: token-level loss, a higher clip above than below, no KL term.
+        loss_type="dapo",
+        epsilon=0.2,
+        epsilon_high=0.28,
+        beta=0.0,
+        vllm_importance_sampling_mode="token_truncate",
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="linear",
+        # fp32, so that the engine's logprobs can be compared with the trainer's to 1e-4.
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+    )
+
+
+class SuccessBar(TrainerCallback):  # type: ignore[misc]
+    """One bar: steps, and the share of rollouts that were right in the last of them."""
+
+    BLOCKS = "▁▂▃▄▅▆▇█"
+
+    def __init__(self, steps: int) -> None:
+        self._bar = tqdm(total=steps, desc="training", unit="step", dynamic_ncols=True)
+        self._curve: list[float] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if logs and SUCCESS in logs:
+            self._curve.append(logs[SUCCESS])
+            self._bar.set_postfix_str(f"success {logs[SUCCESS]:.2f} {self._spark()}")
+            self._bar.update()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._bar.close()
+
+    def _spark(self) -> str:
+        recent = self._curve[-20:]
+        return "".join(self.BLOCKS[min(7, int(value * 8))] for value in recent)

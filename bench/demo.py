@@ -25,12 +25,7 @@ def main() -> None:
     with TemporaryDirectory() as directory:
         headlines = {seed: run(seed, Path(directory) / str(seed)) for seed in SEEDS}
     rows = [{"seed": seed, **headline} for seed, headline in headlines.items()]
-    path = result.write("demo", rows, headlines[SEEDS[0]])
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|" + "---|" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join(f"{value:.4g}" for value in row.values()) + " |")
-    print(path)
+    result.write("demo", rows, headlines[SEEDS[0]])
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from recipes.demo.report import machine
 RESULTS = Path(__file__).parent / "results"
 
 
-def write(
-    name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str, float | int]
-) -> Path:
-    """`headline` is flat. The load is that of the last minute, this process included."""
+def write(name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str, object]) -> None:
+    """Also prints the rows as the table that docs quote. `headline` is flat.
+
+    The load is that of the last minute, this process included.
+    """
     path = RESULTS / f"{name}.json"
     result = {
         "command": shlex.join(["python", "-m", f"bench.{name}", *sys.argv[1:]]),
@@ -25,4 +26,16 @@ def write(
         "rows": [dict(row) for row in rows],
     }
     path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    return path
+    _print_table(rows)
+    print(f"written to {path}")
+
+
+def _print_table(rows: Sequence[Mapping[str, object]]) -> None:
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + " --- |" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(map(_cell, row.values())) + " |")
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -5,24 +5,25 @@ refused everywhere: a misspelt option is an error, never a silent default.
 
 Token arrays have two JSON spellings, both accepted on input. *Plain* are lists of numbers. *Packed*
 (asked for with `Accept: application/vnd.prorl.packed+json`) is base64 of little-endian int32 or
-float32, and run lengths for the arrays that are constant over long stretches: a third of the size
-and a twentieth of the time of plain lists, and exact.
+float32, and run lengths for the arrays that are constant over long stretches: exact, smaller and
+faster than plain lists (`bench/wire.py`).
 """
 
 import base64
 from array import array
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
     PlainSerializer,
     SerializationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 
@@ -47,10 +48,10 @@ def _is_packed(info: SerializationInfo) -> bool:
     return (info.context or {}).get("arrays") == "packed"
 
 
-def _base64_array(typecode: Literal["i", "f"]) -> tuple[BeforeValidator, PlainSerializer]:
-    def unpack(value: Any) -> Any:
+def _base64_array(typecode: Literal["i", "f"]) -> tuple[WrapValidator, PlainSerializer]:
+    def unpack(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         if not isinstance(value, dict):
-            return value
+            return validate(value)
         try:
             raw = base64.b64decode(value["b64"], validate=True)
             return array(typecode, raw).tolist()
@@ -62,15 +63,15 @@ def _base64_array(typecode: Literal["i", "f"]) -> tuple[BeforeValidator, PlainSe
             return values
         return {"b64": base64.b64encode(array(typecode, values).tobytes()).decode()}
 
-    return BeforeValidator(unpack), PlainSerializer(pack)
+    return WrapValidator(unpack), PlainSerializer(pack)
 
 
-def _run_lengths() -> tuple[BeforeValidator, PlainSerializer]:
-    def unpack(value: Any) -> Any:
+def _run_lengths() -> tuple[WrapValidator, PlainSerializer]:
+    def unpack(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         if not isinstance(value, dict):
-            return value
+            return validate(value)
         try:
-            return [item for item, count in value["runs"] for _ in range(count)]
+            return list(chain.from_iterable(repeat(int(v), n) for v, n in value["runs"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a run-length array: {error}") from error
 
@@ -79,7 +80,7 @@ def _run_lengths() -> tuple[BeforeValidator, PlainSerializer]:
             return values
         return {"runs": [[item, len(list(run))] for item, run in groupby(values)]}
 
-    return BeforeValidator(unpack), PlainSerializer(pack)
+    return WrapValidator(unpack), PlainSerializer(pack)
 
 
 Int32Array = Annotated[list[int], *_base64_array("i")]

@@ -106,7 +106,7 @@ class StubEngine:
     """An engine's routes over real HTTP; every answer is a function of the prompt.
 
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it,
-    `latency_s` to slow them down, `version` to claim other weights; `calls` counts.
+    `latency_s` to slow them down, `version` or `model_id` to claim to be another; `calls` counts.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class StubEngine:
         self.latency_s = latency_s
         self.status = 200
         self.version = 0
+        self.model_id = "stub"
         self.calls = 0
         self.url = ""
         self._model = model
@@ -147,7 +148,7 @@ class StubEngine:
 
     async def _models(self, request: web.Request) -> web.Response:
         model = {
-            "id": "stub",
+            "id": self.model_id,
             "root": str(self._model),
             "max_model_len": self._max_model_len,
             "owned_by": "stub",

@@ -1,0 +1,57 @@
+"""What 64 trajectories of 32k tokens cost on the wire, plain and packed: size, writing, reading."""
+
+import random
+import time
+from array import array
+from statistics import median
+
+from bench import result
+from prorl_service.schemas import PACKED, Segment
+
+ROLLOUTS, TOKENS, REPEATS = 64, 32 * 1024, 3
+
+
+def segment(rng: random.Random) -> Segment:
+    """Half sampled, half tool output; ids of a large vocabulary, float32 logprobs."""
+    half = TOKENS // 2
+    logprobs = array("f", [-rng.expovariate(1) for _ in range(half)] + [0.0] * half)
+    return Segment(
+        prompt_ids=[rng.randrange(150_000) for _ in range(1024)],
+        response_ids=[rng.randrange(150_000) for _ in range(TOKENS)],
+        loss_mask=[1] * half + [0] * half,
+        logprobs=logprobs.tolist(),
+        policy_versions=[3] * half + [-1] * half,
+    )
+
+
+def measure(
+    segments: list[Segment], spelling: str, context: dict[str, str] | None
+) -> dict[str, object]:
+    write_s, read_s = [], []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        texts = [one.model_dump_json(context=context) for one in segments]
+        written = time.perf_counter()
+        for text in texts:
+            Segment.model_validate_json(text)
+        write_s.append(written - started)
+        read_s.append(time.perf_counter() - written)
+    return {
+        "arrays": spelling,
+        "mib": round(sum(map(len, texts)) / 2**20, 1),
+        "write_s": round(median(write_s), 2),
+        "read_s": round(median(read_s), 2),
+    }
+
+
+def main() -> None:
+    rng = random.Random(0)
+    segments = [segment(rng) for _ in range(ROLLOUTS)]
+    plain = measure(segments, "plain", None)
+    packed = measure(segments, "packed", PACKED)
+    headline = {f"packed_{key}": packed[key] for key in ("mib", "write_s", "read_s")}
+    result.write("wire", [plain, packed], headline)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from prorl_service import errors
+from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
+from prorl_service.schemas import (
+    LEGAL_MOVES,
+    PACKED,
+    TERMINAL_STATES,
+    Group,
+    RolloutState,
+    Segment,
+    Stage,
+)
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    size = draw(st.integers(0, 30))
+
+    def array(item: st.SearchStrategy[int] | st.SearchStrategy[float]) -> list[int] | list[float]:
+        return draw(st.lists(item, min_size=size, max_size=size))
+
+    return Segment.model_validate(
+        {
+            "prompt_ids": draw(st.lists(int32)),
+            "response_ids": array(int32),
+            "loss_mask": array(st.integers(0, 1)),
+            "logprobs": array(st.floats(-100, 0, width=32)),
+            "policy_versions": array(st.integers(-1, 3)),
+        }
+    )
+
+
+@given(segments())
+def test_both_spellings_of_arrays_are_exact(segment: Segment) -> None:
+    packed = segment.model_dump_json(context=PACKED)
+    assert Segment.model_validate_json(packed) == segment
+    assert Segment.model_validate_json(segment.model_dump_json()) == segment
+
+
+def test_packed_arrays_are_less_than_half_of_plain_ones() -> None:
+    size = 10_000
+    segment = Segment(
+        prompt_ids=[],
+        response_ids=[150_000] * size,
+        loss_mask=[1] * size,
+        logprobs=[-0.6931471824645996] * size,
+        policy_versions=[7] * size,
+    )
+    assert len(segment.model_dump_json(context=PACKED)) * 2 < len(segment.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    "array", [{"b64": "AAA="}, {"b64": "!!"}, {"base64": ""}, {"b64": 3}, {"runs": [[1, 2]]}]
+)
+def test_broken_packed_arrays_are_refused(array: object) -> None:
+    body: dict[str, object] = {
+        "response_ids": [],
+        "loss_mask": [],
+        "logprobs": [],
+        "policy_versions": [],
+    }
+    with pytest.raises(ValidationError, match="prompt_ids"):
+        Segment.model_validate({**body, "prompt_ids": array})
+
+
+def test_arrays_of_unequal_length_are_refused() -> None:
+    body = {"prompt_ids": [1], "response_ids": [2], "loss_mask": [1], "logprobs": []}
+    with pytest.raises(ValidationError, match="logprobs must be as long"):
+        Segment.model_validate({**body, "policy_versions": [0]})
+
+
+def test_every_state_is_reachable_and_can_end() -> None:
+    reached = {RolloutState.QUEUED}
+    for state in RolloutState:  # in the order of a rollout's life
+        assert state in reached
+        reached |= LEGAL_MOVES[state]
+        assert state in TERMINAL_STATES or LEGAL_MOVES[state] & TERMINAL_STATES
+    assert {RolloutState.DONE, RolloutState.FAILED, RolloutState.CANCELLED} == TERMINAL_STATES
+
+
+def all_errors(base: type[ProRLError]) -> Iterator[type[ProRLError]]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from all_errors(kind)
+
+
+@pytest.mark.parametrize("kind", set(all_errors(ProRLError)) - {StageTimeout})
+def test_every_error_travels(kind: type[ProRLError]) -> None:
+    if kind.__module__ != errors.__name__:
+        return
+    info = kind("it broke", hint="mend it").info(Stage.RUN)
+    assert json.loads(info.model_dump_json())["kind"] == kind.__name__
+    assert (info.blame, info.retryable, info.stage) == (kind.blame, kind.retryable, Stage.RUN)
+
+
+@pytest.mark.parametrize("stage", list(Stage))
+def test_a_timeout_names_the_budget_to_raise(stage: Stage) -> None:
+    info = StageTimeout(stage, 1.5).info(stage)
+    assert f"{stage.value}_timeout_s" in info.hint
+    assert info.blame is STAGE_BLAME[stage]
+
+
+def test_an_unknown_key_is_an_error() -> None:
+    with pytest.raises(ValidationError, match="temprature"):
+        Group.model_validate(
+            {
+                "group_id": "g",
+                "task": {
+                    "task_id": "t",
+                    "agent": "math",
+                    "messages": [{"role": "user", "content": ""}],
+                },
+                "sampling": {"temprature": 0.7},
+            }
+        )

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from prorl_service import __version__, sandbox
 from prorl_service.agents.registry import AgentRegistry
@@ -36,7 +37,8 @@ def create_app(settings: Settings) -> FastAPI:
             app.state.service = Service(backends, pipeline, sandboxes.kind)
             yield
 
-    app = FastAPI(title="ProRL rollout service", version=__version__, lifespan=lifespan)
+    # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.
+    app = FastAPIOffline(title="ProRL rollout service", version=__version__, lifespan=lifespan)
     app.include_router(router)
     app.include_router(health_router)
     install_error_handlers(app)

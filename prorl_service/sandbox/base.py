@@ -46,12 +46,19 @@ class Sandbox(Protocol):
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], *, timeout_s: float
     ) -> ToolResult:
-        """Run one tool inside. A tool's own failure or time-out is a result, not an exception."""
+        """Run one tool inside. Waiting for a tool that is busy counts towards `timeout_s`.
+
+        What a tool cannot do, an unknown tool and a time-out are results, not exceptions.
+        """
 
     async def upload(self, path: str, content: bytes) -> None:
-        """Write a file (parents are made). Relative paths start at the working directory."""
+        """Write a file (parents are made). Relative paths start at the working directory.
 
-    async def download(self, path: str) -> bytes: ...
+        Raises `OSError` of the right kind when the file cannot be written.
+        """
+
+    async def download(self, path: str) -> bytes:
+        """Raises `OSError` of the right kind, such as `FileNotFoundError`."""
 
     async def stop(self) -> None:
         """Kill everything inside and remove what was made for it. Idempotent; safe at any time."""

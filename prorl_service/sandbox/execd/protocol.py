@@ -1,0 +1,64 @@
+"""Frames between the service and an execution server: two lengths, a JSON header, raw payload.
+
+Every header carries the `id` of its request, so answers may come in any order and a request may
+have several. Both sides use this module; neither trusts the lengths the other announces.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+MAX_HEADER_BYTES = 16 << 20
+
+_LENGTHS = struct.Struct(">II")
+
+
+class ProtocolError(Exception):
+    """What came is no frame, or one larger than agreed."""
+
+
+def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    if len(text) > MAX_HEADER_BYTES or len(payload) >= 1 << 32:
+        raise ProtocolError(f"too large a frame: {len(text)} + {len(payload)} bytes")
+    return _LENGTHS.pack(len(text), len(payload)) + text + payload
+
+
+class FrameDecoder:
+    """Cuts a byte stream into frames, however the stream was chopped up."""
+
+    def __init__(self, max_payload_bytes: int) -> None:
+        self._max_payload_bytes = max_payload_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """The frames that `data` completes. Raises `ProtocolError`, after which it is lost."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTHS.size:
+            header_bytes, payload_bytes = _LENGTHS.unpack_from(self._buffer)
+            if header_bytes > MAX_HEADER_BYTES or payload_bytes > self._max_payload_bytes:
+                raise ProtocolError(f"too large a frame: {header_bytes} + {payload_bytes} bytes")
+            payload_start = _LENGTHS.size + header_bytes
+            end = payload_start + payload_bytes
+            if len(self._buffer) < end:
+                return
+            header = _parse(bytes(self._buffer[_LENGTHS.size : payload_start]))
+            payload = bytes(self._buffer[payload_start:end])
+            del self._buffer[:end]
+            yield header, payload
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ProtocolError("the header is not a JSON object")
+    return header

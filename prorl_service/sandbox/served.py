@@ -1,0 +1,183 @@
+"""The verbs of a sandbox whose tools are served by an execution server. Kinds say how to start one.
+
+Owns the server's process and the connection to it, from `start` to the end of `stop`. There is no
+socket file: the server's standard input is one end of a socket pair, so nothing else can reach it,
+and the death of the service closes it, which is what ends the sandbox then.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+from weakref import WeakSet
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import SandboxLimits, ToolResult
+from prorl_service.sandbox.channel import Channel, Refused
+from prorl_service.sandbox.child import Child
+
+START_TIMEOUT_S = 60.0
+FILE_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0
+"""For what was told to end to be gone; then its process group is killed."""
+
+MARGIN_S = 30.0
+"""Beyond a tool's own budget, for the server to end what it runs and to answer, on a busy host."""
+
+_connections: WeakSet[socket.socket] = WeakSet()
+"""What a process forked from the service must not hold open."""
+
+
+def _close_connections() -> None:
+    for connection in _connections:
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_connections)
+
+
+class ServedSandbox(ABC):
+    def __init__(self, limits: SandboxLimits) -> None:
+        self._id = uuid4().hex
+        self.server_pid: int | None = None
+        """Of the execution server, as seen from here. For inspection."""
+        self._limits = limits
+        self._child: Child | None = None
+        self._channel: Channel | None = None
+        self._started = False
+        self._start_ended = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._id
+
+    @abstractmethod
+    def _spawn(self, connection: int) -> Child:
+        """Start the server with `connection` as its standard input. Raises `OSError`."""
+
+    @abstractmethod
+    async def _prepare(self) -> None:
+        """Do what the server needs done from outside before it can answer."""
+
+    @abstractmethod
+    def _end(self, child: Child) -> None:
+        """Make everything inside end, at any time after `_spawn`; `child` will be the last."""
+
+    @abstractmethod
+    async def _clean_up(self) -> None:
+        """Remove what was made, after everything has ended or where nothing was spawned."""
+
+    async def start(self) -> None:
+        if self._started or self._closing:
+            raise SandboxError("a sandbox can be started only once", retryable=False)
+        self._started = True
+        try:
+            await self._start()
+        except BaseException as error:
+            self._start_ended.set()
+            await self.stop()
+            if isinstance(error, OSError):
+                raise SandboxError(f"the sandbox could not be started: {error}") from error
+            raise
+        self._start_ended.set()
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._child = self._spawn(theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+        # Whatever ended it, nothing inside may outlive it.
+        child = self._child
+        child.ended.add_done_callback(lambda _: self._end(child))
+        channel = Channel(
+            # Text decoded with replacement is up to three times what was kept of the output.
+            max_payload_bytes=(self._limits.file_mb << 20) + 4 * self._limits.output_bytes,
+            why_lost=self._why_lost,
+        )
+        ours.setblocking(False)
+        _connections.add(ours)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
+        self._channel = channel
+        await self._prepare()
+        await channel.request("ping", timeout_s=START_TIMEOUT_S)
+
+    def _why_lost(self) -> str:
+        if self._closing is not None or self._child is None:
+            return "the sandbox was stopped"
+        return f"the sandbox died: {self._child.messages() or 'it was killed'}"
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any], *, timeout_s: float
+    ) -> ToolResult:
+        try:
+            result, output = await self._request(
+                "tool", timeout_s=timeout_s, name=name, arguments=dict(arguments)
+            )
+        except Refused as refusal:
+            raise SandboxError(f"the tool {name!r} failed inside: {refusal.message}") from None
+        match result:
+            case {"is_error": bool(is_error), "data": dict(data)}:
+                return ToolResult(output.decode("utf-8", "replace"), is_error, data)
+        raise SandboxError(f"the sandbox broke its protocol: no result of a tool: {result}")
+
+    async def upload(self, path: str, content: bytes) -> None:
+        """Raises `OSError` of the right kind when the file cannot be written."""
+        if len(content) > self._limits.file_mb << 20:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        await self._file_request("upload", path, content)
+
+    async def download(self, path: str) -> bytes:
+        """Raises `OSError` of the right kind when there is no such file, or it cannot be read."""
+        return await self._file_request("download", path)
+
+    async def _file_request(self, operation: str, path: str, content: bytes = b"") -> bytes:
+        try:
+            _, answer = await self._request(
+                operation, timeout_s=FILE_TIMEOUT_S, payload=content, path=path
+            )
+        except Refused as refusal:
+            if refusal.errno is None:
+                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
+            raise OSError(refusal.errno, refusal.message, path) from None
+        return answer
+
+    async def _request(
+        self, operation: str, *, timeout_s: float, payload: bytes = b"", **arguments: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        if self._channel is None:
+            raise SandboxError("the sandbox was not started", retryable=False)
+        return await self._channel.request(
+            operation, timeout_s=timeout_s, margin_s=MARGIN_S, payload=payload, **arguments
+        )
+
+    async def stop(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        # A caller that is cancelled leaves the work to go on; it holds what must be released.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._child is not None:
+            self._end(self._child)
+        if self._started:
+            await self._start_ended.wait()
+        if self._channel is not None:
+            await self._channel.close()
+        if self._child is not None:
+            await _wait_for_end(self._child)
+        await self._clean_up()
+
+
+async def _wait_for_end(child: Child) -> None:
+    await asyncio.wait([child.ended], timeout=STOP_TIMEOUT_S)
+    child.kill_group()
+    await child.ended
+    child.close()

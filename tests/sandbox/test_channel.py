@@ -1,0 +1,79 @@
+"""The service's end of the connection, against peers that are not an honest execution server."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.channel import Channel, Refused
+from prorl_service.sandbox.execd.protocol import encode
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Channel, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    channel = Channel(max_payload_bytes=100, why_lost=lambda: "the peer went away")
+    await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
+    with theirs:
+        yield channel, theirs
+        await channel.close()
+
+
+async def test_answers_find_their_requests_in_any_order() -> None:
+    async with connected() as (channel, peer):
+        calls = [asyncio.create_task(channel.request("ping", timeout_s=5)) for _ in range(3)]
+        for request_id in (3, 99, 1, 2, 1):
+            peer.send(encode({"id": request_id, "result": {"of": request_id}}, b"payload"))
+        assert await asyncio.gather(*calls) == [
+            ({"of": request_id}, b"payload") for request_id in (1, 2, 3)
+        ]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        b"\xff" * 64,
+        b"\0\0\0\2\0\0\0\0{[",
+        b"\0\0\0\2\0\0\0\0[]",
+        encode({"id": 1, "result": {}}, b"x" * 101),
+        encode({"result": {}}),
+        encode({"id": [], "result": {}}),
+        encode({"id": 1}),
+        encode({"id": 1, "result": []}),
+        encode({"id": 1, "error": "text"}),
+        encode({"id": 1, "error": {"message": "text", "errno": "text"}}),
+    ],
+)
+async def test_a_malformed_answer_is_a_sandbox_error(lie: bytes) -> None:
+    async with connected() as (channel, peer):
+        peer.send(lie)
+        with pytest.raises(SandboxError, match="broke its protocol"):
+            await channel.request("ping", timeout_s=5)
+
+
+async def test_a_refusal_is_told_apart() -> None:
+    async with connected() as (channel, peer):
+        peer.send(encode({"id": 1, "error": {"message": "no such file", "errno": 2}}))
+        with pytest.raises(Refused, match="no such file"):
+            await channel.request("download", timeout_s=5)
+
+
+async def test_the_end_of_the_peer_fails_pending_and_later_requests() -> None:
+    async with connected() as (channel, peer):
+        call = asyncio.create_task(channel.request("ping", timeout_s=1000))
+        await asyncio.sleep(0)
+        peer.close()
+        for request in (call, channel.request("ping", timeout_s=1000)):
+            with pytest.raises(SandboxError, match="the peer went away"):
+                await request
+
+
+async def test_silence_is_not_waited_for_beyond_the_margin() -> None:
+    async with connected() as (channel, peer):
+        with pytest.raises(SandboxError, match="did not answer 'ping'"):
+            await channel.request("ping", timeout_s=0.01, margin_s=0.01)
+        peer.send(encode({"id": 1, "result": {}}) + encode({"id": 2, "result": {"late": False}}))
+        assert await channel.request("ping", timeout_s=5) == ({"late": False}, b"")

@@ -1,0 +1,65 @@
+import pytest
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.served import ServedSandbox
+from tests.sandbox.helpers import Kind, bash, new_sandbox, output, running
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4000])
+async def test_bytes_come_back_as_they_went(sandbox: ServedSandbox, content: bytes) -> None:
+    await sandbox.upload("made/for/it.bin", content)
+    assert await sandbox.download("made/for/it.bin") == content
+    assert await output(sandbox, "wc -c <made/for/it.bin") == str(len(content))
+
+
+async def test_relative_paths_start_at_the_working_directory(sandbox: ServedSandbox) -> None:
+    await bash(sandbox, "mkdir sub; cd sub; echo made by bash >there")
+    assert await sandbox.download("sub/there") == b"made by bash\n"
+    home = await output(sandbox, "echo $HOME")
+    assert await sandbox.download(f"{home}/sub/there") == b"made by bash\n"
+
+
+async def test_upload_replaces_a_longer_file(sandbox: ServedSandbox) -> None:
+    await sandbox.upload("file", b"something longer")
+    await sandbox.upload("file", b"short")
+    assert await sandbox.download("file") == b"short"
+
+
+async def test_a_files_own_faults_are_os_errors(sandbox: ServedSandbox) -> None:
+    await bash(
+        sandbox, "mkdir directory; mkfifo fifo; ln -s loop loop; echo >file; truncate -s 7M big"
+    )
+    with pytest.raises(FileNotFoundError, match="no/such"):
+        await sandbox.download("no/such")
+    with pytest.raises(IsADirectoryError):
+        await sandbox.download("directory")
+    with pytest.raises(IsADirectoryError):
+        await sandbox.upload("directory", b"")
+    with pytest.raises(NotADirectoryError):
+        await sandbox.download("file/below")
+    for path in ("fifo", "loop", "/dev/zero", "/dev/tty"):
+        with pytest.raises(OSError, match=path):
+            await sandbox.download(path)
+    with pytest.raises(OSError, match="fifo"):
+        await sandbox.upload("fifo", b"x")
+    assert len(await sandbox.download("big")) == 7 << 20
+
+
+async def test_a_file_beyond_the_limit_is_refused(kind: Kind) -> None:
+    async with running(kind, SandboxLimits(file_mb=1)) as sandbox:
+        await sandbox.upload("file", bytes(1 << 20))
+        result = await bash(sandbox, "head -c 2000000 /dev/zero >more")
+        assert result.is_error
+        assert len(await sandbox.download("more")) == 1 << 20
+        with pytest.raises(OSError, match="too large"):
+            await sandbox.upload("file", bytes((1 << 20) + 1))
+        with pytest.raises(OSError, match="larger than"):
+            await sandbox.download("/bin/bash")
+
+
+async def test_before_start_there_is_nothing_to_use(kind: Kind) -> None:
+    sandbox = new_sandbox(kind)
+    with pytest.raises(SandboxError, match="not started"):
+        await sandbox.upload("file", b"")
+    await sandbox.stop()

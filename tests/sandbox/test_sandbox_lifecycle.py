@@ -1,0 +1,220 @@
+"""Start, stop and death, in any order and at any moment. Processes are watched by id and start."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+import uvloop
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.served import ServedSandbox
+from tests.sandbox.helpers import Kind, bash, new_sandbox, output, running
+
+ROOT = Path(__file__).parents[2]
+DAEMONS = (
+    "(setsid sleep 1000 </dev/null >/dev/null 2>&1 &); nohup sleep 1000 & sleep 1000 & echo up"
+)
+
+
+def processes_of(sandbox: ServedSandbox) -> list[psutil.Process]:
+    assert sandbox.server_pid is not None
+    server = psutil.Process(sandbox.server_pid)
+    return [server, *server.children(recursive=True)]
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+
+
+def held() -> tuple[list[psutil.Process], int, set[str]]:
+    """What this process holds on to: children, descriptors, directories of sandboxes."""
+    directories = {name for name in os.listdir(tempfile.gettempdir()) if "prorl-sandbox" in name}
+    return (
+        psutil.Process().children(recursive=True),
+        len(os.listdir("/proc/self/fd")),
+        directories,
+    )
+
+
+async def test_stop_ends_every_process_daemons_too(kind: Kind) -> None:
+    before = held()
+    async with running(kind) as sandbox:
+        assert "up" in await output(sandbox, DAEMONS)
+        processes = processes_of(sandbox)
+        assert len(processes) == 5
+    assert not any(process.is_running() for process in processes)
+    assert held() == before
+
+
+async def test_fifty_cycles_leave_nothing(kind: Kind) -> None:
+    async with running(kind) as sandbox:  # what is made once, such as a thread pool, is made now
+        await bash(sandbox, "true")
+    before = held()
+    for _ in range(10):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(5):
+                group.create_task(one_cycle(kind))
+    assert held() == before
+
+
+async def one_cycle(kind: Kind) -> None:
+    async with running(kind) as sandbox:
+        await bash(sandbox, "sleep 1000 & echo x >file")
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16, 32])
+async def test_stop_while_starting(kind: Kind, delay_ms: int) -> None:
+    before = held()
+    sandbox = new_sandbox(kind)
+    start = asyncio.create_task(sandbox.start())
+    await asyncio.sleep(delay_ms / 1000)
+    await sandbox.stop()
+    if isinstance(error := (await asyncio.gather(start, return_exceptions=True))[0], Exception):
+        assert isinstance(error, SandboxError)
+    with pytest.raises(SandboxError):
+        await bash(sandbox, "true")
+    assert held() == before
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16])
+async def test_a_cancelled_start_leaves_nothing(kind: Kind, delay_ms: int) -> None:
+    before = held()
+    sandbox = new_sandbox(kind)
+    start = asyncio.create_task(sandbox.start())
+    await asyncio.sleep(delay_ms / 1000)
+    if start.cancel():
+        await asyncio.gather(start, return_exceptions=True)
+        assert start.cancelled()
+    else:
+        await sandbox.stop()
+    assert held() == before
+
+
+async def test_stop_is_idempotent_and_a_sandbox_is_single_use(kind: Kind) -> None:
+    sandbox = new_sandbox(kind)
+    await sandbox.start()
+    with pytest.raises(SandboxError, match="only once"):
+        await sandbox.start()
+    assert await output(sandbox, "echo still up") == "still up"
+    await asyncio.gather(sandbox.stop(), sandbox.stop())
+    await sandbox.stop()
+    with pytest.raises(SandboxError, match="stopped"):
+        await bash(sandbox, "true")
+    with pytest.raises(SandboxError, match="only once"):
+        await sandbox.start()
+
+
+async def test_stop_goes_on_when_its_caller_is_cancelled(kind: Kind) -> None:
+    before = held()
+    sandbox = new_sandbox(kind)
+    await sandbox.start()
+    stop = asyncio.create_task(sandbox.stop())
+    await asyncio.sleep(0)
+    stop.cancel()
+    await asyncio.gather(stop, return_exceptions=True)
+    await sandbox.stop()
+    assert held() == before
+
+
+async def test_never_started_stops_too(kind: Kind) -> None:
+    sandbox = new_sandbox(kind)
+    await sandbox.stop()
+    with pytest.raises(SandboxError, match="only once"):
+        await sandbox.start()
+
+
+async def test_stop_fails_the_calls_in_flight(kind: Kind) -> None:
+    sandbox = new_sandbox(kind)
+    await sandbox.start()
+    calls = [asyncio.create_task(bash(sandbox, "sleep 1000", timeout_s=1000)) for _ in range(3)]
+    await sandbox.upload("calls are on their way", b"")
+    await sandbox.stop()
+    for call in calls:
+        with pytest.raises(SandboxError, match="stopped"):
+            await call
+
+
+async def test_a_killed_server_fails_all_calls_at_once(kind: Kind) -> None:
+    async with running(kind) as sandbox:
+        await bash(sandbox, "sleep 30 &")
+        processes = processes_of(sandbox)
+        calls = [asyncio.create_task(bash(sandbox, "sleep 30", timeout_s=1000)) for _ in range(3)]
+        await sandbox.upload("calls are on their way", b"")
+        processes[0].kill()
+        for call in calls:
+            with pytest.raises(SandboxError, match="died"):
+                await call
+        with pytest.raises(SandboxError, match="died"):
+            await sandbox.download("file")
+        assert_gone(processes)
+
+
+async def test_a_killed_bwrap_takes_its_sandbox_along() -> None:
+    async with running("bubblewrap") as sandbox:
+        processes = processes_of(sandbox)
+        processes[0].parent().kill()
+        with pytest.raises(SandboxError):
+            await bash(sandbox, "sleep 1000", timeout_s=1000)
+    assert_gone(processes)
+
+
+async def test_what_a_failing_start_wrote_is_in_the_error(kind: Kind) -> None:
+    before = held()
+    sandbox = new_sandbox(kind, SandboxLimits(memory_mb=1))
+    with pytest.raises(SandboxError, match="Traceback"):
+        await sandbox.start()
+    assert held() == before
+
+
+SERVICE = """
+import asyncio, os, sys, time, psutil
+from tests.sandbox.helpers import bash, new_sandbox
+
+async def main():
+    sandboxes = [new_sandbox(sys.argv[1]) for _ in range(3)]
+    await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
+    for sandbox in sandboxes:
+        await bash(sandbox, sys.argv[2])
+    asyncio.create_task(bash(sandboxes[0], "sleep 1000", 1000))
+    await bash(sandboxes[1], "true")
+    print(*(process.pid for process in psutil.Process().children(recursive=True)))
+    if (forked := os.fork()) == 0:
+        time.sleep(1000)
+    print(forked, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_everything_dies_with_the_service(kind: Kind) -> None:
+    service = subprocess.Popen(
+        [sys.executable, "-c", SERVICE, kind, DAEMONS],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *sys.path])},
+    )
+    with service:
+        assert service.stdout is not None
+        processes = [psutil.Process(int(pid)) for pid in service.stdout.readline().split()]
+        assert len(processes) >= 3 * 5
+        forked = psutil.Process(int(service.stdout.readline()))
+        service.kill()
+        assert_gone(processes)
+        forked.kill()
+
+
+def test_it_works_on_uvloop(kind: Kind) -> None:
+    async def use() -> str:
+        async with running(kind) as sandbox:
+            await sandbox.upload("file", bytes(1 << 20))
+            return await output(sandbox, "wc -c <file")
+
+    assert uvloop.run(use()) == str(1 << 20)

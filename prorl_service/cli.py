@@ -1,6 +1,7 @@
 """The `prorl` command: starts what the package offers, and turns known errors into one line."""
 
 import logging
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -86,6 +87,7 @@ def serve(
             pool=PoolConfig(wait_for_backend_s=wait_for_backend_s),
         )
         application = create_app(settings)
+    _raise_open_files_limit()
     uvicorn.run(
         application,
         host=host,
@@ -115,6 +117,12 @@ def engine(
                 hint="pip install 'prorl-service[engine]'",
             ) from error
         serve_engine(model, host=host, port=port, max_model_len=max_model_len, threads=threads)
+
+
+def _raise_open_files_limit() -> None:
+    """Every running rollout holds a few descriptors; soft limits are often 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import transformers
 import typer
 from tokenizers import Tokenizer
 
@@ -36,6 +37,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Where results go.")] = Path("outputs/demo"),
 ) -> None:
     """Train a tiny Qwen3 agent through the rollout service, on the CPU."""
+    transformers.logging.disable_progress_bar()
     config = TrainConfig(seed=seed, steps=steps)
     model = warm_started(output / "cache", WarmStart(seed=seed))
     run = _run(model, output, config)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from tqdm.auto import tqdm
+
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
 
@@ -18,11 +20,12 @@ def evaluate(
     ]
     client.submit(groups)
     ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-    rollouts = client.wait(ids, timeout_s=TIMEOUT_S)
-    for rollout in rollouts:
+    ended: dict[str, Rollout] = {}
+    for rollout in tqdm(client.stream(ids, TIMEOUT_S), f"{name} training", len(ids), leave=False):
         if rollout.error is not None:
             raise RuntimeError(f"{rollout.rollout_id} failed: {rollout.error.message}")
-    return rollouts
+        ended[rollout.rollout_id] = rollout
+    return [ended[rollout_id] for rollout_id in ids]
 
 
 def success(rollouts: Sequence[Rollout]) -> float:

@@ -4,6 +4,7 @@ An agent never tokenises, routes or frees anything: `RolloutContext` does that f
 agent is token-exact and leaks nothing.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
 
-from prorl_service.errors import AgentError
+from prorl_service.errors import AgentError, EvaluatorError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
@@ -38,8 +39,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """Raises `EvaluatorError` for a reward or component that is not a finite number."""
+
     reward: float
     components: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.reward, *self.components.values()))):
+            raise EvaluatorError(f"not finite: reward {self.reward}, {self.components}")
 
 
 class AgentHandler(ABC):

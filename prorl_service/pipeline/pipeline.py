@@ -24,6 +24,7 @@ from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import (
     FieldProblem,
+    FinishReason,
     Group,
     RolloutState,
     Stage,
@@ -207,7 +208,7 @@ class Pipeline:
 
     async def _do_run(self, record: RolloutRecord) -> None:
         handler, context = record.in_progress()
-        record.finish_reason = await handler.run(context)
+        record.finish_reason = FinishReason(await handler.run(context))
 
     async def _to_eval(self, record: RolloutRecord) -> None:
         await record.release()

@@ -39,13 +39,7 @@ class ScoringPool:
             raise EvaluatorError(f"scoring took more than {timeout_s:g} s") from None
         except ProcessExpired as error:
             raise EvaluatorError(f"the scoring process died: {error}") from error
-        except (
-            ValueError,
-            ArithmeticError,
-            RecursionError,
-            MemoryError,
-            NotImplementedError,
-        ) as error:
+        except Exception as error:  # whatever a scoring function raised over there
             raise EvaluatorError(f"scoring failed: {error!r}") from error
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ model to read and learn from.
 """
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -62,7 +63,7 @@ def _without_reasoning(text: str) -> tuple[str, bool]:
 
 def _parse_call(body: str) -> ToolCall:
     try:
-        call = json.loads(body, parse_constant=_refuse_constant)
+        call = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
         json.dumps(call, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise _Malformed("the tool call holds a lone surrogate escape") from None
@@ -80,3 +81,10 @@ def _parse_call(body: str) -> ToolCall:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number} is too large")
+    return value

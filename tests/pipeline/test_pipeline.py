@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,12 +46,14 @@ class Probe(AgentHandler):
     async def run(self, rollout: RolloutContext) -> FinishReason:
         await rollout.sample(rollout.prompt_ids)
         await self._act(Stage.RUN)
+        if self.task.data.get(Stage.RUN) == "no reason":
+            return None  # type: ignore[return-value]
         return FinishReason.FINISHED
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await rollout.open_sandbox()
         await self._act(Stage.EVAL)
-        return Verdict(1.0)
+        return Verdict(math.nan if self.task.data.get(Stage.EVAL) == "nan" else 1.0)
 
     async def _act(self, stage: Stage) -> None:
         match self.task.data.get(stage):
@@ -159,6 +162,25 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
     )
     assert after.state is RolloutState.DONE
     assert not any(sandbox.running for sandbox in sandboxes.made)
+
+
+@pytest.mark.parametrize(
+    ("stage", "how", "blame"),
+    [(Stage.RUN, "no reason", Blame.AGENT), (Stage.EVAL, "nan", Blame.EVALUATOR)],
+)
+async def test_nonsense_from_a_handler_fails_its_rollout_only(
+    engine: StubEngine,
+    sandboxes: FakeSandboxes,
+    tmp_path: Path,
+    stage: Stage,
+    how: str,
+    blame: Blame,
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        (record,) = await outcome(pipeline, group(acts={stage: how}))
+        assert record.error is not None
+        assert (record.error.stage, record.error.blame) == (stage, blame)
+        assert pipeline.background.failure is None
 
 
 async def test_a_timed_out_rollout_returns_what_was_sampled(

@@ -51,6 +51,7 @@ def test_no_text_makes_the_parser_raise(text: str) -> None:
         ('<tool_call>{"name": "bash", "arguments": "ls"}</tool_call>', '"arguments"'),
         ('<tool_call>{"name": "bash", arguments: {}}</tool_call>', "not valid JSON"),
         ('<tool_call>{"name": "b", "arguments": {"x": NaN}}</tool_call>', "NaN"),
+        ('<tool_call>{"name": "b", "arguments": {"x": 1e999}}</tool_call>', "too large"),
         ('<tool_call>{"name": "\\ud800"}</tool_call>', "surrogate"),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", "nested"),
         ("<tool_call>" + "9" * 5000 + "</tool_call>", "not valid JSON"),

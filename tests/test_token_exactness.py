@@ -1,0 +1,69 @@
+"""From the engine's sampler to the client: what a trainer gets is what the policy sampled."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Group, Limits, Message, Rollout, Sampling, Segment, Task
+from prorl_service.tokens.chat import ChatFormat
+
+TEMPERATURE = 0.8
+
+
+def run_rollouts(model: Path, tmp_path: Path) -> list[Rollout]:
+    """Turns of a random model, most of them cut off by length: format errors, several turns."""
+    task = Task(
+        task_id="noise",
+        agent="math",
+        messages=[Message(role="user", content="Go on.")],
+        data={"answer": "1"},
+    )
+    group = Group(
+        group_id="noise",
+        task=task,
+        n=16,
+        sampling=Sampling(temperature=TEMPERATURE, max_tokens_per_turn=24, seed=1),
+        limits=Limits(max_turns=4),
+    )
+    with (
+        local.engine(model, log=tmp_path / "engine.log") as engine,
+        local.service([engine.url], log=tmp_path / "service.log") as service,
+        RolloutClient(service.url) as client,
+    ):
+        client.submit([group])
+        return client.wait(group.rollout_ids(), timeout_s=120)
+
+
+def trainer_logprobs(model: torch.nn.Module, segment: Segment) -> torch.Tensor:
+    """float32[R], of every response token under a plain forward pass."""
+    ids = torch.tensor([segment.prompt_ids + segment.response_ids])
+    with torch.inference_mode():
+        logits = model(ids).logits[0, len(segment.prompt_ids) - 1 : -1] / TEMPERATURE
+    targets = torch.tensor(segment.response_ids)[:, None]
+    logprobs: torch.Tensor = logits.log_softmax(-1).gather(1, targets)[:, 0]
+    return logprobs
+
+
+def test_a_trainer_computes_the_logprobs_it_was_given(tiny_model: Path, tmp_path: Path) -> None:
+    rollouts = run_rollouts(tiny_model, tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    chat = ChatFormat.load(tiny_model)
+    turns, drifted = 0, 0
+    for rollout in rollouts:
+        assert rollout.trajectory is not None, rollout.error
+        (segment,) = rollout.trajectory.segments
+        mask = torch.tensor(segment.loss_mask, dtype=torch.bool)
+        expected = trainer_logprobs(model, segment).where(mask, 0)
+        assert (torch.tensor(segment.logprobs) - expected).abs().max() < 1e-4
+        for turn in rollout.trajectory.turns:
+            sampled = segment.response_ids[turn.start : turn.stop]
+            assert segment.loss_mask[turn.start : turn.stop] == [1] * len(sampled)
+            drifted += chat.encode(turn.text) != [
+                token for token in sampled if token != chat.end_of_turn_id
+            ]
+            turns += 1
+    assert turns > len(rollouts)
+    assert drifted > 0.9 * turns  # or the test would not show what it is for

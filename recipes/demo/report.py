@@ -82,7 +82,7 @@ def write_curve(
     success = [point.success for point in curve]
     axes.plot(steps, success, color="tab:blue", alpha=0.3, linewidth=1)
     label = f"training tasks, mean of {SMOOTHING_STEPS} steps"
-    axes.plot(steps, _smooth(success), color="tab:blue", linewidth=2, label=label)
+    axes.plot(steps, smooth(success), color="tab:blue", linewidth=2, label=label)
     ends, scores = [0, steps[-1]], [before, after]
     axes.plot(ends, scores, "o", color="tab:orange", markersize=8, label="held-out tasks")
     for x, y in zip(ends, scores, strict=True):
@@ -98,7 +98,7 @@ def write_curve(
     figure.savefig(path, dpi=150)
 
 
-def _smooth(values: Sequence[float]) -> list[float]:
+def smooth(values: Sequence[float]) -> list[float]:
     """Means of up to `SMOOTHING_STEPS` values, ending with each."""
     return [
         fmean(values[max(0, stop - SMOOTHING_STEPS) : stop]) for stop in range(1, len(values) + 1)

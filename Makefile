@@ -11,7 +11,6 @@ check: setup
 bench: setup ## the measurements the docs quote
 	scripts/bench
 test-vllm: setup ## the inference contract against a real vLLM on CPU
-	scripts/setup-vllm
 	scripts/test-vllm
 clean:
 	rm -rf .venv .venv-vllm outputs

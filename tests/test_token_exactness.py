@@ -1,19 +1,49 @@
-"""From the engine's sampler to the client: what a trainer gets is what the policy sampled."""
+"""From the engine's sampler to the client: what a trainer gets is what the policy sampled.
 
+Asked of the reference engine and, if PRORL_VLLM_URL is set (`scripts/test-vllm`), of vLLM.
+"""
+
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Group, Limits, Message, Rollout, Sampling, Segment, Task
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    Group,
+    Limits,
+    Message,
+    Rollout,
+    Sampling,
+    Segment,
+    Task,
+)
 from prorl_service.tokens.chat import ChatFormat
 
 TEMPERATURE = 0.8
 
 
-def run_rollouts(model: Path, tmp_path: Path) -> list[Rollout]:
+VLLM_URL = os.environ.get("PRORL_VLLM_URL")
+VERSION = 11
+
+
+@pytest.fixture(params=["reference", "vllm"] if VLLM_URL else ["reference"])
+def engine_url(
+    request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path
+) -> Iterator[str | None]:
+    if request.param == "vllm":
+        yield VLLM_URL
+        return
+    with local.engine(tiny_model, log=tmp_path / "engine.log") as engine:
+        yield engine.url
+
+
+def run_rollouts(engine_url: str, model: Path, tmp_path: Path) -> list[Rollout]:
     """Turns of a random model, most of them cut off by length: format errors, several turns."""
     task = Task(
         task_id="noise",
@@ -29,10 +59,10 @@ def run_rollouts(model: Path, tmp_path: Path) -> list[Rollout]:
         limits=Limits(max_turns=4),
     )
     with (
-        local.engine(model, log=tmp_path / "engine.log") as engine,
-        local.service([engine.url], log=tmp_path / "service.log") as service,
+        local.service([engine_url], log=tmp_path / "service.log") as service,
         RolloutClient(service.url) as client,
     ):
+        assert client.load_weights(str(model), VERSION).pending == []
         client.submit([group])
         return client.wait(group.rollout_ids(), timeout_s=120)
 
@@ -47,8 +77,10 @@ def trainer_logprobs(model: torch.nn.Module, segment: Segment) -> torch.Tensor:
     return logprobs
 
 
-def test_a_trainer_computes_the_logprobs_it_was_given(tiny_model: Path, tmp_path: Path) -> None:
-    rollouts = run_rollouts(tiny_model, tmp_path)
+def test_a_trainer_computes_the_logprobs_it_was_given(
+    engine_url: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    rollouts = run_rollouts(engine_url, tiny_model, tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     chat = ChatFormat.load(tiny_model)
     turns, drifted = 0, 0
@@ -58,6 +90,7 @@ def test_a_trainer_computes_the_logprobs_it_was_given(tiny_model: Path, tmp_path
         mask = torch.tensor(segment.loss_mask, dtype=torch.bool)
         expected = trainer_logprobs(model, segment).where(mask, 0)
         assert (torch.tensor(segment.logprobs) - expected).abs().max() < 1e-4
+        assert set(segment.policy_versions) <= {VERSION, NOT_SAMPLED}
         for turn in rollout.trajectory.turns:
             sampled = segment.response_ids[turn.start : turn.stop]
             assert segment.loss_mask[turn.start : turn.stop] == [1] * len(sampled)

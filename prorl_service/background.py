@@ -24,14 +24,18 @@ class Background:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        if task not in self._tasks:
+            return  # it was stopped
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        self.failure = f"background task {task.get_name()} ended: {task.exception()!r}"
-        log.critical(self.failure, exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        self.failure = f"background task {task.get_name()} ended: {error!r}"
+        log.critical(self.failure, exc_info=error)
 
-    async def close(self) -> None:
-        tasks = list(self._tasks)
+    async def stop(self, *tasks: asyncio.Task[None]) -> None:
+        self._tasks.difference_update(tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.stop(*self._tasks)

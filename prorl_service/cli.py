@@ -4,7 +4,6 @@ import logging
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
@@ -23,12 +23,6 @@ GRACE_S = 5
 """How long open connections may delay a shutdown."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="ProRL rollout service.")
-
-
-class SandboxKind(StrEnum):
-    AUTO = "auto"
-    BUBBLEWRAP = "bubblewrap"
-    PROCESS = "process"
 
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -52,7 +46,7 @@ def serve(
     agent: Agents = [],  # noqa: B006
     sandbox: Annotated[
         SandboxKind, typer.Option(help="'process' isolates nothing: for tests.")
-    ] = SandboxKind.AUTO,
+    ] = "auto",
     init_workers: Workers = 8,
     run_workers: Workers = 64,
     eval_workers: Workers = 8,
@@ -62,9 +56,9 @@ def serve(
     wait_for_backend_s: Annotated[
         float, typer.Option(min=0, help="How long a model call waits while no engine is healthy.")
     ] = 60.0,
-    state_directory: Annotated[
-        Path | None, typer.Option(help="Of this service alone; default: a temporary one.")
-    ] = None,
+    keep_mb: Annotated[
+        int, typer.Option(min=1, help="Memory for ended rollouts; older ones are forgotten.")
+    ] = 1024,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 64,
 ) -> None:
     """Run the rollout service."""
@@ -75,14 +69,14 @@ def serve(
         settings = Settings(
             backends=tuple(BackendSpec(url=url, tokenizer=tokenizer) for url in backend),
             agents=tuple(agent),
-            sandbox=sandbox.value,
+            sandbox=sandbox,
             max_body_mb=max_body_mb,
-            state_directory=state_directory,
             pipeline=PipelineConfig(
                 init_workers=init_workers,
                 run_workers=run_workers,
                 eval_workers=eval_workers,
                 ready_rollouts=ready_rollouts,
+                keep_bytes=keep_mb * 2**20,
             ),
             pool=PoolConfig(wait_for_backend_s=wait_for_backend_s),
         )

@@ -124,16 +124,21 @@ class ServiceStopping(ProRLError):
     status = 503
 
 
-class StageTimeout(ProRLError):
-    """A stage used up its budget. Blamed on whom the stage mostly waits for."""
+class Overloaded(ProRLError):
+    retryable = True
+    status = 503
 
-    def __init__(self, stage: Stage, budget_s: float) -> None:
+
+class StageTimeout(ProRLError):
+    """A stage used up its budget. Blamed on whom it waited for, if that is known."""
+
+    def __init__(self, stage: Stage, budget_s: float, blame: Blame | None = None) -> None:
         super().__init__(
             f"{stage.value.upper()} did not finish within {budget_s:g} s",
             hint=f"raise limits.{stage.value}_timeout_s, or look at the last turn",
         )
-        self.blame = STAGE_BLAME[stage]
-        self.retryable = stage is Stage.INIT
+        self.blame = blame or STAGE_BLAME[stage]
+        self.retryable = self.blame in (Blame.SANDBOX, Blame.BACKEND)
 
 
 STAGE_BLAME = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}

@@ -10,12 +10,14 @@ faster than plain lists (`bench/wire.py`).
 """
 
 import base64
+import json
 from array import array
 from enum import StrEnum
 from itertools import chain, groupby, repeat
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -24,6 +26,7 @@ from pydantic import (
     SerializationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    field_validator,
     model_validator,
 )
 
@@ -31,10 +34,36 @@ PACKED_MEDIA_TYPE = "application/vnd.prorl.packed+json"
 PACKED = {"arrays": "packed"}
 """Serialisation context that selects the packed spelling: `model_dump_json(context=PACKED)`."""
 
+MAX_ARRAY = 2**24
+"""Items of a run-length array, which could else expand without bound."""
+
 NOT_SAMPLED = -1
 """Policy version of tokens the policy did not sample (template and tool output)."""
 
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199}$")]
+GroupId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,189}$")]
+"""Shorter, to leave room for the index that makes it a rollout's id."""
+
+MAX_INT32 = 2**31 - 1
+MAX_GROUP_SIZE = 4096
+MAX_ROLLOUTS_PER_REQUEST = 16_384
+
+
+def _encodable(text: str) -> str:
+    """JSON can spell lone surrogates, which no tokenizer or file takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("holds a lone surrogate, which is not text") from error
+    return text
+
+
+def _encodable_json(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    _encodable(json.dumps(value, ensure_ascii=False))
+    return value
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 
 
 class WireModel(BaseModel):
@@ -71,6 +100,8 @@ def _run_lengths() -> tuple[WrapValidator, PlainSerializer]:
         if not isinstance(value, dict):
             return validate(value)
         try:
+            if sum(count for _, count in value["runs"]) > MAX_ARRAY:
+                raise ValueError(f"more than {MAX_ARRAY} items")
             return list(chain.from_iterable(repeat(int(v), n) for v, n in value["runs"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a run-length array: {error}") from error
@@ -93,7 +124,7 @@ RunLengthArray = Annotated[list[int], *_run_lengths()]
 
 class Message(WireModel):
     role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    content: Text
 
 
 class Task(WireModel):
@@ -102,8 +133,8 @@ class Task(WireModel):
     task_id: Id
     agent: str = Field(description="Name of an agent the service has registered.")
     messages: list[Message] = Field(min_length=1)
-    data: dict[str, JsonValue] = {}
-    image: str | None = Field(None, description="Sandbox image; None takes the service's default.")
+    data: Annotated[dict[str, JsonValue], AfterValidator(_encodable_json)] = {}
+    image: Text | None = Field(None, description="Sandbox image; None takes the service's default.")
 
 
 class Sampling(WireModel):
@@ -114,9 +145,11 @@ class Sampling(WireModel):
 
     temperature: float = Field(1.0, ge=0, le=10)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, description="0 keeps the whole vocabulary.")
+    top_k: int = Field(0, ge=0, le=MAX_INT32, description="0 keeps the whole vocabulary.")
     max_tokens_per_turn: int | None = Field(None, ge=1)
-    seed: int | None = Field(None, ge=0, description="Per rollout: index and turn are mixed in.")
+    seed: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Per rollout: index and turn are mixed in."
+    )
     thinking: bool | None = Field(
         None, description="The chat template's `enable_thinking`; None leaves it to the template."
     )
@@ -125,7 +158,7 @@ class Sampling(WireModel):
 class Limits(WireModel):
     """Budgets of one rollout. Time in a queue is charged to none of them."""
 
-    max_turns: int = Field(16, ge=1)
+    max_turns: int = Field(16, ge=1, le=10_000)
     max_response_tokens: int | None = Field(
         None, ge=1, description="Tokens after the prompt, tool output included."
     )
@@ -138,9 +171,9 @@ class Limits(WireModel):
 class Group(WireModel):
     """The `n` rollouts of one task. `group_id` makes the submission idempotent."""
 
-    group_id: Id
+    group_id: GroupId
     task: Task
-    n: int = Field(1, ge=1, le=4096)
+    n: int = Field(1, ge=1, le=MAX_GROUP_SIZE)
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
 
@@ -152,14 +185,16 @@ class Group(WireModel):
 
 
 class SubmitRequest(WireModel):
-    groups: list[Group] = Field(min_length=1, max_length=4096)
+    groups: list[Group] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _ids_are_unique(self) -> Self:
-        ids = [group.group_id for group in self.groups]
-        if len(set(ids)) != len(ids):
+    @field_validator("groups")
+    @classmethod
+    def _can_be_accepted(cls, groups: list[Group]) -> list[Group]:
+        if len({group.group_id for group in groups}) != len(groups):
             raise ValueError("every group needs a group_id of its own")
-        return self
+        if sum(group.n for group in groups) > MAX_ROLLOUTS_PER_REQUEST:
+            raise ValueError(f"at most {MAX_ROLLOUTS_PER_REQUEST} rollouts in one request")
+        return groups
 
 
 class RolloutIds(WireModel):
@@ -365,7 +400,7 @@ class WeightsFromDirectory(WireModel):
     """Weights of `version` lie in `path` (safetensors), on a file system the engines can read."""
 
     path: str
-    version: int = Field(ge=0)
+    version: int = Field(ge=0, le=MAX_INT32)
 
 
 class WeightsReport(WireModel):

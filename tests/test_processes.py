@@ -129,6 +129,7 @@ def test_the_engine_is_killed_and_comes_back(
         (["serve", "--agent", "no_such_module:Agent"], "no_such_module"),
         (["serve", "--agent", "json:dumps"], "AgentHandler"),
         (["serve", "--backend", "not a url"], "url"),
+        (["serve", "--backend", "http://localhost:1", "--tokenizer", "/nowhere"], "/nowhere"),
         (["engine", "--model", "/no/such/model"], "/no/such/model"),
     ],
 )

@@ -30,6 +30,10 @@ from prorl_service.tokens.ledger import Ledger
 
 P = ParamSpec("P")
 
+SCORE_TIMEOUT_S = 30.0
+"""Of one scoring call, waiting excluded: far below EVAL's budget, so that a hang costs one verdict
+and not those that wait behind it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -45,8 +49,9 @@ class Verdict:
     components: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not all(map(math.isfinite, (self.reward, *self.components.values()))):
-            raise EvaluatorError(f"not finite: reward {self.reward}, {self.components}")
+        for value in (self.reward, *self.components.values()):
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise EvaluatorError(f"a reward must be a finite number, not {value!r}")
 
 
 class AgentHandler(ABC):
@@ -93,6 +98,10 @@ class RolloutContext:
     generator: Generator
     sandboxes: SandboxProvider
     scoring: ScoringPool
+    may_sample: bool = True
+    """Until RUN ends: what is sampled is what is trained on."""
+    calls_model: bool = False
+    """A model call is under way, or the last one did not return."""
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
@@ -106,7 +115,7 @@ class RolloutContext:
 
     async def score(self, function: Callable[P, float], *args: P.args, **kwargs: P.kwargs) -> float:
         """Run a scoring function where it can be killed. Raises `EvaluatorError`."""
-        return await self.scoring.score(function, self.limits.eval_timeout_s, *args, **kwargs)
+        return await self.scoring.score(function, SCORE_TIMEOUT_S, *args, **kwargs)
 
     def room(self, prompt_len: int) -> int:
         """How many tokens the next call may sample; not positive when the budget is used up."""
@@ -121,11 +130,14 @@ class RolloutContext:
     async def sample(self, prompt_ids: Sequence[int]) -> Turn:
         """One model call, entered in the ledger and in `turns`.
 
-        Raises `BackendError`, and `AgentError` when there is no `room` left.
+        Raises `BackendError`, and `AgentError` after RUN or when there is no `room` left.
         """
+        if not self.may_sample:
+            raise AgentError("the policy can be sampled in INIT and RUN only")
         if self.room(len(prompt_ids)) <= 0:
             raise AgentError(f"no room to sample after {len(prompt_ids)} tokens of prompt")
         started = time.monotonic()
+        self.calls_model = True
         generation = await self.generator.generate(
             list(prompt_ids),
             sampling=self.sampling,
@@ -133,6 +145,7 @@ class RolloutContext:
             seed=self._turn_seed(),
             stop_token_ids=[self.chat.end_of_turn_id],
         )
+        self.calls_model = False
         turn = self._enter(prompt_ids, generation, time.monotonic() - started)
         self.turns.append(turn)
         return turn

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from prorl_service.agents.base import AgentHandler, RolloutContext
+from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.background import Background
-from prorl_service.errors import InvalidRequest, ServiceStopping
+from prorl_service.errors import EvaluatorError, InvalidRequest, Overloaded, ServiceStopping
 from prorl_service.inference.pool import BackendPool, ServedModel
 from prorl_service.pipeline.record import Admitted, RolloutRecord
 from prorl_service.pipeline.stage import StagePool
@@ -38,8 +38,10 @@ class PipelineConfig:
     eval_workers: int = 8
     ready_rollouts: int = 8
     """Rollouts that INIT may finish ahead of RUN; each holds a sandbox."""
-    keep_rollouts: int = 20_000
-    """Rollouts known at most before the oldest ended groups are forgotten."""
+    max_unfinished: int = 50_000
+    """Rollouts accepted and not ended; more are refused for the time being."""
+    keep_bytes: int = 2**30
+    """Memory for ended rollouts; beyond it the groups that ended first are forgotten."""
 
 
 class Pipeline:
@@ -55,7 +57,8 @@ class Pipeline:
         self._backends = backends
         self._sandboxes = sandboxes
         self._scoring = ScoringPool()
-        self._store = RolloutStore(keep_rollouts=config.keep_rollouts)
+        self._store = RolloutStore(keep_bytes=config.keep_bytes)
+        self._max_unfinished = config.max_unfinished
         self._init = StagePool(
             Stage.INIT,
             workers=config.init_workers,
@@ -72,7 +75,11 @@ class Pipeline:
             max_waiting=config.ready_rollouts,
         )
         self._eval = StagePool(
-            Stage.EVAL, workers=config.eval_workers, work=self._do_eval, hand_on=self._to_done
+            Stage.EVAL,
+            workers=config.eval_workers,
+            work=self._do_eval,
+            hand_on=self._to_done,
+            entering=RolloutState.EVALUATING,
         )
         self.stages = (self._init, self._run, self._eval)
 
@@ -97,18 +104,30 @@ class Pipeline:
         """Queue the rollouts of all groups, or of none when any is wrong.
 
         A group submitted before gives its rollouts as they are. Raises `InvalidRequest` naming the
-        field, `Conflict`, and `BackendUnavailable` when no model is known to check prompts against.
+        field, `Conflict`, `Overloaded`, and `BackendUnavailable` when no model is known to check
+        prompts against.
         """
         new = [(i, group) for i, group in enumerate(groups) if self._store.known(group) is None]
         admitted = await asyncio.to_thread(  # tokenising thousands of prompts takes seconds
             lambda: [self._admit(group, f"groups.{i}") for i, group in new]
         )
-        for item in admitted:
-            if self._store.known(item.group) is None:  # unless submitted again in the meantime
-                for record in self._store.add(item):
-                    self._init.put_nowait(record)
-        ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-        return [self._store.get(rollout_id) for rollout_id in ids]
+        # No await from here on: nothing is added unless all can be.
+        known = {group.group_id: self._store.known(group) for group in groups}
+        fresh = [item for item in admitted if known[item.group.group_id] is None]
+        self._check_capacity(sum(item.group.n for item in fresh))
+        for item in fresh:
+            records = known[item.group.group_id] = self._store.add(item)
+            for record in records:
+                self._init.put_nowait(record)
+        return [record for records in known.values() for record in records or ()]
+
+    def _check_capacity(self, added: int) -> None:
+        unfinished = self._store.count_unfinished()
+        if unfinished + added > self._max_unfinished:
+            raise Overloaded(
+                f"{unfinished} rollouts are unfinished, {added} more would be too many",
+                hint="submit again when some have ended",
+            )
 
     def get(self, rollout_id: str) -> RolloutRecord:
         """Raises `NotFound`."""
@@ -212,12 +231,16 @@ class Pipeline:
 
     async def _to_eval(self, record: RolloutRecord) -> None:
         await record.release()
-        record.move(RolloutState.EVALUATING)
+        _, context = record.in_progress()
+        context.may_sample = False
         await self._eval.put(record)
 
     async def _do_eval(self, record: RolloutRecord) -> None:
         handler, context = record.in_progress()
-        record.verdict = await handler.eval(context)
+        verdict = await handler.eval(context)
+        if not isinstance(verdict, Verdict):
+            raise EvaluatorError(f"{type(handler).__name__}.eval returned {verdict!r}, no Verdict")
+        record.verdict = verdict
 
     async def _to_done(self, record: RolloutRecord) -> None:
         await record.release()

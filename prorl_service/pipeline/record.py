@@ -15,6 +15,7 @@ from prorl_service.schemas import (
     LEGAL_MOVES,
     PACKED,
     TERMINAL_STATES,
+    Blame,
     ErrorInfo,
     FinishReason,
     Group,
@@ -94,21 +95,39 @@ class RolloutRecord:
         self.state = state
 
     def end(self, state: RolloutState, error: ErrorInfo | None = None) -> None:
-        """Terminal move. Keeps the answer, drops everything else, tells the watchers."""
+        """Terminal move. Keeps the answer, drops everything else, tells the watchers.
+
+        An answer that cannot be written down (a handler's odd values) becomes a failure.
+        """
+        try:
+            packed = self._answer(state, error, self.context)
+        except Exception as unwritable:
+            log.exception("rollout %s: its answer cannot be written", self.rollout_id)
+            state, error = RolloutState.FAILED, _unwritable(unwritable)
+            packed = self._answer(state, error, None)
         self.move(state)
-        self.error = error
-        ended = self.to_wire()
-        if self.context is not None and self.context.turns:
-            ended.trajectory = self.context.trajectory(self.finish_reason)
-        self.packed = ended.model_dump_json(context=PACKED).encode()
+        self.error, self.packed = error, packed
         self.handler = self.context = self.work = None
         for watcher in self._watchers:
             watcher(self)
         self._watchers.clear()
 
+    def _answer(
+        self, state: RolloutState, error: ErrorInfo | None, context: RolloutContext | None
+    ) -> bytes:
+        answer = self.to_wire(state, error)
+        if context is not None and context.turns:
+            answer.trajectory = context.trajectory(self.finish_reason)
+        return answer.model_dump_json(context=PACKED).encode()
+
+    def waited_for(self) -> Blame | None:
+        """Whom the handler was waiting for, if the context knows."""
+        calls_model = self.context is not None and self.context.calls_model
+        return Blame.BACKEND if calls_model else None
+
     def request_cancel(self) -> None:
         """The worker that holds the rollout ends it; one in a queue needs `end_if_waiting`."""
-        self.cancel_requested = not self.is_terminal
+        self.cancel_requested = self.cancel_requested or not self.is_terminal
         if self.work is not None:
             self.work.cancel()
 
@@ -149,18 +168,20 @@ class RolloutRecord:
             self._waiting_since = time.monotonic()
             setattr(self.timings, f"{stage.value}_s", self._waiting_since - started)
 
-    def to_wire(self) -> Rollout:
-        """Without the trajectory."""
+    def to_wire(self, state: RolloutState | None = None, error: ErrorInfo | None = None) -> Rollout:
+        """Without the trajectory; as it is, or as it will be in `state`."""
+        state = state or self.state
+        verdict = self.verdict if state is RolloutState.DONE else None
         return Rollout(
             rollout_id=self.rollout_id,
             group_id=self.group.group_id,
             task_id=self.group.task.task_id,
             agent=self.group.task.agent,
             index=self.index,
-            state=self.state,
-            error=self.error,
-            reward=self.verdict.reward if self.verdict else None,
-            reward_components=self.verdict.components if self.verdict else {},
+            state=state,
+            error=error or self.error,
+            reward=verdict.reward if verdict else None,
+            reward_components=verdict.components if verdict else {},
             timings=self.timings,
             created_at=self.created_at,
         )
@@ -172,6 +193,16 @@ class RolloutRecord:
         if packed:
             return self.packed
         return Rollout.model_validate_json(self.packed).model_dump_json().encode()
+
+
+def _unwritable(problem: Exception) -> ErrorInfo:
+    """ASCII only, and nothing of the problem's own words: they may be what cannot be written."""
+    return ErrorInfo(
+        kind="UnwritableAnswer",
+        blame=Blame.AGENT,
+        message=f"the rollout's answer cannot be written: {type(problem).__name__}",
+        hint="an agent's values are of the wrong kind; the service's log has the traceback",
+    )
 
 
 async def _close(context: RolloutContext, rollout_id: str) -> None:

@@ -38,8 +38,10 @@ class StagePool:
         self._entering = entering
 
     async def serve(self) -> None:
-        """One worker; run `workers` of them."""
-        while True:
+        """One worker; run `workers` of them. Ends when cancelled, even if a handler hides that."""
+        worker = asyncio.current_task()
+        assert worker is not None
+        while not worker.cancelling():
             record = await self._queue.get()
             if not record.cancel_requested:
                 await self._process(record)
@@ -81,14 +83,18 @@ class StagePool:
         try:
             await record.work
         except asyncio.CancelledError:
+            worker = asyncio.current_task()
+            if worker is not None and worker.cancelling():
+                raise
             if not record.cancel_requested:
-                raise  # the worker itself is being stopped
+                return self._unexpected(RuntimeError("the handler was cancelled from inside"))
         except ProRLError as error:
             return error.info(self.stage)
         except Exception as error:
             if deadline.expired():
                 record.finish_reason = FinishReason.TIMEOUT
-                return StageTimeout(self.stage, record.budget_s(self.stage)).info(self.stage)
+                budget_s, blame = record.budget_s(self.stage), record.waited_for()
+                return StageTimeout(self.stage, budget_s, blame).info(self.stage)
             log.exception("rollout %s: %s failed", record.rollout_id, self.stage.value.upper())
             return self._unexpected(error)
         finally:

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class ScoringPool:
-    def __init__(self, *, workers: int = 1, memory_mb: int = 2048) -> None:
+    def __init__(self, *, workers: int = 2, memory_mb: int = 2048) -> None:
         self._pool = ProcessPool(
             max_workers=workers,
             max_tasks=1000,

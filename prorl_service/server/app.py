@@ -15,20 +15,22 @@ from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.server.errors import LimitBody, install_error_handlers
 from prorl_service.server.routes import Service, health_router, router
 from prorl_service.server.settings import Settings
+from prorl_service.tokens.chat import ChatFormat
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Raises `ProRLError` for settings that cannot work: unknown agents, no usable sandbox."""
+    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers."""
+    for spec in settings.backends:
+        if spec.tokenizer is not None:
+            ChatFormat.load(Path(spec.tokenizer))
     agents = AgentRegistry(settings.agents)
     sandboxes = sandbox.provider(settings.sandbox)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            state = settings.state_directory or Path(
-                stack.enter_context(TemporaryDirectory(prefix="prorl-"))
-            )
-            backends = BackendPool(state / "weights", settings.pool)
+            spool = Path(stack.enter_context(TemporaryDirectory(prefix="prorl-weights-")))
+            backends = BackendPool(spool, settings.pool)
             await stack.enter_async_context(backends)
             pipeline = Pipeline(backends, sandboxes, agents, settings.pipeline)
             await stack.enter_async_context(pipeline)

@@ -20,6 +20,7 @@ from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.schemas import (
+    MAX_INT32,
     PACKED_MEDIA_TYPE,
     Backends,
     BackendSpec,
@@ -90,10 +91,10 @@ async def status(service: ServiceDep) -> ServiceStatus:
 # --- rollouts -----------------------------------------------------------------------------------
 
 
-@router.post("/rollouts", status_code=202)
-async def submit(body: SubmitRequest, service: ServiceDep) -> Rollouts:
+@router.post("/rollouts", status_code=202, response_model=Rollouts)
+async def submit(body: SubmitRequest, service: ServiceDep) -> Response:
     """Idempotent by `group_id`: an equal group gives the rollouts it has, an unequal one a 409."""
-    return _without_trajectories(await service.pipeline.submit(body.groups))
+    return _without_trajectories(await service.pipeline.submit(body.groups), status_code=202)
 
 
 @router.get("/rollouts/{rollout_id}", response_model=Rollout)
@@ -124,14 +125,16 @@ async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> Str
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-@router.post("/rollouts/cancel")
-async def cancel(body: RolloutIds, service: ServiceDep) -> Rollouts:
+@router.post("/rollouts/cancel", response_model=Rollouts)
+async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all are ended; those that had ended before stay as they were."""
     return _without_trajectories(await service.pipeline.cancel(body.rollout_ids))
 
 
-def _without_trajectories(records: list[RolloutRecord]) -> Rollouts:
-    return Rollouts(rollouts=[record.to_wire() for record in records])
+def _without_trajectories(records: list[RolloutRecord], status_code: int = 200) -> Response:
+    """A response of our own making: FastAPI would validate every rollout once more."""
+    rollouts = Rollouts.model_construct(rollouts=[record.to_wire() for record in records])
+    return Response(rollouts.model_dump_json(), status_code, media_type="application/json")
 
 
 def _wants_packed(request: Request) -> bool:
@@ -183,7 +186,7 @@ async def load_weights(body: WeightsFromDirectory, service: ServiceDep) -> Weigh
 
 @router.put("/weights")
 async def stream_weights(
-    request: Request, service: ServiceDep, version: Annotated[int, Query(ge=0)]
+    request: Request, service: ServiceDep, version: Annotated[int, Query(ge=0, le=MAX_INT32)]
 ) -> WeightsReport:
     """The body is one safetensors file with the whole model."""
     return await service.backends.stream_weights(request.stream(), version)

@@ -1,14 +1,11 @@
 """All settings of one service, as `prorl serve` collects them."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
-
-SandboxKind = Literal["auto", "bubblewrap", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,5 @@ class Settings:
     sandbox: SandboxKind = "auto"
     max_body_mb: int = 64
     """Of one request, streamed weights excepted."""
-    state_directory: Path | None = None
-    """Of this service alone. None makes a temporary one."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)

@@ -2,9 +2,9 @@
 
 A call is recorded whole, after it succeeded, with the very prompt the engine saw. A chain can thus
 not differ from what was seen, and a call that failed leaves no trace. A prompt that starts with the
-whole current chain extends it, the rest being context. Any other prompt (history compacted,
-reasoning stripped, a turn tried again with the same prompt) opens a new chain, a `Segment` on the
-wire. Knows nothing of text, templates or tools.
+whole of a chain extends it (the longest, if there are several), the rest being context. Any other
+prompt (history compacted, reasoning stripped, a turn tried again with the same prompt) opens a new
+chain, a `Segment` on the wire. Knows nothing of text, templates or tools.
 """
 
 from array import array
@@ -57,8 +57,6 @@ class Chain:
         logprobs: Sequence[float],
         versions: Sequence[int],
     ) -> None:
-        if not len(ids) == len(mask) == len(logprobs) == len(versions):
-            raise ValueError("ids, logprobs and policy versions must have the same length")
         self.ids.extend(ids)
         self._mask.extend(mask)
         self._logprobs.extend(logprobs)
@@ -79,11 +77,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self.chains: list[Chain] = []
+        self._current: Chain | None = None
 
     @property
     def ids(self) -> list[int]:
-        """The current chain: what the engine saw last, and what it sampled."""
-        return self.chains[-1].ids.tolist()
+        """The current chain: what the engine saw last, and what it sampled; empty before that."""
+        return self._current.ids.tolist() if self._current else []
 
     def record(
         self,
@@ -92,21 +91,28 @@ class Ledger:
         logprobs: Sequence[float],
         policy_versions: Sequence[int],
     ) -> Span:
-        """Enter one answered call. Raises `ValueError`, and records nothing, on unequal lengths."""
+        """Enter one answered call.
+
+        Raises `ValueError` on unequal lengths and `OverflowError` for what int32 or float32 cannot
+        hold, and then records nothing.
+        """
         if not len(token_ids) == len(logprobs) == len(policy_versions):
             raise ValueError("ids, logprobs and policy versions must have the same length")
-        chain = self._chain_for(array("i", prompt_ids))
+        token_ids, policy_versions = array("i", token_ids), array("i", policy_versions)
+        logprobs = array("f", logprobs)
+        chain = self._current = self._chain_for(array("i", prompt_ids))
         start = chain.response_len
         chain.append_sampled(token_ids, logprobs, policy_versions)
-        return Span(len(self.chains) - 1, start, chain.response_len)
+        return Span(self.chains.index(chain), start, chain.response_len)
 
     def _chain_for(self, prompt_ids: "array[int]") -> Chain:
-        if self.chains and self.chains[-1].is_prefix_of(prompt_ids):
-            chain = self.chains[-1]
-            chain.append_context(prompt_ids[len(chain.ids) :])
-            return chain
-        self.chains.append(Chain(prompt_ids))
-        return self.chains[-1]
+        extended = [chain for chain in self.chains if chain.is_prefix_of(prompt_ids)]
+        if not extended:
+            self.chains.append(Chain(prompt_ids))
+            return self.chains[-1]
+        longest = max(extended, key=lambda chain: len(chain.ids))
+        longest.append_context(prompt_ids[len(longest.ids) :])
+        return longest
 
     def to_segments(self) -> list[Segment]:
         return [chain.to_segment() for chain in self.chains]

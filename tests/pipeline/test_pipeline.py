@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +9,14 @@ import pytest
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
+from prorl_service.errors import (
+    Conflict,
+    EvaluatorError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TaskError,
+)
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
 from prorl_service.pipeline.record import RolloutRecord
@@ -53,7 +61,18 @@ class Probe(AgentHandler):
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await rollout.open_sandbox()
         await self._act(Stage.EVAL)
-        return Verdict(math.nan if self.task.data.get(Stage.EVAL) == "nan" else 1.0)
+        match self.task.data.get(Stage.EVAL):
+            case "nan":
+                return Verdict(math.nan)
+            case "float":
+                return 1.0  # type: ignore[return-value]
+            case "key":
+                return Verdict(1.0, {1: 1.0})  # type: ignore[dict-item]
+            case "surrogate":
+                raise EvaluatorError("\ud800")
+            case "sample":
+                await rollout.sample(rollout.prompt_ids)
+        return Verdict(1.0)
 
     async def _act(self, stage: Stage) -> None:
         match self.task.data.get(stage):
@@ -66,6 +85,15 @@ class Probe(AgentHandler):
                 raise TaskError("no such file")
             case "evaluator":
                 raise EvaluatorError("no verdict")
+            case "cancel":
+                helper = asyncio.ensure_future(asyncio.Event().wait())
+                helper.cancel()
+                await helper
+            case "stubborn":
+                Probe.started.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                raise KeyError("and something else instead")
 
 
 @pytest.fixture
@@ -166,18 +194,24 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
 
 @pytest.mark.parametrize(
     ("stage", "how", "blame"),
-    [(Stage.RUN, "no reason", Blame.AGENT), (Stage.EVAL, "nan", Blame.EVALUATOR)],
+    [
+        (Stage.RUN, "no reason", Blame.AGENT),
+        (Stage.EVAL, "nan", Blame.EVALUATOR),
+        (Stage.EVAL, "float", Blame.EVALUATOR),
+        (None, "key", Blame.AGENT),
+        (None, "surrogate", Blame.AGENT),
+    ],
 )
 async def test_nonsense_from_a_handler_fails_its_rollout_only(
     engine: StubEngine,
     sandboxes: FakeSandboxes,
     tmp_path: Path,
-    stage: Stage,
+    stage: Stage | None,
     how: str,
     blame: Blame,
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(pipeline, group(acts={stage: how}))
+        (record,) = await outcome(pipeline, group(acts={stage or Stage.EVAL: how}))
         assert record.error is not None
         assert (record.error.stage, record.error.blame) == (stage, blame)
         assert pipeline.background.failure is None
@@ -260,14 +294,84 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(
     assert engine.calls == 0
 
 
-async def test_old_groups_are_forgotten_whole(
+async def test_what_ended_first_is_forgotten_first_and_whole(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    async with running(engine, sandboxes, tmp_path, PipelineConfig(keep_rollouts=4)) as pipeline:
-        for name in ("a", "b", "c"):
-            await outcome(pipeline, group(name, n=2))
-        assert pipeline.count_by_state() == {RolloutState.DONE: 4}
-        assert pipeline.get("c.1").state is RolloutState.DONE
+    async with running(engine, sandboxes, tmp_path, PipelineConfig(keep_bytes=1)) as pipeline:
+        await pipeline.submit([group("long", acts={Stage.RUN: "hang"})])
+        await Probe.started.wait()
+        await outcome(pipeline, group("first", n=2))
+        await outcome(pipeline, group("second", n=2))
+        assert pipeline.get("second.1").state is RolloutState.DONE
+        for rollout_id in ("first.0", "first.1"):
+            with pytest.raises(NotFound):
+                pipeline.get(rollout_id)
+        await pipeline.cancel(["long.0"])
+        assert pipeline.get("long.0").state is RolloutState.CANCELLED
+
+
+async def test_too_much_unfinished_work_is_refused_for_the_time_being(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path, PipelineConfig(max_unfinished=3)) as pipeline:
+        await pipeline.submit([group("a", n=2, acts={Stage.RUN: "hang"})])
+        with pytest.raises(Overloaded):
+            await pipeline.submit([group("b", n=2)])
+        await pipeline.cancel(["a.0", "a.1"])
+        await outcome(pipeline, group("b", n=2))
+
+
+async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        one = pipeline.submit([group("a"), group("shared", n=1)])
+        other = pipeline.submit([group("b"), group("shared", n=2)])
+        results = await asyncio.gather(one, other, return_exceptions=True)
+        assert [isinstance(result, Conflict) for result in results].count(True) == 1
+        assert sum(pipeline.count_by_state().values()) in (2, 3)
+
+
+async def test_a_handler_cancelled_from_inside_costs_its_rollout_only(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    config = PipelineConfig(run_workers=1)
+    async with running(engine, sandboxes, tmp_path, config) as pipeline:
+        (record,) = await outcome(pipeline, group(acts={Stage.RUN: "cancel"}))
+        assert record.error is not None
+        assert record.error.blame is Blame.AGENT
+        (after,) = await outcome(pipeline, group("after"))
+        assert after.state is RolloutState.DONE
+        assert pipeline.background.failure is None
+
+
+async def test_a_handler_that_swallows_cancellation_cannot_hold_up_a_shutdown(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        await pipeline.submit([group(acts={Stage.RUN: "stubborn"})])
+        await Probe.started.wait()
+
+
+async def test_a_run_that_waits_for_its_engine_blames_the_engine(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    engine.latency_s = 30
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=0.3)))
+    assert record.error is not None
+    assert (record.error.kind, record.error.blame) == ("StageTimeout", Blame.BACKEND)
+    assert record.error.retryable
+
+
+async def test_the_policy_is_not_sampled_after_run(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        (record,) = await outcome(pipeline, group(acts={Stage.EVAL: "sample"}))
+    assert record.error is not None
+    assert record.error.kind == "AgentError"
+    assert len(trajectory(record).turns) == 1
 
 
 async def test_all_backends_gone_fails_with_the_backends_blame(

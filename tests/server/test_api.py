@@ -69,12 +69,11 @@ async def serving(settings: Settings) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def url(engine: StubEngine, tmp_path: Path) -> AsyncIterator[str]:
+async def url(engine: StubEngine) -> AsyncIterator[str]:
     settings = Settings(
         backends=(BackendSpec(url=engine.url),),
         sandbox="bubblewrap",
         max_body_mb=1,
-        state_directory=tmp_path,
     )
     async with serving(settings) as address:
         yield address
@@ -176,6 +175,11 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("groups.0.limits.run_timeout_s", float("inf"), "groups.0.limits.run_timeout_s"),
         ("groups.0.sampling.temperature", -1, "groups.0.sampling.temperature"),
         ("groups.0.n", 0, "groups.0.n"),
+        ("groups.0.sampling.seed", 10**30, "groups.0.sampling.seed"),
+        ("groups.0.sampling.top_k", 2**31, "groups.0.sampling.top_k"),
+        ("groups.0.group_id", "g" * 191, "groups.0.group_id"),
+        ("groups.0.task.messages.0.content", "\ud800", "groups.0.task.messages.0.content"),
+        ("groups.0.task.data", {"answer": "\ud800"}, "groups.0.task.data"),
         ("groups.0.group_id", "a/b", "groups.0.group_id"),
         ("groups.0.retries", 3, "groups.0.retries"),
         ("groups.0.task.data", {}, "groups.0.task.data.answer"),
@@ -194,6 +198,22 @@ async def test_bad_input_names_the_field_and_starts_nothing(
     assert field in [problem["field"] for problem in response.json()["error"]["fields"]]
     assert (await client.status()).rollouts == {}
     assert engine.calls == 0
+
+
+async def test_more_rollouts_than_a_request_may_hold_are_refused(
+    client: AsyncRolloutClient, url: str
+) -> None:
+    groups = [group(f"g{i}", n=4096).model_dump(mode="json") for i in range(5)]
+    async with httpx.AsyncClient(base_url=url) as http:
+        response = await http.post("/v1/rollouts", json={"groups": groups})
+    assert response.status_code == 422
+    assert "16384" in response.json()["error"]["message"]
+    assert (await client.status()).rollouts == {}
+
+
+async def test_the_longest_ids_work(client: AsyncRolloutClient) -> None:
+    (rollout,) = await finished(client, group("g" * 190))
+    assert rollout.state is RolloutState.DONE
 
 
 async def test_a_prompt_longer_than_the_context_is_refused(

@@ -89,3 +89,23 @@ def test_unequal_lengths_record_nothing() -> None:
     with pytest.raises(ValueError, match="same length"):
         ledger.record([1], [2, 3], [-0.5], [0, 0])
     assert ledger.chains == []
+
+
+def test_a_conversation_goes_on_after_a_detour() -> None:
+    ledger = Ledger()
+    ledger.record([1], [2], [-0.5], [0])
+    ledger.record([9], [8], [-0.5], [0])  # a sub-agent
+    span = ledger.record([1, 2, 3], [4], [-0.5], [0])
+    assert span == Span(0, 2, 3)
+    assert ledger.ids == [1, 2, 3, 4]
+    assert [segment.prompt_ids for segment in ledger.to_segments()] == [[1], [9]]
+
+
+@pytest.mark.parametrize(("token", "version"), [(2**31, 0), (3, 2**31)])
+def test_a_value_out_of_range_leaves_no_half_turn(token: int, version: int) -> None:
+    ledger = Ledger()
+    ledger.record([1], [2], [-0.5], [0])
+    before = ledger.to_segments()
+    with pytest.raises(OverflowError):
+        ledger.record([1, 2, 5], [token], [-0.5], [version])
+    assert ledger.to_segments() == before

@@ -356,7 +356,7 @@ async def test_a_handler_that_swallows_cancellation_cannot_hold_up_a_shutdown(
 async def test_a_run_that_waits_for_its_engine_blames_the_engine(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    engine.latency_s = 30
+    engine.latency_s = 1.5
     async with running(engine, sandboxes, tmp_path) as pipeline:
         (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=0.3)))
     assert record.error is not None

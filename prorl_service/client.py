@@ -4,7 +4,8 @@ Each call is described once, as data, in `calls`; the clients only add how they 
 
 - Every call is idempotent, so an unreachable service and an answer that says a retry can help are
   retried with exponential backoff, for at most `retry_s` after the last sign of progress.
-- A broken stream is resumed for the rollouts not yet received: a service restart is survived.
+- A broken stream is resumed for the rollouts not yet received. A restarted service remembers none:
+  it answers 404, and the same groups have to be submitted again.
 - Whatever ends a call is a `ServiceCallError` (or `WaitTimeout`) that says what to do about it.
 
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
@@ -39,7 +40,8 @@ def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
     headers = {"Accept": accept}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    limits = httpx.Limits(max_connections=None)
+    # The service closes connections idle for 5 s; none may be used again just when it does.
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=4)
     return {"base_url": url, "headers": headers, "limits": limits, "trust_env": False}
 
 

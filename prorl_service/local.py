@@ -1,6 +1,7 @@
 """Engine and service as processes of this machine, for demos, notebooks and tests.
 
-They end with the `with` block, or with the process that started them, whatever ends that.
+They end with the `with` block, or with the thread that entered it, whatever ends that (Linux ties
+a child's parent-death signal to a thread): enter it in the main thread, or in one that lives on.
 """
 
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def service(
 @contextmanager
 def _running(arguments: list[str], log: Path, port: int | None) -> Iterator[LocalProcess]:
     """Healthy when entered. Raises `ProRLError` with the end of the log when it does not start."""
-    port = port or free_port()
+    port = free_port() if port is None else _free(port)
     # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
     die_with_us = ["setpriv", "--pdeathsig", "TERM"]
     command = [
@@ -93,14 +94,25 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _free(port: int) -> int:
+    """Raises `ProRLError`: what listens there would be taken for the process to be started."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ProRLError(f"port {port} cannot be used: {error.strerror}") from None
+    return port
+
+
 def _wait_until_healthy(running: LocalProcess, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     with httpx.Client(trust_env=False, timeout=5) as http:
         while running.process.poll() is None and time.monotonic() < deadline:
-            try:
-                if http.get(f"{running.url}/health").is_success:
+            with suppress(httpx.TransportError):
+                is_healthy = http.get(f"{running.url}/health").is_success
+                if is_healthy and running.process.poll() is None:
                     return
-            except httpx.TransportError:
-                time.sleep(0.05)
+            time.sleep(0.05)
     tail = running.log.read_text(errors="replace")[-2000:]
     raise ProRLError(f"{running.process.args!r} did not become healthy; its log ends:\n{tail}")

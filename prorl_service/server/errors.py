@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -9,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from prorl_service.errors import InvalidRequest, NotFound, ProRLError, TooLarge
+from prorl_service.errors import InvalidRequest, ProRLError, TooLarge
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse, FieldProblem
 
 log = logging.getLogger(__name__)
@@ -111,10 +112,14 @@ def _field_problem(problem: Any) -> FieldProblem:
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods."""
+    """What the framework refuses: unknown paths and methods, unreadable bodies."""
     assert isinstance(error, HTTPException)
-    known = NotFound(f"{request.method} {request.url.path}: {error.detail}", hint="see /docs")
-    return _json(known.info(), error.status_code, dict(error.headers or {}))
+    refusal = InvalidRequest(
+        f"{request.method} {request.url.path}: {error.detail}", hint="see /docs"
+    )
+    kind = "".join(filter(str.isalpha, HTTPStatus(error.status_code).phrase.title()))
+    info = refusal.info().model_copy(update={"kind": kind})
+    return _json(info, error.status_code, dict(error.headers or {}))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -8,12 +8,14 @@ model to read and learn from.
 
 import json
 import math
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_CALL = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
+
+MAX_DEPTH = 64
+"""Levels of lists and objects in a call. JSON readers further on give up at some hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,11 @@ def parse_reply(text: str) -> Reply:
     visible, closed = _without_reasoning(text)
     if not closed:
         return Reply("", problem="the reasoning was not closed with </think>")
-    content = _CALL.sub("", visible)
+    content, bodies = _without_calls(visible)
     if _OPEN in content or _CLOSE in content:
         return Reply(content, problem=f"{_OPEN} and {_CLOSE} do not pair up")
     try:
-        calls = [_parse_call(body) for body in _CALL.findall(visible)]
+        calls = [_parse_call(body) for body in bodies]
     except _Malformed as problem:
         return Reply(content, problem=str(problem))
     return Reply(content.strip(), calls)
@@ -61,14 +63,26 @@ def _without_reasoning(text: str) -> tuple[str, bool]:
     return text, "<think>" not in text
 
 
+def _without_calls(text: str) -> tuple[str, list[str]]:
+    """What is outside the calls, tags that pair with none included, and the inside of each call."""
+    outside, bodies, end = [], [], 0
+    while (start := text.find(_OPEN, end)) >= 0 and (close := text.find(_CLOSE, start)) >= 0:
+        outside.append(text[end:start])
+        bodies.append(text[start + len(_OPEN) : close])
+        end = close + len(_CLOSE)
+    return "".join([*outside, text[end:]]), bodies
+
+
 def _parse_call(body: str) -> ToolCall:
     try:
         call = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        if _is_deeper_than(MAX_DEPTH, call):
+            raise RecursionError
         json.dumps(call, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise _Malformed("the tool call holds a lone surrogate escape") from None
     except RecursionError:
-        raise _Malformed("the tool call is nested too deeply") from None
+        raise _Malformed(f"the tool call is nested too deeply: over {MAX_DEPTH} levels") from None
     except ValueError as error:
         raise _Malformed(f"the tool call is not valid JSON: {error}") from None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
@@ -77,6 +91,19 @@ def _parse_call(body: str) -> ToolCall:
     if not isinstance(arguments, dict):
         raise _Malformed('"arguments" of the tool call must be a JSON object')
     return ToolCall(call["name"], arguments)
+
+
+def _is_deeper_than(levels: int, value: Any) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [child for parent in layer for child in _children(parent)]
+    return any(isinstance(one, dict | list) for one in layer)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.tokens.tool_calls import ToolCall, parse_reply
+from prorl_service.tokens.tool_calls import MAX_DEPTH, ToolCall, parse_reply
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 values = st.recursive(
@@ -70,6 +70,25 @@ def test_one_malformed_call_voids_its_siblings() -> None:
     reply = parse_reply(written("bash", {"command": "rm -rf x"}) + "<tool_call>{</tool_call>")
     assert reply.calls == []
     assert reply.problem is not None
+
+
+@pytest.mark.parametrize(("too_many", "problem"), [(0, False), (1, True)])
+def test_arguments_may_be_nested_to_a_limit(too_many: int, problem: bool) -> None:
+    lists = MAX_DEPTH - 2 + too_many  # the call and its arguments are levels too
+    body = '{"name": "b", "arguments": {"x": %s}}' % ("[" * lists + "]" * lists)
+    reply = parse_reply(f"<tool_call>{body}</tool_call>")
+    assert ("nested too deeply" in (reply.problem or "")) is problem
+    assert len(reply.calls) == 1 - too_many
+
+
+def test_many_unclosed_calls_take_no_time() -> None:
+    """Any way of reading that is quadratic takes minutes for them."""
+    assert "pair up" in str(parse_reply("<tool_call>" * 100_000).problem)
+
+
+def test_tags_quoted_in_arguments_are_text() -> None:
+    arguments = {"command": "echo '<tool_call>'"}
+    assert parse_reply(written("bash", arguments)).calls == [ToolCall("bash", arguments)]
 
 
 def test_calls_inside_the_reasoning_are_thoughts() -> None:

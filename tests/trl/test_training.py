@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -176,6 +177,66 @@ def test_training_survives_an_engine_that_dies_and_comes_back(policy: Path, tmp_
     assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
 
 
+def test_training_survives_a_service_that_is_restarted(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is killed in the second step, with one of eight rollouts received."""
+    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
+    port = local.free_port()
+    observed: list[Rollout] = []
+    follow = RolloutClient.stream
+    streams = 0
+
+    with ExitStack() as running:
+        engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
+
+        def start_service() -> local.LocalProcess:
+            options = [*SERVICE_OPTIONS, "--run-workers", "1"]
+            log = tmp_path / "service.log"
+            service = local.service([engine.url], log=log, port=port, options=options)
+            return running.enter_context(service)
+
+        first = start_service()
+
+        def stream(*args: Any) -> Iterator[Rollout]:
+            nonlocal streams
+            streams += 1
+            for number, received in enumerate(follow(*args)):
+                if (streams, number) == (2, 0):
+                    first.kill()
+                    start_service()
+                yield received
+
+        monkeypatch.setattr(RolloutClient, "stream", stream)
+        rollouts = ProRLRollout(first.url, observe=observed.extend, **TWO_TURNS)
+        trainer = make_trainer(rollouts, policy, tmp_path)
+        trainer.train()
+        with RolloutClient(first.url) as client:
+            status = client.status()
+    assert "no longer knows the rollouts" in caplog.text
+    assert len({one.rollout_id for one in observed}) == len(observed) == 16
+    assert status.policy_version == 1
+    assert status.rollouts.keys() <= {RolloutState.DONE, RolloutState.CANCELLED}
+    assert logged(trainer, "prorl/failed") == [0, 0]
+    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+
+
+def test_training_does_not_wait_for_a_service_that_forgets_for_ever(
+    service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0.1)
+    follow = RolloutClient.stream
+
+    def stream(client: RolloutClient, _: Any, timeout_s: float) -> Iterator[Rollout]:
+        return follow(client, ["not-here.0"], timeout_s)
+
+    monkeypatch.setattr(RolloutClient, "stream", stream)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS | {"deadline_s": 1})
+    trainer = make_trainer(rollouts, policy, tmp_path)
+    with pytest.raises(RolloutsFailed, match="no longer knows"):
+        trainer.train()
+
+
 def test_training_does_not_go_on_without_rollouts_for_ever(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
@@ -205,6 +266,22 @@ def test_interrupt_cancels_what_is_running(service_url: str, policy: Path, tmp_p
             trainer.train()
     with RolloutClient(service_url) as client:
         assert not client.status().rollouts.get(RolloutState.INIT)
+
+
+def test_any_error_cancels_what_is_running(
+    service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stream(*_: Any) -> Iterator[Rollout]:
+        raise MemoryError
+
+    monkeypatch.setattr(RolloutClient, "stream", stream)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, faults=["hang", "hang"])
+    with pytest.raises(MemoryError):
+        trainer.train()
+    with RolloutClient(service_url) as client:
+        states = client.status().rollouts
+    assert not states.keys() & {RolloutState.QUEUED, RolloutState.INIT}
 
 
 @pytest.mark.parametrize(

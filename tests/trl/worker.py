@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import destroy_process_group
+from torch.distributed import barrier, destroy_process_group
 from trl import GRPOTrainer
 
 from prorl_service.schemas import Sampling
@@ -39,6 +39,7 @@ def main(url: str, policy: Path, output: Path) -> None:
     }
     rank = trainer.accelerator.process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(outcome))
+    barrier()  # a process that leaves while its peer still talks makes the peer abort
     destroy_process_group()
 
 

@@ -10,8 +10,8 @@ it drives vLLM. Three attributes make it believe so (`_correct_sampling`); `chec
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -42,6 +42,10 @@ class RolloutsFailed(ProRLError):
     """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
 
 
+class _ServiceForgot(Exception):
+    """The service was restarted: it knows neither the rollouts submitted nor the weights."""
+
+
 class _WeightsArePushed:
     """Stands where TRL keeps its vLLM engine and answers the one call that TRL makes to it."""
 
@@ -51,7 +55,7 @@ class _WeightsArePushed:
 class ProRLRollout:
     """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
 
-    `url`, `token`: the rollout service and its bearer token.
+    `url`: of the rollout service. `token`: sent as a bearer token, for a proxy in front of it.
     `agent`: for prompts that name none; see `with_task`.
     `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.
     `sampling`: None takes `GRPOConfig.temperature` and cuts nothing off.
@@ -95,6 +99,7 @@ class ProRLRollout:
         self._run_id = uuid.uuid4().hex[:12]
         self._calls = 0
         self._lost_calls = 0
+        self._under_way: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
         self._pushed_version: int | None = None
         self._metrics: dict[str, float] = {}
@@ -120,7 +125,7 @@ class ProRLRollout:
         if self._pushes_weights and self._pushed_version != trainer.state.global_step:
             self.push_weights()
         everyones = gather_object(prompts)
-        rows, self._metrics = on_main(trainer.accelerator, lambda: self._roll_out(everyones))
+        rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
         return convert.columns(rows[start : start + len(prompts)])
 
@@ -174,15 +179,30 @@ class ProRLRollout:
 
     # --- rollouts -------------------------------------------------------------------------------
 
-    def _roll_out(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
+    def _roll_out_on_main(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
+        """A restarted service gets the weights again, which takes all processes, and goes on."""
+        self._under_way = None
+        deadline = time.monotonic() + self._deadline_s
+        accelerator = self._trainer.accelerator
+        while (outcome := on_main(accelerator, lambda: self._roll_out(prompts, deadline))) is None:
+            if self._pushes_weights:
+                self.push_weights()
+        return outcome
+
+    def _roll_out(
+        self, prompts: Sequence[Any], deadline: float
+    ) -> tuple[list[Row], dict[str, float]] | None:
         """Tries again while all rollouts fail for a passing reason, such as an engine that is down.
 
         Training steps without rollouts would move the learning rate schedule, and with it the
-        policy. Raises `RolloutsFailed`.
+        policy. None: the service was restarted. Raises `RolloutsFailed`.
         """
-        deadline = time.monotonic() + self._deadline_s
         while True:
-            rows = self._attempt(prompts, deadline)
+            try:
+                rows = self._attempt(prompts, deadline)
+            except _ServiceForgot:
+                self._wait_for_restart(deadline)
+                return None
             failures = [row.failure for row in rows if row.failure is not None]
             if not failures:
                 break
@@ -197,6 +217,13 @@ class ProRLRollout:
             time.sleep(RETRY_DELAY_S)
         self._count_lost_calls(rows)
         return rows, convert.metrics(rows, self._pushed_version)
+
+    def _wait_for_restart(self, deadline: float) -> None:
+        forgotten = "the service no longer knows the rollouts it was given: was it restarted?"
+        if time.monotonic() + RETRY_DELAY_S > deadline:
+            raise RolloutsFailed(forgotten, hint="`url` must always lead to the same service")
+        logger.warning("%s Submitting again what is missing.", forgotten)
+        time.sleep(RETRY_DELAY_S)
 
     def _count_lost_calls(self, rows: Sequence[Row]) -> None:
         if any(row.failure is None for row in rows):
@@ -213,13 +240,13 @@ class ProRLRollout:
 
     def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
         trainer = self._trainer
-        self._calls += 1
-        groups = self._groups_of(
-            prompts,
-            n=trainer.num_generations if trainer.model.training else trainer.num_generations_eval,
-            name=f"{self._run_id}-{trainer.state.global_step}-{self._calls}",
-        )
-        rollouts = self._run(groups, deadline)
+        if self._under_way is None:
+            self._calls += 1
+            n = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+            name = f"{self._run_id}-{trainer.state.global_step}-{self._calls}"
+            self._under_way = self._groups_of(prompts, n=n, name=name), {}
+        rollouts = self._run(*self._under_way, deadline)
+        self._under_way = None
         if self._observe is not None:
             self._observe(rollouts)
         return [
@@ -232,12 +259,17 @@ class ProRLRollout:
             for rollout in rollouts
         ]
 
-    def _run(self, groups: Sequence[Group], deadline: float) -> list[Rollout]:
-        """All rollouts in order, those not ended at the deadline or at an interrupt cancelled."""
+    def _run(
+        self, groups: Sequence[Group], ended: dict[str, Rollout], deadline: float
+    ) -> list[Rollout]:
+        """All rollouts in order, those not ended at the deadline cancelled.
+
+        Fills `ended` and runs what is missing there; an exception cancels what is running.
+        """
         rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-        ended: dict[str, Rollout] = {}
         bar = tqdm(
             total=len(rollout_ids),
+            initial=len(ended),
             desc="rollouts",
             leave=False,
             disable=self._trainer.args.disable_tqdm or None,  # None: unless it is a terminal
@@ -245,25 +277,48 @@ class ProRLRollout:
         with self._client() as client, bar:
             try:
                 client.submit(groups)
-                for rollout in client.stream(rollout_ids, deadline - time.monotonic()):
-                    ended[rollout.rollout_id] = rollout
-                    bar.update()
-            except WaitTimeout as timeout:
-                client.cancel(timeout.pending)
-                for rollout in client.wait(timeout.pending, CANCEL_TIMEOUT_S):
-                    ended[rollout.rollout_id] = rollout
-            except KeyboardInterrupt:
-                self._cancel_at_interrupt([one for one in rollout_ids if one not in ended])
+                with _restarts_noticed():
+                    if ended:
+                        client.cancel(list(ended))
+                    missing = [one for one in rollout_ids if one not in ended]
+                    for rollout in _received(client, missing, deadline):
+                        ended[rollout.rollout_id] = rollout
+                        bar.update()
+            except BaseException:
+                if running := [one for one in rollout_ids if one not in ended]:
+                    self._cancel(running)
                 raise
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
-    def _cancel_at_interrupt(self, rollout_ids: Sequence[str]) -> None:
+    def _cancel(self, rollout_ids: Sequence[str]) -> None:
         with self._client(retry_s=0) as client, suppress(ServiceCallError):
             client.cancel(rollout_ids)
 
     def _client(self, retry_s: float | None = None) -> RolloutClient:
         retry_s = self._deadline_s if retry_s is None else retry_s
         return RolloutClient(self._url, token=self._token, retry_s=retry_s, wire=self._wire)
+
+
+def _received(
+    client: RolloutClient, rollout_ids: Sequence[str], deadline: float
+) -> Iterator[Rollout]:
+    """Each rollout as it ends, and the others cancelled at the deadline."""
+    try:
+        yield from client.stream(rollout_ids, deadline - time.monotonic())
+    except WaitTimeout as timeout:
+        client.cancel(timeout.pending)
+        yield from client.wait(timeout.pending, CANCEL_TIMEOUT_S)
+
+
+@contextmanager
+def _restarts_noticed() -> Iterator[None]:
+    """Raises `_ServiceForgot` where rollouts that were submitted are unknown."""
+    try:
+        yield
+    except ServiceCallError as error:
+        if error.http_status == 404:
+            raise _ServiceForgot from error
+        raise
 
 
 def on_main(accelerator: Any, work: Callable[[], Value]) -> Value:

@@ -25,17 +25,18 @@ class Background:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task not in self._tasks:
-            return  # it was stopped
+            return  # it was cancelled here
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         self.failure = f"background task {task.get_name()} ended: {error!r}"
         log.critical(self.failure, exc_info=error)
 
-    async def stop(self, *tasks: asyncio.Task[None]) -> None:
-        self._tasks.difference_update(tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def cancel(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        task.cancel()
 
     async def close(self) -> None:
-        await self.stop(*self._tasks)
+        tasks = list(self._tasks)
+        for task in tasks:
+            self.cancel(task)
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from prorl_service.inference.backend import NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
 from prorl_service.inference.base import Generation
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
 from prorl_service.schemas import Sampling
@@ -105,8 +106,12 @@ class FakeSandboxes:
 class StubEngine:
     """An engine's routes over real HTTP; every answer is a function of the prompt.
 
-    `async with StubEngine(...) as engine`. Set `status` to make every call fail with it,
-    `latency_s` to slow them down, `version` or `model_id` to claim to be another; `calls` counts.
+    `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
+    (`generate_status`: only those that generate), `latency_s` to slow them down, `version` or
+    `model_id` to claim to be another; `calls` counts, `in_flight`
+    those that have not ended. `weights` is what it serves: the bytes or the
+    directory it was given last, b"" at first. It `refuses_weights` as the reference engine does;
+    `update_latency_s` slows updates.
     """
 
     def __init__(
@@ -118,22 +123,43 @@ class StubEngine:
         max_model_len: int = 4096,
     ) -> None:
         self.latency_s = latency_s
+        self.update_latency_s = 0.0
         self.status = 200
-        self.version = 0
+        self.generate_status = 200
+        self.refuses_weights = False
+        self.weights: bytes | str = b""
+        self.version: int | None = None
         self.model_id = "stub"
         self.calls = 0
+        self.in_flight = 0
         self.url = ""
         self._model = model
         self._answer = answer
         self._max_model_len = max_model_len
+        self._received: bytes | str = b""
+        self._running = asyncio.Event()
+        self._running.set()
+
+    def restart(self) -> None:
+        """As after a crash: with the weights that it was started with first."""
+        self.version, self.weights = None, b""
+        self._running.set()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/weight_info", self._weight_info)
+        app.router.add_get("/is_paused", self._is_paused)
         app.router.add_post("/inference/v1/generate", self._generate)
-        self._runner = web.AppRunner(app)
+        app.router.add_post("/pause", self._pause)
+        app.router.add_post("/resume", self._resume)
+        app.router.add_post("/start_weight_update", self._start_weight_update)
+        app.router.add_post("/update_weights", self._update_weights)
+        app.router.add_post("/finish_weight_update", self._finish_weight_update)
+        app.router.add_post("/collective_rpc", self._collective_rpc)
+        app.router.add_post("/update_weight_version", self._update_weight_version)
+        self._runner = web.AppRunner(app, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -151,19 +177,68 @@ class StubEngine:
             "id": self.model_id,
             "root": str(self._model),
             "max_model_len": self._max_model_len,
-            "owned_by": "stub",
+            "owned_by": REFERENCE_ENGINE,
         }
         return web.json_response({"data": [model]})
 
     async def _weight_info(self, request: web.Request) -> web.Response:
-        return web.json_response({"weight_version": str(self.version)})
+        return web.json_response({"weight_version": self._label()})
+
+    def _label(self) -> str:
+        return NEVER_UPDATED if self.version is None else str(self.version)
+
+    async def _is_paused(self, request: web.Request) -> web.Response:
+        return web.json_response({"is_paused": not self._running.is_set()})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        self._running.clear()
+        return web.json_response({})
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        self._running.set()
+        return web.json_response({})
+
+    async def _start_weight_update(self, request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _update_weights(self, request: web.Request) -> web.Response:
+        self._received = await request.content.read()
+        await asyncio.sleep(self.update_latency_s)
+        return web.json_response({})
+
+    async def _finish_weight_update(self, request: web.Request) -> web.Response:
+        if not self.refuses_weights:
+            self.version = int((await request.json())["weight_version"])
+        return self._take(self._received)
+
+    async def _collective_rpc(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        await asyncio.sleep(self.update_latency_s)
+        return self._take(str(body["kwargs"]["weights_path"]))
+
+    async def _update_weight_version(self, request: web.Request) -> web.Response:
+        self.version = int((await request.json())["new_version"])
+        return web.json_response({})
+
+    def _take(self, weights: bytes | str) -> web.Response:
+        if self.refuses_weights:
+            error = {"type": WEIGHTS_REJECTED, "message": "stub"}
+            return web.json_response({"error": error}, status=400)
+        self.weights = weights
+        return web.json_response({})
 
     async def _generate(self, request: web.Request) -> web.Response:
         self.calls += 1
         body = await request.json()
-        await asyncio.sleep(self.latency_s)
-        if self.status != 200:
-            return web.json_response({"error": {"message": "stub"}}, status=self.status)
+        self.in_flight += 1
+        try:
+            await asyncio.sleep(self.latency_s)
+            await self._running.wait()
+        finally:
+            self.in_flight -= 1
+        status = max(self.status, self.generate_status)
+        if status != 200:
+            return web.json_response({"error": {"message": "stub"}}, status=status)
         prompt, limit = body["token_ids"], body["sampling_params"]["max_tokens"]
         ids = list(self._answer(prompt))
         kept = ids[:limit]
@@ -172,7 +247,7 @@ class StubEngine:
             "finish_reason": "stop" if kept == ids else "length",
             "token_ids": kept,
             "logprobs": {"content": [{"token_id": id_, "logprob": -0.5} for id_ in kept]},
-            "weight_versions": [{"version": str(self.version), "start": 0, "end": len(kept)}],
+            "weight_versions": [{"version": self._label(), "start": 0, "end": len(kept)}],
         }
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(kept)}
         return web.json_response({"choices": [choice], "usage": usage})

@@ -36,6 +36,8 @@ HINTS: dict[int, str] = {
 UNLIKELY = -9999.0
 """What an engine reports for a logprob that is not a finite number."""
 ROUNDING = 1e-3
+INT32_END = 2**31
+"""Trajectories keep ids and versions as int32."""
 RESUME_TIMEOUT_S = 30.0
 
 PauseMode = Literal["abort", "wait", "keep"]
@@ -64,13 +66,14 @@ def open_session() -> aiohttp.ClientSession:
 class EngineInfo:
     """`root` is where the engine found the model. `streams_weights`: it takes a `WeightFile`.
 
+    `policy_version` is None for an engine that was never given weights.
     `is_paused` outside of `load_weights` is the trace of one that failed or was cut short.
     """
 
     model: str
     root: str
     max_model_len: int
-    policy_version: int
+    policy_version: int | None
     streams_weights: bool
     is_paused: bool
 
@@ -105,18 +108,20 @@ class Backend:
         self._session = session
 
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
-        """What is served, and its version: 0 for an engine that was never given weights."""
+        """What is served, and by which weights."""
         async with self._budget(timeout_s):
             models = await self._call("GET", "/v1/models")
-            version = await self._ask("/weight_info", "weight_version", NEVER_UPDATED)
+            label = await self._ask("/weight_info", "weight_version", NEVER_UPDATED)
             is_paused = await self._ask("/is_paused", "is_paused", False)
+        with self._sense("/weight_info"):
+            version = _policy_version(label)
         with self._sense("/v1/models"):
             model = models["data"][0]
             return EngineInfo(
                 model=model["id"],
                 root=model["root"],
                 max_model_len=int(model["max_model_len"]),
-                policy_version=_policy_version(version),
+                policy_version=version,
                 streams_weights=model["owned_by"] == REFERENCE_ENGINE,
                 is_paused=is_paused,
             )
@@ -282,8 +287,12 @@ class Backend:
             raise BackendUnavailable(message) from None
 
 
-def _policy_version(label: str) -> int:
-    return 0 if label == NEVER_UPDATED else int(label)
+def _policy_version(label: str) -> int | None:
+    if label == NEVER_UPDATED:
+        return None
+    version = int(label)
+    _require(0 <= version < INT32_END, f"policy version {version}")
+    return version
 
 
 def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Generation:
@@ -295,7 +304,10 @@ def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Genera
     versions = _expand(choice["weight_versions"] or [], len(token_ids))
     _require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
     _require(finish_reason in get_args(FinishReason), f"finish_reason {finish_reason!r}")
-    _require(all(type(token) is int and token >= 0 for token in token_ids), "ids that are none")
+    _require(
+        all(type(token) is int and 0 <= token < INT32_END for token in token_ids),
+        "ids that are none",
+    )
     _require(len(logprobs) == len(token_ids), f"{len(logprobs)} logprobs, {len(token_ids)} ids")
     _require(all(UNLIKELY < logprob < ROUNDING for logprob in logprobs), "impossible logprobs")
     return Generation(
@@ -314,7 +326,7 @@ def _expand(spans: list[Any], length: int) -> list[int]:
     for span in spans:
         start, end = span["start"], span["end"]
         _require(start == len(versions) and start < end <= length, f"weight_versions {spans}")
-        versions += [_policy_version(span["version"])] * (end - start)
+        versions += [_policy_version(span["version"]) or 0] * (end - start)
     _require(len(versions) == length, f"weight_versions {spans} of {length} ids")
     return versions
 

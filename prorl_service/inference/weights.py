@@ -6,7 +6,8 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_service.inference.backend import WeightSource
+from prorl_service.errors import InvalidRequest
+from prorl_service.inference.backend import WeightDirectory, WeightFile, WeightSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +16,20 @@ class Weights:
     version: int
 
 
+def check_directory(source: WeightSource) -> None:
+    """Raises `InvalidRequest` for an empty one: an engine told to load it may lose what it has."""
+    if not isinstance(source, WeightDirectory):
+        return
+    directory = Path(source.path)
+    if directory.is_dir() and not any(directory.glob("*.safetensors")):
+        raise InvalidRequest.of_field("path", f"{directory} holds no *.safetensors file")
+
+
 class WeightSpool:
     """Streamed weights on local disk: one safetensors file per version, all but the newest removed.
 
-    Files are written under another name and then renamed, so a broken upload is never used.
+    Files are written under another name and then renamed, so a broken upload is never used. One
+    upload at a time, and `keep_only` after each, failed or not.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,9 +48,10 @@ class WeightSpool:
             await asyncio.to_thread(file.close)
         return await asyncio.to_thread(partial.rename, partial.with_suffix(".safetensors"))
 
-    async def keep_only(self, newest: Path) -> None:
-        for path in await asyncio.to_thread(lambda: list(self._directory.iterdir())):
-            if path != newest:
+    async def keep_only(self, newest: Weights | None) -> None:
+        kept = newest.source.path if newest and isinstance(newest.source, WeightFile) else None
+        for path in await asyncio.to_thread(lambda: list(self._directory.glob("*"))):
+            if path != kept:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def remove(self) -> None:

@@ -130,6 +130,7 @@ def _spoilt(path: str, value: Any) -> dict[str, Any]:
         ("choices.0.token_ids", [7, 8.0]),
         ("choices.0.token_ids", [7, True]),
         ("choices.0.token_ids", [7, -1]),
+        ("choices.0.token_ids", [7, 2**31]),
         ("choices.0.token_ids", None),
         ("choices.0.logprobs", None),
         ("choices.0.logprobs.content", [{"logprob": -0.5}]),
@@ -140,6 +141,8 @@ def _spoilt(path: str, value: Any) -> dict[str, Any]:
         ("choices.0.weight_versions.1.start", 0),
         ("choices.0.weight_versions.1.end", 10**12),
         ("choices.0.weight_versions.1.version", "step four"),
+        ("choices.0.weight_versions.1.version", str(2**31)),
+        ("choices.0.weight_versions.1.version", "-1"),
         ("choices.0.weight_versions", [{"version": "4", "start": 0, "end": 1}]),
     ],
 )
@@ -248,16 +251,27 @@ async def test_health_is_a_200_in_time() -> None:
 MODELS = {"data": [{"id": "m", "root": "/m", "max_model_len": 64, "owned_by": "vllm"}]}
 
 
-async def test_an_engine_without_weight_routes_has_version_zero() -> None:
+async def test_an_engine_without_weight_routes_was_never_updated() -> None:
     async with backend_of({"/v1/models": answers(MODELS)}) as backend:
         info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/m", 64)
-    assert (info.policy_version, info.is_paused, info.streams_weights) == (0, False, False)
+    assert (info.policy_version, info.is_paused, info.streams_weights) == (None, False, False)
 
 
 async def test_a_description_that_is_none_is_an_error() -> None:
     async with backend_of({"/v1/models": answers({"data": [{"id": "m"}]})}) as backend:
         with pytest.raises(BackendError, match="nonsense"):
+            await backend.describe()
+
+
+@pytest.mark.parametrize("label", ["step four", "", None, str(2**31)])
+async def test_a_policy_label_that_is_no_version_is_an_error(label: str | None) -> None:
+    routes = {
+        "/v1/models": answers(MODELS),
+        "/weight_info": answers({"weight_version": label}),
+    }
+    async with backend_of(routes) as backend:
+        with pytest.raises(BackendError, match="weight_info answered nonsense"):
             await backend.describe()
 
 

@@ -1,0 +1,120 @@
+"""What the pool knows of one inference engine: its state, its weights, its calls.
+
+Holds no rule of the pool: which member serves, and what becomes of its state, `BackendPool` says.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.inference.backend import Backend, EngineInfo
+from prorl_service.inference.base import Generation
+from prorl_service.inference.weights import Weights
+from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
+
+MAX_FAILED_CALLS = 5
+"""So many in a row, and a backend is down even if it says that it is healthy."""
+
+
+@dataclass(slots=True)
+class Member:
+    backend: Backend
+    spec: BackendSpec
+    info: EngineInfo | None = None
+    loaded: Weights | None = None
+    """What the engine holds of what the pool gave it; None: what it brought along."""
+    state: BackendState = BackendState.DOWN
+    reason: str = "not reached yet"
+    pinned: int = 0
+    in_flight: int = 0
+    failed_calls: int = 0
+    """In a row; forgotten some time after the last."""
+    last_failure: str = ""
+    last_failure_at: float = 0.0
+    monitor: asyncio.Task[None] | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the backend is probed or given weights."""
+    suspect: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a failed call, so that the monitor looks at once."""
+    went_down: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def backend_id(self) -> str:
+        return self.backend.backend_id
+
+    def status(self) -> BackendStatus:
+        return BackendStatus(
+            backend_id=self.backend_id,
+            url=self.spec.url,
+            model=self.info.model if self.info else "",
+            state=self.state,
+            policy_version=(self.info.policy_version if self.info else None) or 0,
+            max_model_len=self.info.max_model_len if self.info else 0,
+            in_flight=self.in_flight,
+            reason=self.reason,
+        )
+
+    async def probe(self, *, timeout_s: float) -> EngineInfo:
+        """Raises `BackendError`. `loaded` is reset when the engine has lost what it was given."""
+        if not await self.backend.is_healthy(timeout_s=timeout_s):
+            raise BackendUnavailable(
+                f"{self.spec.url} does not answer /health",
+                hint="is the inference engine running and reachable from the service?",
+            )
+        self.info = await self.backend.describe(timeout_s=timeout_s)
+        is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
+        if is_other or self.info.is_paused:  # a paused engine may have lost its weights
+            self.loaded = None
+        return self.info
+
+    async def load(self, weights: Weights, *, timeout_s: float) -> None:
+        """Raises `BackendError`; after `BackendRejected` the engine holds what it held."""
+        assert self.info is not None
+        held, self.loaded = self.loaded, None
+        try:
+            await self.backend.load_weights(weights.source, weights.version, timeout_s=timeout_s)
+        except BackendRejected:
+            self.loaded = held
+            raise
+        self.loaded = weights
+        self.info = replace(self.info, policy_version=weights.version)
+
+    async def call(self, generate: Coroutine[Any, Any, Generation]) -> Generation:
+        """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down."""
+        call, down = asyncio.create_task(generate), asyncio.create_task(self.went_down.wait())
+        self.in_flight += 1
+        try:
+            await asyncio.wait({call, down}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise BackendUnavailable(self.reason)
+            generation = call.result()
+            if generation.finish_reason == "abort":
+                raise BackendError(f"{self.backend_id} aborted the call")
+        except BackendError as error:
+            if error.retryable and self.state is not BackendState.DOWN:
+                self._note_failure(error)
+            raise
+        finally:
+            self.in_flight -= 1
+            call.cancel()
+            down.cancel()
+            await asyncio.gather(call, down, return_exceptions=True)
+        self.failed_calls = 0
+        return generation
+
+    def _note_failure(self, error: BackendError) -> None:
+        self.failed_calls += 1
+        self.last_failure = error.message
+        self.last_failure_at = asyncio.get_running_loop().time()
+        self.suspect.set()
+
+    def check_calls(self, *, back_off_s: float) -> None:
+        """Raises `BackendUnavailable` for `back_off_s` after too many failed calls in a row."""
+        if asyncio.get_running_loop().time() >= self.last_failure_at + back_off_s:
+            self.failed_calls = 0
+        if self.failed_calls >= MAX_FAILED_CALLS:
+            raise BackendUnavailable(
+                f"{self.failed_calls} calls in a row failed, the last with: {self.last_failure}"
+            )

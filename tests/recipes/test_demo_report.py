@@ -22,9 +22,7 @@ from prorl_service.schemas import (
 from recipes.demo.report import Headline, Step, write_curve, write_summary
 from recipes.demo.viewer import Entry, write_page
 
-HOSTILE = (
-    "</script><script>alert(1)</script><!-- {{script}} & \u2028 \ud800 <img src=x onerror=a()>"
-)
+HOSTILE = "</script><script>alert(1)</script><!-- {{script}} & \u2028 <img src=x onerror=a()>"
 TASK = Task(task_id="t", agent="math", messages=[Message(role="user", content=HOSTILE)])
 CURVE = [Step(step, step / 4, step / 4, 1e-5) for step in range(1, 5)]
 HEADLINE = Headline(0.2, 0.9, 1e-5, 20.0, 1.5, 90.0)

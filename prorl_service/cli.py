@@ -41,7 +41,7 @@ def serve(
     port: Port = 8080,
     backend: Urls = [],  # noqa: B006
     tokenizer: Annotated[
-        str | None, typer.Option(help="Tokenizer directory; default: the engine's model path.")
+        str | None, typer.Option(help="Directory or hub name; default: the engine's model.")
     ] = None,
     agent: Agents = [],  # noqa: B006
     sandbox: Annotated[

@@ -375,7 +375,8 @@ class BackendState(StrEnum):
 
 
 class BackendSpec(WireModel):
-    """An inference engine to use. `tokenizer` defaults to the model path the engine reports."""
+    """An inference engine to use. `tokenizer` is a directory or a name on the hub; it defaults to
+    the model that the engine reports."""
 
     url: str = Field(pattern=r"^https?://[^/\s]+/?$")
     tokenizer: str | None = None

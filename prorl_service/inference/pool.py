@@ -330,8 +330,7 @@ class BackendPool:
     async def _agree_on_model(self, spec: BackendSpec, info: EngineInfo) -> None:
         async with self._model_lock:
             if self.model is None:
-                directory = Path(spec.tokenizer or info.root)
-                chat = await asyncio.to_thread(ChatFormat.load, directory)
+                chat = await asyncio.to_thread(ChatFormat.load, spec.tokenizer or info.root)
                 self.model = ServedModel(info.model, chat, info.max_model_len)
             elif info.model != self.model.name:
                 raise Conflict(

@@ -22,7 +22,7 @@ def create_app(settings: Settings) -> FastAPI:
     """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers."""
     for spec in settings.backends:
         if spec.tokenizer is not None:
-            ChatFormat.load(Path(spec.tokenizer))
+            ChatFormat.load(spec.tokenizer)
     agents = AgentRegistry(settings.agents)
     sandboxes = sandbox.provider(settings.sandbox)
 

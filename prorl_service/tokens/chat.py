@@ -49,21 +49,26 @@ class ChatFormat:
         self.end_of_turn_id = self._find_end_of_turn()
 
     @classmethod
-    def load(cls, directory: Path) -> "ChatFormat":
-        """From a model directory with tokenizer.json, tokenizer_config.json, a chat template."""
+    def load(cls, model: str | Path) -> "ChatFormat":
+        """From a model's directory, or its name on the Hugging Face hub (or in its local cache).
+
+        Needs tokenizer.json, tokenizer_config.json and a chat template. Raises `InvalidRequest`.
+        """
         try:
+            directory = _directory(model)
             config = json.loads((directory / "tokenizer_config.json").read_text())
             tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         except Exception as error:  # tokenizers raises bare Exception
             raise InvalidRequest.of_field(
                 "tokenizer",
-                f"cannot load a tokenizer from {directory}: {error}",
-                hint="name a directory with tokenizer.json and tokenizer_config.json",
+                f"cannot load a tokenizer from {model}: {error}",
+                hint="name a directory with tokenizer.json and tokenizer_config.json, or a model "
+                "on the hub",
             ) from error
         separate = directory / "chat_template.jinja"
         template = separate.read_text() if separate.exists() else config.get("chat_template")
         if not isinstance(template, str):
-            raise InvalidRequest.of_field("tokenizer", f"{directory} has no chat template")
+            raise InvalidRequest.of_field("tokenizer", f"{model} has no chat template")
         variables = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
         return cls(tokenizer, template, variables)
 
@@ -142,6 +147,16 @@ class ChatFormat:
                 hint="deltas need one; use a ChatML-like template such as Qwen3's",
             )
         return ids[0]
+
+
+def _directory(model: str | Path) -> Path:
+    """Raises what `huggingface_hub` raises. `HF_HUB_OFFLINE` and its other variables hold."""
+    if Path(model).is_dir() or str(model).startswith(("/", ".")):
+        return Path(model)
+    # Comes with tokenizers. Imported late: a service with local models needs none of it.
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(str(model), allow_patterns=["tokenizer*", "chat_template*"]))
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -1,3 +1,7 @@
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,6 +81,25 @@ def test_decode_of_ids_outside_the_tokenizer(chat: ChatFormat) -> None:
 def test_a_directory_without_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=str(tmp_path)):
         ChatFormat.load(tmp_path)
+
+
+def test_a_model_of_the_hub_is_taken_from_the_local_cache(
+    tiny_model: Path, tmp_path: Path, chat: ChatFormat
+) -> None:
+    cached = tmp_path / "hub" / "models--org--tiny"
+    snapshot = cached / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(tiny_model, snapshot)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(snapshot.name)
+    code = (
+        "from prorl_service.tokens.chat import ChatFormat;"
+        "print(ChatFormat.load('org/tiny').end_of_turn_id)"
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(found.stdout) == chat.end_of_turn_id
 
 
 def test_a_template_without_end_of_turn_is_refused(chat: ChatFormat) -> None:

@@ -20,9 +20,9 @@ from typing import Any, Literal, Self
 import httpx
 
 from prorl_service import calls
+from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.calls import Answer, Backoff, Call, Reception, ServiceCallError, WaitTimeout
 from prorl_service.schemas import (
-    PACKED_MEDIA_TYPE,
     BackendStatus,
     Group,
     Rollout,

@@ -1,20 +1,12 @@
 """Every type that crosses the wire, and the rollout states with their legal moves, as data.
 
-Imports nothing of ours, so plug-ins and third parties can depend on it alone. Unknown keys are
-refused everywhere: a misspelt option is an error, never a silent default.
-
-Token arrays have two JSON spellings, both accepted on input. *Plain* are lists of numbers. *Packed*
-(asked for with `Accept: application/vnd.prorl.packed+json`) is base64 of little-endian int32 or
-float32, and run lengths for the arrays that are constant over long stretches: exact, smaller and
-faster than plain lists (`bench/wire.py`).
+Imports nothing of ours but `arrays`, so plug-ins and third parties can depend on it alone. Unknown
+keys are refused everywhere: a misspelt option is an error, never a silent default.
 """
 
-import base64
 import json
-from array import array
 from enum import StrEnum
-from itertools import chain, groupby, repeat
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,20 +14,11 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    PlainSerializer,
-    SerializationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
     model_validator,
 )
 
-PACKED_MEDIA_TYPE = "application/vnd.prorl.packed+json"
-PACKED = {"arrays": "packed"}
-"""Serialisation context that selects the packed spelling: `model_dump_json(context=PACKED)`."""
-
-MAX_ARRAY = 2**24
-"""Items of a run-length array, which could else expand without bound."""
+from prorl_service.arrays import Float32Array, Int32Array, RunLengthArray
 
 NOT_SAMPLED = -1
 """Policy version of tokens the policy did not sample (template and tool output)."""
@@ -68,55 +51,6 @@ Text = Annotated[str, AfterValidator(_encodable)]
 
 class WireModel(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-# --- token arrays -------------------------------------------------------------------------------
-
-
-def _is_packed(info: SerializationInfo) -> bool:
-    return (info.context or {}).get("arrays") == "packed"
-
-
-def _base64_array(typecode: Literal["i", "f"]) -> tuple[WrapValidator, PlainSerializer]:
-    def unpack(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        if not isinstance(value, dict):
-            return validate(value)
-        try:
-            raw = base64.b64decode(value["b64"], validate=True)
-            return array(typecode, raw).tolist()
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a packed array of 4-byte '{typecode}' items: {error}") from error
-
-    def pack(values: list[Any], info: SerializationInfo) -> Any:
-        if not _is_packed(info):
-            return values
-        return {"b64": base64.b64encode(array(typecode, values).tobytes()).decode()}
-
-    return WrapValidator(unpack), PlainSerializer(pack)
-
-
-def _run_lengths() -> tuple[WrapValidator, PlainSerializer]:
-    def unpack(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        if not isinstance(value, dict):
-            return validate(value)
-        try:
-            if sum(count for _, count in value["runs"]) > MAX_ARRAY:
-                raise ValueError(f"more than {MAX_ARRAY} items")
-            return list(chain.from_iterable(repeat(int(v), n) for v, n in value["runs"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a run-length array: {error}") from error
-
-    def pack(values: list[int], info: SerializationInfo) -> Any:
-        if not _is_packed(info):
-            return values
-        return {"runs": [[item, len(list(run))] for item, run in groupby(values)]}
-
-    return WrapValidator(unpack), PlainSerializer(pack)
-
-
-Int32Array = Annotated[list[int], *_base64_array("i")]
-Float32Array = Annotated[list[float], *_base64_array("f")]
-RunLengthArray = Annotated[list[int], *_run_lengths()]
 
 
 # --- what a trainer submits ---------------------------------------------------------------------

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from prorl_service.arrays import PACKED, PACKED_MEDIA_TYPE
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.errors import BackendUnavailable, Conflict, InvalidRequest, ProRLError
 from prorl_service.schemas import (
-    PACKED,
-    PACKED_MEDIA_TYPE,
     Backends,
     BackendState,
     BackendStatus,

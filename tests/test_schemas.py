@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from prorl_service import errors
+from prorl_service.arrays import PACKED
 from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
 from prorl_service.schemas import (
     LEGAL_MOVES,
-    PACKED,
     TERMINAL_STATES,
     Group,
     RolloutState,

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
+from prorl_service.arrays import PACKED
 from prorl_service.schemas import (
     LEGAL_MOVES,
-    PACKED,
     TERMINAL_STATES,
     Blame,
     ErrorInfo,

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
+from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.inference.backend import WeightDirectory
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
@@ -21,7 +22,6 @@ from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.schemas import (
     MAX_INT32,
-    PACKED_MEDIA_TYPE,
     Backends,
     BackendSpec,
     BackendStatus,

@@ -1,8 +1,7 @@
 """What `Backend` makes of engines that misbehave, over real HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
@@ -24,8 +23,7 @@ from prorl_service.inference.backend import (
 from prorl_service.inference.base import Generation
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from tests.inference.scripted import Handler, answers, backend_of
 
 PROMPT = [1, 2, 3]
 ANSWER: dict[str, Any] = {
@@ -42,31 +40,6 @@ ANSWER: dict[str, Any] = {
         }
     ],
 }
-
-
-@asynccontextmanager
-async def backend_of(routes: dict[str, Handler]) -> AsyncIterator[Backend]:
-    """A backend whose engine answers each path, whatever the method, by a function."""
-    app = web.Application()
-    for path, handler in routes.items():
-        app.router.add_route("*", path, handler)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with open_session() as session:
-            yield Backend(f"http://127.0.0.1:{runner.addresses[0][1]}/", session)
-    finally:
-        await runner.cleanup()
-
-
-def answers(body: Any, status: int = 200) -> Handler:
-    async def handler(_: web.Request) -> web.StreamResponse:
-        if isinstance(body, str):
-            return web.Response(text=body, status=status)
-        return web.json_response(body, status=status)
-
-    return handler
 
 
 async def generate(backend: Backend) -> Generation:

@@ -10,9 +10,9 @@ import httpx
 import pytest
 import uvicorn
 
+from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import (
-    PACKED_MEDIA_TYPE,
     BackendSpec,
     Blame,
     FinishReason,

@@ -1,0 +1,62 @@
+"""What the tests of the backend pool share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from prorl_service.inference.pool import BackendPool, PinnedGenerator, PoolConfig
+from prorl_service.schemas import BackendSpec, BackendState, Sampling
+from prorl_service.testing import StubEngine
+
+
+@asynccontextmanager
+async def pool_of(
+    engines: list[StubEngine],
+    spool: Path,
+    wait_for_backend_s: float = 10,
+    back_off_s: float = 60,
+) -> AsyncIterator[BackendPool]:
+    config = PoolConfig(
+        probe_interval_s=0.1, wait_for_backend_s=wait_for_backend_s, back_off_s=back_off_s
+    )
+    async with BackendPool(spool, config) as pool:
+        for engine in engines:
+            await pool.add(BackendSpec(url=engine.url))
+        yield pool
+
+
+def id_of(engine: StubEngine) -> str:
+    return engine.url.removeprefix("http://")
+
+
+async def upload(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        await asyncio.sleep(0.01)
+        yield chunk
+
+
+async def broken_upload() -> AsyncIterator[bytes]:
+    yield b"half"
+    raise ConnectionResetError
+
+
+def kept(spool: Path) -> set[bytes]:
+    return {path.read_bytes() for path in spool.iterdir()}
+
+
+async def call(generator: PinnedGenerator) -> str:
+    generation = await generator.generate(
+        [1, 2], sampling=Sampling(), max_tokens=4, seed=None, stop_token_ids=[]
+    )
+    return generation.backend
+
+
+async def until(pool: BackendPool, state: BackendState, count: int) -> None:
+    """Wait for the monitors to see it; the test's own time-out is the budget."""
+    await condition(lambda: sum(status.state is state for status in pool.statuses()) == count)
+
+
+async def condition(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)

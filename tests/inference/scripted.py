@@ -1,0 +1,39 @@
+"""A `Backend` whose engine answers as a test says, over real HTTP."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from prorl_service.inference.backend import (
+    Backend,
+    open_session,
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def backend_of(routes: dict[str, Handler]) -> AsyncIterator[Backend]:
+    """A backend whose engine answers each path, whatever the method, by a function."""
+    app = web.Application()
+    for path, handler in routes.items():
+        app.router.add_route("*", path, handler)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with open_session() as session:
+            yield Backend(f"http://127.0.0.1:{runner.addresses[0][1]}/", session)
+    finally:
+        await runner.cleanup()
+
+
+def answers(body: Any, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        if isinstance(body, str):
+            return web.Response(text=body, status=status)
+        return web.json_response(body, status=status)
+
+    return handler

@@ -1,0 +1,174 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from prorl_service.errors import (
+    BackendRejected,
+)
+from prorl_service.inference.backend import WeightFile
+from prorl_service.inference.weights import Weights
+from prorl_service.schemas import BackendState
+from prorl_service.testing import StubEngine
+from tests.inference.pools import (
+    broken_upload,
+    call,
+    condition,
+    id_of,
+    kept,
+    pool_of,
+    until,
+    upload,
+)
+
+
+async def test_an_engine_that_restarts_is_given_the_weights_again(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    async with pool_of([engine], tmp_path) as pool:
+        await pool.stream_weights(upload(b"trained"), version=0)
+        engine.restart()
+        await condition(lambda: engine.weights == b"trained")
+
+
+async def test_equal_version_numbers_do_not_make_equal_weights(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    async with pool_of([engine], tmp_path) as pool:
+        await pool.stream_weights(upload(b"of run A"), version=0)
+        engine.status = 503
+        await until(pool, BackendState.DOWN, 1)
+        report = await pool.stream_weights(upload(b"of run B"), version=0)
+        assert report.pending == [id_of(engine)]
+        engine.status = 200
+        await until(pool, BackendState.HEALTHY, 1)
+        assert engine.weights == b"of run B"
+
+
+async def test_a_call_that_waits_for_an_update_is_woken_by_its_refusal(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    async with pool_of([engine], tmp_path, wait_for_backend_s=60) as pool:
+        await pool.stream_weights(upload(b"old"), version=1)
+        engine.refuses_weights, engine.update_latency_s = True, 0.3
+        push = asyncio.create_task(pool.stream_weights(upload(b"new"), version=2))
+        await until(pool, BackendState.UPDATING, 1)
+        with pool.session("r") as generator:
+            async with asyncio.timeout(30):
+                await call(generator)
+        with pytest.raises(BackendRejected):
+            await push
+        assert (engine.weights, pool.policy_version) == (b"old", 1)
+
+
+async def test_a_call_is_woken_when_an_engine_that_was_never_down_has_its_weights_again(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    async with pool_of([engine], tmp_path, wait_for_backend_s=60) as pool:
+        await pool.stream_weights(upload(b"trained"), version=1)
+        engine.update_latency_s = 0.3
+        engine.restart()
+        await until(pool, BackendState.UPDATING, 1)
+        with pool.session("r") as generator:
+            async with asyncio.timeout(30):
+                await call(generator)
+        assert engine.weights == b"trained"
+
+
+async def test_an_update_does_not_count_as_waiting(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    engine.update_latency_s = 0.8
+    async with pool_of([engine], tmp_path, wait_for_backend_s=0.2) as pool:
+        push = asyncio.create_task(pool.stream_weights(upload(b"new"), version=1))
+        await until(pool, BackendState.UPDATING, 1)
+        with pool.session("r") as generator:
+            await call(generator)
+        await push
+
+
+async def test_uploads_at_the_same_time_take_turns(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of(engines, tmp_path) as pool:
+        contents = [bytes([65 + i]) for i in range(4)]
+        reports = await asyncio.gather(
+            *(pool.stream_weights(upload(c, c, c), version=7) for c in contents)
+        )
+        assert all(len(report.applied) == 3 for report in reports)
+        assert [{engine.weights} for engine in engines] == [kept(tmp_path)] * 3
+
+
+async def test_a_failed_upload_leaves_nothing_behind(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of(engines, tmp_path) as pool:
+        with pytest.raises(ConnectionResetError):
+            await pool.stream_weights(broken_upload(), version=1)
+        assert kept(tmp_path) == set()
+        await pool.stream_weights(upload(b"good"), version=1)
+        engines[0].refuses_weights = True
+        with pytest.raises(BackendRejected):
+            await pool.stream_weights(upload(b"bad"), version=2)
+        assert kept(tmp_path) == {b"good"}
+
+
+async def test_weights_that_one_engine_refuses_are_taken_back_from_the_others(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    picky = engines[0]
+    async with pool_of(engines, tmp_path) as pool:
+        await pool.stream_weights(upload(b"old"), version=1)
+        picky.refuses_weights = True
+        with pytest.raises(BackendRejected):
+            await pool.stream_weights(upload(b"new"), version=2)
+        await condition(lambda: {engine.weights for engine in engines} == {b"old"})
+        await until(pool, BackendState.HEALTHY, 3)
+        assert {status.policy_version for status in pool.statuses()} == {1}
+
+
+async def test_engines_that_took_refused_first_weights_are_down_until_a_restart(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    picky, *others = engines
+    picky.refuses_weights = True
+    async with pool_of(engines, tmp_path) as pool:
+        with pytest.raises(BackendRejected):
+            await pool.stream_weights(upload(b"new"), version=1)
+        await until(pool, BackendState.DOWN, 2)
+        assert sum("not accepted" in status.reason for status in pool.statuses()) == 2
+        with pool.session("r") as generator:
+            assert await call(generator) == id_of(picky)
+        for engine in others:
+            engine.restart()
+        await until(pool, BackendState.HEALTHY, 3)
+
+
+async def test_weights_that_cannot_be_read_leave_the_old_ones_in_use(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of(engines, tmp_path) as pool:
+        await pool.stream_weights(upload(b"good"), version=1)
+        with pytest.raises(FileNotFoundError):
+            await pool.load_weights(Weights(WeightFile(tmp_path / "absent"), 2))
+        await until(pool, BackendState.HEALTHY, 3)
+        assert pool.policy_version == 1
+
+
+async def test_a_monitor_survives_weights_that_vanished(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    async with pool_of([engine], tmp_path) as pool:
+        await pool.stream_weights(upload(b"trained"), version=1)
+        (tmp_path / "1.safetensors").unlink()
+        engine.restart()
+        await until(pool, BackendState.DOWN, 1)
+        assert "FileNotFoundError" in pool.statuses()[0].reason
+        await pool.stream_weights(upload(b"again"), version=2)
+        await condition(lambda: engine.weights == b"again")

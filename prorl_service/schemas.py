@@ -212,6 +212,10 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+StopReason = Literal["stop", "length", "abort"]
+"""Why an engine stopped sampling one turn."""
+
+
 class ToolCallRecord(WireModel):
     name: str
     arguments: dict[str, JsonValue] = {}
@@ -230,7 +234,7 @@ class Turn(WireModel):
     start: int
     stop: int
     text: str
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: StopReason
     tool_calls: list[ToolCallRecord] = []
     format_error: str | None = None
     model_s: float

@@ -64,8 +64,6 @@ Answer = Callable[[str, Mapping[str, Any]], ToolResult]
 class FakeSandbox:
     """Keeps files in a dict and answers every tool call by a function of its name and arguments."""
 
-    sandbox_id = "fake"
-
     def __init__(self, answer: Answer) -> None:
         self.files: dict[str, bytes] = {}
         self.running = False

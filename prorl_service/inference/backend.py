@@ -18,7 +18,7 @@ import orjson
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import Sampling, StopReason
 
 REFERENCE_ENGINE = "prorl-reference-engine"
 """The owner that our engine gives for its model."""
@@ -41,7 +41,6 @@ INT32_END = 2**31
 RESUME_TIMEOUT_S = 30.0
 
 PauseMode = Literal["abort", "wait", "keep"]
-FinishReason = Literal["stop", "length", "abort"]
 
 
 class WeightsRejected(BackendRejected):
@@ -303,7 +302,7 @@ def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Genera
     logprobs = [float(entry["logprob"]) for entry in entries]
     versions = _expand(choice["weight_versions"] or [], len(token_ids))
     _require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
-    _require(finish_reason in get_args(FinishReason), f"finish_reason {finish_reason!r}")
+    _require(finish_reason in get_args(StopReason), f"finish_reason {finish_reason!r}")
     _require(
         all(type(token) is int and 0 <= token < INT32_END for token in token_ids),
         "ids that are none",

@@ -1,9 +1,9 @@
 """What the rest of the service knows of inference: one call, token ids in, token ids out."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import Sampling, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Generation:
     token_ids: list[int]
     logprobs: list[float]
     policy_versions: list[int]
-    finish_reason: Literal["stop", "length", "abort"]
+    finish_reason: StopReason
     cached_tokens: int
     backend: str
 

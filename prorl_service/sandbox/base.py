@@ -37,9 +37,6 @@ class ToolResult:
 class Sandbox(Protocol):
     """All verbs raise `SandboxError` when the sandbox is gone or breaks its protocol."""
 
-    @property
-    def sandbox_id(self) -> str: ...
-
     async def start(self) -> None:
         """Ready for tools when it returns. Leaves nothing behind when it raises."""
 

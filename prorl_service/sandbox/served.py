@@ -12,7 +12,6 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
 from weakref import WeakSet
 
 from prorl_service.errors import SandboxError
@@ -42,7 +41,6 @@ os.register_at_fork(after_in_child=_close_connections)
 
 class ServedSandbox(ABC):
     def __init__(self, limits: SandboxLimits) -> None:
-        self._id = uuid4().hex
         self.server_pid: int | None = None
         """Of the execution server, as seen from here. For inspection."""
         self._limits = limits
@@ -51,10 +49,6 @@ class ServedSandbox(ABC):
         self._started = False
         self._start_ended = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def sandbox_id(self) -> str:
-        return self._id
 
     @abstractmethod
     def _spawn(self, connection: int) -> Child:

@@ -116,7 +116,8 @@ async def test_a_dead_engine_answers_everyone_and_stops(tiny_model: Path) -> Non
     stopped = asyncio.Event()
     app = create_app(Engine(batcher, "tiny", tiny_model, 500), on_death=stopped.set)
     transport = httpx.ASGITransport(app)
-    body = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 50}}
+    params = {"max_tokens": 50, "ignore_eos": True}  # else a call may end before the engine dies
+    body = {"token_ids": [1, 2], "sampling_params": params}
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://engine") as http,

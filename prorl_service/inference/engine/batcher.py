@@ -18,10 +18,11 @@ from enum import StrEnum
 from random import Random
 from typing import TypeVar
 
-from prorl_service.inference.backend import NEVER_UPDATED, FinishReason, PauseMode
+from prorl_service.inference.backend import NEVER_UPDATED, PauseMode
 from prorl_service.inference.engine.kv import KVCache, KVPool
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.sampling import SamplingParams, sample
+from prorl_service.schemas import StopReason
 
 MAX_SEQUENCES = 256
 MAX_STEP_TOKENS = 2048
@@ -46,7 +47,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     cached_tokens: int = 0
-    finish_reason: FinishReason | None = None
+    finish_reason: StopReason | None = None
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:

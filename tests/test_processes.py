@@ -90,12 +90,12 @@ def test_the_engine_is_killed_and_comes_back(
 ) -> None:
     weights = (tiny_model / "model.safetensors").read_bytes()
     client.stream_weights([weights], version=3)
-    client.submit([group("killed", n=16, max_tokens=4000)])
+    client.submit([group("killed", n=32, max_tokens=4000)])
     while not any(backend.in_flight for backend in client.backends()):
         client.get("killed.0", wait_s=0.05)
     engine.kill()
 
-    ended = client.wait(group("killed", n=16, max_tokens=4000).rollout_ids(), timeout_s=120)
+    ended = client.wait(group("killed", n=32, max_tokens=4000).rollout_ids(), timeout_s=120)
     killed = [rollout for rollout in ended if rollout.state is not RolloutState.DONE]
     assert killed
     for rollout in killed:

@@ -1,10 +1,10 @@
-"""What a sandbox is: six verbs, its limits, and what a tool answers. One module per kind beside it.
+"""What a sandbox is: its verbs, its limits, and what a tool answers. One module per kind beside it.
 
 A sandbox is single-use: started once, never reset by its user, stopped once. It runs hostile
 commands; what each kind isolates is said in that kind's module. `ProcessSandbox` isolates nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ class SandboxLimits:
     """Hard limits of one sandbox. A kind that cannot enforce one says so in its docstring."""
 
     memory_mb: int = 2048
+    cpus: float = 2.0
     processes: int = 256
     disk_mb: int = 1024
     file_mb: int = 512
@@ -26,12 +27,20 @@ class ToolResult:
     """What one tool call inside the sandbox answered.
 
     `output` is text for the model. `data` is the tool's own: bash gives `exit_code` (int or None),
-    `timed_out`, `truncated`, `restarted` (all bool).
+    `timed_out`, `truncated`, `restarted` (all bool); ipython `status` ("ok", "error",
+    "interrupted" or "restarted"), `execution_count` (int or None), `timed_out`, `truncated` and
+    `images` (dicts of `mime` and `base64`). `ends_rollout` is for a tool of the service to
+    set, such as submit; nothing inside a sandbox can.
     """
 
     output: str
     is_error: bool = False
     data: Mapping[str, Any] = field(default_factory=dict)
+    ends_rollout: bool = False
+
+
+OnOutput = Callable[[bytes], None]
+"""Takes pieces of a tool's output while it runs. Must not block."""
 
 
 class Sandbox(Protocol):
@@ -40,12 +49,28 @@ class Sandbox(Protocol):
     async def start(self) -> None:
         """Ready for tools when it returns. Leaves nothing behind when it raises."""
 
+    async def ping(self, *, timeout_s: float) -> None:
+        """Raises `SandboxError` unless its server answers in time. Says nothing of its tools."""
+
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any], *, timeout_s: float
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
         """Run one tool inside. Waiting for a tool that is busy counts towards `timeout_s`.
 
         What a tool cannot do, an unknown tool and a time-out are results, not exceptions.
+        Cancelling the call stops the tool inside as well. `on_output` gets what a viewer would want
+        to see early, ten times a second at most and cut where it is much; the result has it again.
+        """
+
+    async def add_tool(self, name: str, source: str) -> None:
+        """Install a tool inside: Python >= 3.8 that defines `tool(call)`. Trusted: never a model's.
+
+        Does nothing if it is there already. Raises `SandboxError` if it cannot be loaded.
         """
 
     async def upload(self, path: str, content: bytes) -> None:
@@ -57,14 +82,45 @@ class Sandbox(Protocol):
     async def download(self, path: str) -> bytes:
         """Raises `OSError` of the right kind, such as `FileNotFoundError`."""
 
+    async def snapshot(self, path: str) -> bytes:
+        """The directory as an uncompressed tar, its own root left out.
+
+        Has directories, regular files and symbolic links, which are not followed. Raises `OSError`
+        of the right kind; its errno is `EFBIG` for more than `file_mb`.
+        """
+
+    async def restore(self, path: str, tar: bytes) -> None:
+        """Unpack a snapshot over the directory, which is made if it is not there.
+
+        Nothing is written outside it: raises `OSError` (`EPERM`) for a tar that tries to.
+        """
+
     async def stop(self) -> None:
         """Kill everything inside and remove what was made for it. Idempotent; safe at any time."""
 
 
 class SandboxProvider(Protocol):
-    """Makes sandboxes of one kind. `create` does no work that `Sandbox.stop` would not undo."""
+    """Makes sandboxes of one kind. `create` does no work that `Sandbox.stop` would not undo.
+
+    Kinds inherit what they have nothing to do for.
+    """
 
     kind: str
 
     def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
         """Raises `TaskError` when this kind cannot provide `image`."""
+
+    def check(self, image: str | None) -> None:
+        """Raises the `TaskError` that `create` would. Does no I/O; any thread may call it."""
+        return
+
+    def expect(self, images: Sequence[str | None]) -> None:
+        """What will be asked for next, soonest first, once for each sandbox. All passed `check`.
+
+        Each call replaces the last. Does not wait: what can be made ready is, in the background.
+        """
+        return
+
+    async def close(self) -> None:
+        """Stop what runs for sandboxes to come. All that were given out have been stopped."""
+        return

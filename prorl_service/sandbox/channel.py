@@ -1,6 +1,7 @@
 """The service's end of the connection to an execution server: requests out, answers in, any order.
 
-What comes from a sandbox is not trusted: anything but a well-formed answer ends the connection.
+What comes from a sandbox is not trusted: anything but a well-formed answer ends the connection. The
+server is told of each request whose answer nobody waits for any more.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.execd.protocol import FrameDecoder, ProtocolError, encode
 
 Frame = tuple[dict[str, Any], bytes]
+OnPart = Callable[[bytes], None]
 
 
 class Refused(Exception):
@@ -31,7 +33,7 @@ class Channel(asyncio.Protocol):
         self._why_lost = why_lost
         self._broken = ""
         self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Frame], OnPart | None]] = {}
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def request(
@@ -41,27 +43,38 @@ class Channel(asyncio.Protocol):
         timeout_s: float,
         margin_s: float = 0.0,
         payload: bytes = b"",
+        on_part: OnPart | None = None,
+        stream: bool = False,
         **arguments: Any,
     ) -> Frame:
         """The result and payload of `operation`, which has `timeout_s` to finish by itself.
 
-        Raises `Refused`, and `SandboxError` when the server is gone or silent beyond the margin.
+        `on_part` gets what comes before the result; what it raises is raised here. `stream` asks
+        for parts where they are not a payload. Raises `Refused`, and `SandboxError` when the server
+        is gone or silent beyond the margin.
         """
         if self._lost.done():
             raise SandboxError(self._lost.result())
         request_id = next(self._ids)
         header = {"id": request_id, "op": operation, "timeout_s": timeout_s, "arguments": arguments}
+        if stream:
+            header["stream"] = True
         self._transport.write(_encode(header, payload))
-        answer = self._pending[request_id] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = answer, on_part
+        answered = False
         try:
             async with asyncio.timeout(timeout_s + margin_s):
                 header, answer_payload = await answer
+            answered = True
         except TimeoutError:
             raise SandboxError(
                 f"the execution server did not answer {operation!r} in {timeout_s + margin_s:g} s"
             ) from None
         finally:
             del self._pending[request_id]
+            if not answered and not self._transport.is_closing():
+                self._transport.write(encode({"id": request_id, "op": "cancel"}))
         return _result(header), answer_payload
 
     async def close(self) -> None:
@@ -76,17 +89,33 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for header, payload in self._decoder.feed(data):
-                answer = self._pending.get(header["id"])
-                if answer is not None and not answer.done():
-                    answer.set_result((header, payload))
+                if header["id"] in self._pending:
+                    self._take(header, payload, *self._pending[header["id"]])
         except (ProtocolError, KeyError, TypeError) as error:
             self._broken = f"the sandbox broke its protocol: {error!r}"
             self._transport.abort()
 
+    def _take(
+        self,
+        header: dict[str, Any],
+        payload: bytes,
+        answer: asyncio.Future[Frame],
+        on_part: OnPart | None,
+    ) -> None:
+        if answer.done():
+            return
+        if "part" not in header:
+            answer.set_result((header, payload))
+        elif on_part is not None:
+            try:
+                on_part(payload)
+            except Exception as error:  # the boundary: it is the caller's code
+                answer.set_exception(error)
+
     def connection_lost(self, exc: Exception | None) -> None:
         reason = self._broken or self._why_lost()
         self._lost.set_result(reason)
-        for answer in self._pending.values():
+        for answer, _ in self._pending.values():
             if not answer.done():
                 answer.set_exception(SandboxError(reason))
 

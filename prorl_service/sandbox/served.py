@@ -12,12 +12,13 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakSet
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.base import SandboxLimits, ToolResult
-from prorl_service.sandbox.channel import Channel, Refused
-from prorl_service.sandbox.child import Child
+from prorl_service.sandbox import cgroups
+from prorl_service.sandbox.base import OnOutput, SandboxLimits, ToolResult
+from prorl_service.sandbox.cgroups import ControlGroup
+from prorl_service.sandbox.channel import Channel, OnPart, Refused
+from prorl_service.sandbox.child import Process, close_in_forks
 
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
@@ -27,31 +28,22 @@ STOP_TIMEOUT_S = 5.0
 MARGIN_S = 30.0
 """Beyond a tool's own budget, for the server to end what it runs and to answer, on a busy host."""
 
-_connections: WeakSet[socket.socket] = WeakSet()
-"""What a process forked from the service must not hold open."""
-
-
-def _close_connections() -> None:
-    for connection in _connections:
-        connection.close()
-
-
-os.register_at_fork(after_in_child=_close_connections)
-
 
 class ServedSandbox(ABC):
     def __init__(self, limits: SandboxLimits) -> None:
         self.server_pid: int | None = None
         """Of the execution server, as seen from here. For inspection."""
         self._limits = limits
-        self._child: Child | None = None
+        self._child: Process | None = None
         self._channel: Channel | None = None
-        self._started = False
+        self._added_tools: dict[str, str] = {}
+        self._starting: asyncio.Task[None] | None = None
         self._start_ended = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._group: ControlGroup | None = None
 
     @abstractmethod
-    def _spawn(self, connection: int) -> Child:
+    async def _spawn(self, connection: int) -> Process:
         """Start the server with `connection` as its standard input. Raises `OSError`."""
 
     @abstractmethod
@@ -59,7 +51,7 @@ class ServedSandbox(ABC):
         """Do what the server needs done from outside before it can answer."""
 
     @abstractmethod
-    def _end(self, child: Child) -> None:
+    def _end(self, child: Process) -> None:
         """Make everything inside end, at any time after `_spawn`; `child` will be the last."""
 
     @abstractmethod
@@ -67,14 +59,17 @@ class ServedSandbox(ABC):
         """Remove what was made, after everything has ended or where nothing was spawned."""
 
     async def start(self) -> None:
-        if self._started or self._closing:
+        if self._starting or self._closing:
             raise SandboxError("a sandbox can be started only once", retryable=False)
-        self._started = True
+        self._starting = asyncio.create_task(self._start())
         try:
-            await self._start()
+            await self._starting
         except BaseException as error:
             self._start_ended.set()
+            stopped = self._closing is not None
             await self.stop()
+            if stopped and self._starting.cancelled():
+                raise SandboxError("the sandbox was stopped") from None
             if isinstance(error, OSError):
                 raise SandboxError(f"the sandbox could not be started: {error}") from error
             raise
@@ -84,7 +79,7 @@ class ServedSandbox(ABC):
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._child = self._spawn(theirs.fileno())
+                self._child = await self._spawn(theirs.fileno())
             except BaseException:
                 ours.close()
                 raise
@@ -97,23 +92,47 @@ class ServedSandbox(ABC):
             why_lost=self._why_lost,
         )
         ours.setblocking(False)
-        _connections.add(ours)
+        close_in_forks(ours)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
         self._channel = channel
         await self._prepare()
+        self._limit_together()
+        # The server starts nothing before its first request.
         await channel.request("ping", timeout_s=START_TIMEOUT_S)
+
+    def _limit_together(self) -> None:
+        delegation = cgroups.delegation()
+        if delegation is not None and self.server_pid is not None:
+            self._group = delegation.group(self._limits)
+            self._group.add(self.server_pid)
 
     def _why_lost(self) -> str:
         if self._closing is not None or self._child is None:
             return "the sandbox was stopped"
         return f"the sandbox died: {self._child.messages() or 'it was killed'}"
 
+    async def ping(self, *, timeout_s: float) -> None:
+        try:
+            await self._request("ping", timeout_s=timeout_s, margin_s=0)
+        except Refused as refusal:
+            raise SandboxError(f"ping failed inside: {refusal.message}") from None
+
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any], *, timeout_s: float
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
         try:
             result, output = await self._request(
-                "tool", timeout_s=timeout_s, name=name, arguments=dict(arguments)
+                "tool",
+                timeout_s=timeout_s,
+                on_part=on_output,
+                stream=on_output is not None,
+                name=name,
+                arguments=dict(arguments),
             )
         except Refused as refusal:
             raise SandboxError(f"the tool {name!r} failed inside: {refusal.message}") from None
@@ -122,34 +141,73 @@ class ServedSandbox(ABC):
                 return ToolResult(output.decode("utf-8", "replace"), is_error, data)
         raise SandboxError(f"the sandbox broke its protocol: no result of a tool: {result}")
 
+    async def add_tool(self, name: str, source: str) -> None:
+        if self._added_tools.get(name) == source:
+            return
+        try:
+            await self._request(
+                "add_tool", timeout_s=FILE_TIMEOUT_S, payload=source.encode(), name=name
+            )
+        except Refused as refusal:
+            raise SandboxError(
+                f"the tool {name!r} could not be added: {refusal.message}", retryable=False
+            ) from None
+        self._added_tools[name] = source
+
     async def upload(self, path: str, content: bytes) -> None:
         """Raises `OSError` of the right kind when the file cannot be written."""
-        if len(content) > self._limits.file_mb << 20:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
         await self._file_request("upload", path, content)
 
     async def download(self, path: str) -> bytes:
         """Raises `OSError` of the right kind when there is no such file, or it cannot be read."""
         return await self._file_request("download", path)
 
+    async def snapshot(self, path: str) -> bytes:
+        return await self._file_request("snapshot", path)
+
+    async def restore(self, path: str, tar: bytes) -> None:
+        await self._file_request("restore", path, tar)
+
     async def _file_request(self, operation: str, path: str, content: bytes = b"") -> bytes:
+        max_bytes = self._limits.file_mb << 20
+        if len(content) > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        parts = _Parts(max_bytes)
         try:
-            _, answer = await self._request(
-                operation, timeout_s=FILE_TIMEOUT_S, payload=content, path=path
+            _, last = await self._request(
+                operation,
+                timeout_s=FILE_TIMEOUT_S,
+                payload=content,
+                on_part=parts.append,
+                path=path,
             )
         except Refused as refusal:
             if refusal.errno is None:
                 raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
             raise OSError(refusal.errno, refusal.message, path) from None
-        return answer
+        return parts.joined() or last
 
     async def _request(
-        self, operation: str, *, timeout_s: float, payload: bytes = b"", **arguments: Any
+        self,
+        operation: str,
+        *,
+        timeout_s: float,
+        margin_s: float = MARGIN_S,
+        payload: bytes = b"",
+        on_part: OnPart | None = None,
+        stream: bool = False,
+        **arguments: Any,
     ) -> tuple[dict[str, Any], bytes]:
         if self._channel is None:
             raise SandboxError("the sandbox was not started", retryable=False)
         return await self._channel.request(
-            operation, timeout_s=timeout_s, margin_s=MARGIN_S, payload=payload, **arguments
+            operation,
+            timeout_s=timeout_s,
+            margin_s=margin_s,
+            payload=payload,
+            on_part=on_part,
+            stream=stream,
+            **arguments,
         )
 
     async def stop(self) -> None:
@@ -161,17 +219,38 @@ class ServedSandbox(ABC):
     async def _close(self) -> None:
         if self._child is not None:
             self._end(self._child)
-        if self._started:
+        if self._starting is not None:
+            if self._child is None:
+                self._starting.cancel()
             await self._start_ended.wait()
         if self._channel is not None:
             await self._channel.close()
         if self._child is not None:
             await _wait_for_end(self._child)
+        if self._group is not None:
+            self._group.remove()
         await self._clean_up()
 
 
-async def _wait_for_end(child: Child) -> None:
+class _Parts:
+    """A payload that comes in parts. Raises `SandboxError` when it is more than agreed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._parts: list[bytes] = []
+        self._left = max_bytes
+
+    def append(self, part: bytes) -> None:
+        self._left -= len(part)
+        if self._left < 0:
+            raise SandboxError("the sandbox broke its protocol: more than may be sent")
+        self._parts.append(part)
+
+    def joined(self) -> bytes:
+        return b"".join(self._parts)
+
+
+async def _wait_for_end(child: Process) -> None:
     await asyncio.wait([child.ended], timeout=STOP_TIMEOUT_S)
-    child.kill_group()
+    child.kill()
     await child.ended
     child.close()

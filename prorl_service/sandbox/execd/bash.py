@@ -1,9 +1,10 @@
 """The bash tool: one shell, one command at a time, whatever the commands do to it.
 
-A command that is not done by its deadline is interrupted, then terminated, then killed; when none
-of that brings the shell back, the shell itself is killed. A shell that is gone is replaced by a new
-one in the working directory, and the result says so. Output that comes between two commands is
-read at once, so that background jobs never block on it, and belongs to the next result.
+A command that is cancelled, or not done by its deadline, is interrupted, then terminated, then
+killed; when none of that brings the shell back, the shell itself is killed. A shell that is gone is
+replaced by a new one in the working directory, and the result says so. Output that comes between
+two commands is read at once, so that background jobs never block on it, and belongs to the next
+result.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from .shell import Shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .call import Call
     from .loop import Loop
 
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 GRACE_S = 1.0
 """How long each step of the escalation may take to bring the shell back."""
+
+TIMED_OUT = "timed out"
+CANCELLED = "cancelled"
 
 
 class BashTool:
@@ -35,9 +41,9 @@ class BashTool:
         self._waiting: deque[Call] = deque()
         self._call: Call | None = None
         self._steps: list[int] = []
-        self._timed_out = False
+        self._ending = ""
         self._restarted = False
-        self._shell: Shell | None = self._new_shell()
+        self._shell: Shell | None = self._start_shell()
 
     def __call__(self, call: Call) -> None:
         command = call.arguments.get("command")
@@ -45,14 +51,15 @@ class BashTool:
             call.reply_tool("bash needs a `command`: text without NUL", is_error=True)
             return
         self._waiting.append(call)
-        self._loop.set_timer(call, call.deadline, partial(self._out_of_time, call))
+        self._loop.set_timer(call, call.deadline, partial(self._stop, call, TIMED_OUT))
+        call.on_cancel(partial(self._stop, call, CANCELLED))
         self._next()
 
     def _next(self) -> None:
         if self._call is not None or not self._waiting:
             return
         self._call = self._waiting.popleft()
-        self._timed_out = False
+        self._ending = ""
         self._steps = list(ESCALATION)
         try:
             if self._shell is None:
@@ -84,18 +91,22 @@ class BashTool:
 
     def _append(self, data: bytes) -> None:
         self._output.append(data)
+        if self._call is not None:
+            self._call.stream(data)
 
-    def _out_of_time(self, call: Call) -> None:
-        if call is self._call:
-            self._timed_out = True
-            self._escalate()
-        else:
+    def _stop(self, call: Call, reason: str) -> None:
+        """Begin to end the call, which is running or waiting."""
+        if call is not self._call:
             self._waiting.remove(call)
+            self._loop.clear_timer(call)
             call.reply_tool(
-                f"[timed out after {call.timeout_s:g} s, before the shell was free]",
+                f"[{_note(reason, call)}, before the shell was free]",
                 is_error=True,
-                data={"exit_code": None, "timed_out": True, "truncated": False, "restarted": False},
+                data=_data(timed_out=reason == TIMED_OUT),
             )
+        elif not self._ending:
+            self._ending = reason
+            self._escalate()
 
     def _escalate(self) -> None:
         assert self._shell is not None
@@ -116,14 +127,15 @@ class BashTool:
         if call is None:
             return
         self._loop.clear_timer(call)
-        exit_code = None if self._timed_out else exit_code
+        if self._ending:
+            exit_code = None
         text = self._text(call, exit_code)
-        data = {
-            "exit_code": exit_code,
-            "timed_out": self._timed_out,
-            "truncated": output.dropped_bytes > 0,
-            "restarted": self._restarted,
-        }
+        data = _data(
+            exit_code,
+            timed_out=self._ending == TIMED_OUT,
+            truncated=output.dropped_bytes > 0,
+            restarted=self._restarted,
+        )
         call.reply_tool(text, is_error=exit_code != 0 or self._restarted, data=data)
         self._output = HeadTail(self._output_bytes)
         self._call = None
@@ -134,8 +146,8 @@ class BashTool:
         """The output, and a line for each thing the model should know that is not in it."""
         text = self._output.text()
         notes = []
-        if self._timed_out:
-            notes.append(f"[timed out after {call.timeout_s:g} s]")
+        if self._ending:
+            notes.append(f"[{_note(self._ending, call)}]")
         elif exit_code:
             notes.append(f"[exit code {exit_code}]")
         if self._restarted:
@@ -143,3 +155,22 @@ class BashTool:
         if notes and text:
             notes.insert(0, text.rstrip("\n"))
         return "\n".join(notes) if notes else text
+
+
+def _note(reason: str, call: Call) -> str:
+    return f"{reason} after {call.timeout_s:g} s" if reason == TIMED_OUT else reason
+
+
+def _data(
+    exit_code: int | None = None,
+    *,
+    timed_out: bool,
+    truncated: bool = False,
+    restarted: bool = False,
+) -> dict[str, Any]:
+    return {
+        "exit_code": exit_code,
+        "timed_out": timed_out,
+        "truncated": truncated,
+        "restarted": restarted,
+    }

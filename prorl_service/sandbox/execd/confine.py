@@ -7,28 +7,30 @@ import os
 import resource
 import signal
 
-PR_SET_DUMPABLE = 4
-PR_SET_CHILD_SUBREAPER = 36
+NICENESS = 5
+"""The service that waits for a hundred sandboxes must not wait behind them."""
 
 
 def confine(*, workdir: str, user: int | None, rlimits: dict[str, int]) -> None:
     """Take the limits, and become `user` (from root, who keeps nothing) owning `workdir`."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # when memory runs out, a sandbox dies first
+    os.nice(NICENESS)
     for name, limit in rlimits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (allowed, allowed))
     if user is None:
-        _prctl(PR_SET_DUMPABLE, 0)  # nobody may trace it; a change of user has the same effect
+        # Nobody may trace it; a change of user has the same effect.
+        _prctl("PR_SET_DUMPABLE", 0)
     else:
         os.chown(workdir, user, user)
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     if os.getpid() != 1:
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans stay in sight
+        _prctl("PR_SET_CHILD_SUBREAPER", 1)  # orphans stay in sight
         signal.signal(signal.SIGTERM, lambda *_: kill_all_and_exit())
 
 
@@ -40,10 +42,10 @@ def kill_all_and_exit() -> None:
     os._exit(0)
 
 
-def _prctl(option: int, value: int) -> None:
-    import ctypes  # a tenth of this program's start, and not always needed
+def _prctl(option: str, value: int) -> None:
+    from . import linux  # a tenth of this program's start, and not always needed
 
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    linux.prctl(getattr(linux, option), value)
 
 
 def _kill_descendants() -> None:

@@ -1,37 +1,74 @@
-"""Whole files to and from the sandbox, without a shell. Relative to the working directory."""
+"""Whole files to and from the sandbox, without a shell. Relative to the working directory.
+
+Small ones are done at once, which takes less than a millisecond; others by a worker.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from functools import partial
+
+from .worker import in_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from io import FileIO
+    from typing import BinaryIO
+
     from .call import Call
 
+INLINE_BYTES = 1 << 20
+_COPY_BYTES = 1 << 18
+
 # A FIFO must not block the server, nor a terminal become its own.
-_NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def upload(call: Call) -> None:
-    path = call.arguments["path"]
+    path, content = call.arguments["path"], call.payload
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(_open_regular(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
-        file.truncate()
-        file.write(call.payload)
-    call.reply()
+    with open(open_regular(path, os.O_WRONLY | os.O_CREAT), "wb", 0) as file:
+        if len(content) <= INLINE_BYTES:
+            _write(file, content)
+            call.reply()
+        else:
+            in_worker(call, lambda out: _write(file, content))
+
+
+def _write(file: FileIO, content: bytes) -> None:
+    file.truncate()
+    view = memoryview(content)
+    while view:
+        view = view[file.write(view) :]
 
 
 def download(call: Call, max_bytes: int) -> None:
-    with open(_open_regular(call.arguments["path"], os.O_RDONLY), "rb") as file:
+    with open(open_regular(call.arguments["path"], os.O_RDONLY), "rb") as file:
         if os.fstat(file.fileno()).st_size > max_bytes:
             raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
-        call.reply(file.read())
+        # Files of /proc have any length, and are told to have none.
+        content = file.read(INLINE_BYTES + 1)
+        if len(content) <= INLINE_BYTES:
+            call.reply(content)
+        else:
+            in_worker(call, partial(_read, file, content, max_bytes))
 
 
-def _open_regular(path: str, flags: int) -> int:
-    fd = os.open(path, flags | _NEVER_WAIT, 0o666)
+def _read(file: BinaryIO, content: bytes, max_bytes: int, out: BinaryIO) -> None:
+    left = max_bytes
+    while content:
+        left -= len(content)
+        if left < 0:
+            raise OSError(errno.EFBIG, "too large")
+        out.write(content)
+        content = file.read(_COPY_BYTES)
+
+
+def open_regular(path: str, flags: int, directory: int | None = None) -> int:
+    """A descriptor that never blocks. Raises `OSError` for all but regular files."""
+    fd = os.open(path, flags | NEVER_WAIT, 0o666, dir_fd=directory)
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd

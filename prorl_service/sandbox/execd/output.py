@@ -29,16 +29,15 @@ class HeadTail:
             del self._tail[:excess]
             self.dropped_bytes += excess
 
-    def text(self) -> str:
-        """What was kept, as UTF-8 with replacement, line ends as `\\n`, one line for the gap."""
+    def data(self) -> bytes:
+        """What was kept, with one line for the gap."""
         self._cut()
         if not self.dropped_bytes:
-            return _decode(self._head + self._tail)
-        head = _decode(self._head)
-        line_end = "" if head.endswith("\n") or not head else "\n"
-        gap = f"{line_end}[... {self.dropped_bytes} bytes omitted ...]\n"
-        return head + gap + _decode(self._tail)
+            return bytes(self._head + self._tail)
+        line_end = b"\n" if self._head and not self._head.endswith(b"\n") else b""
+        gap = b"%s[... %d bytes omitted ...]\n" % (line_end, self.dropped_bytes)
+        return bytes(self._head + gap + self._tail)
 
-
-def _decode(data: bytearray) -> str:
-    return data.decode("utf-8", "replace").replace("\r\n", "\n")
+    def text(self) -> str:
+        """The same as UTF-8 with replacement, line ends as `\\n`."""
+        return self.data().decode("utf-8", "replace").replace("\r\n", "\n")

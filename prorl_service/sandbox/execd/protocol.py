@@ -1,7 +1,9 @@
 """Frames between the service and an execution server: two lengths, a JSON header, raw payload.
 
 Every header carries the `id` of its request, so answers may come in any order and a request may
-have several. Both sides use this module; neither trusts the lengths the other announces.
+have several: those with `part` come first, pieces of output or of a long payload. A request
+`cancel` has the id of the one it ends, and no answer. Both sides use this module; neither trusts
+the lengths the other announces.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_HEADER_BYTES = 16 << 20
+PART_BYTES = 1 << 18
+"""No part is longer."""
 
 _LENGTHS = struct.Struct(">II")
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_from_json = json.JSONDecoder().raw_decode
 
 
 class ProtocolError(Exception):
@@ -24,7 +30,7 @@ class ProtocolError(Exception):
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = _to_json(header).encode()
     if len(text) > MAX_HEADER_BYTES or len(payload) >= 1 << 32:
         raise ProtocolError(f"too large a frame: {len(text)} + {len(payload)} bytes")
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
@@ -48,17 +54,19 @@ class FrameDecoder:
             end = payload_start + payload_bytes
             if len(self._buffer) < end:
                 return
-            header = _parse(bytes(self._buffer[_LENGTHS.size : payload_start]))
-            payload = bytes(self._buffer[payload_start:end])
+            with memoryview(self._buffer) as view:  # a payload may be as large as memory allows
+                payload = bytes(view[payload_start:end])
+            header = _parse(self._buffer[_LENGTHS.size : payload_start])
             del self._buffer[:end]
             yield header, payload
 
 
-def _parse(text: bytes) -> dict[str, Any]:
+def _parse(data: bytearray) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        text = data.decode()
+        header, end = _from_json(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the header is not JSON: {error}") from error
-    if not isinstance(header, dict):
+    if not isinstance(header, dict) or end != len(text):
         raise ProtocolError("the header is not a JSON object")
     return header

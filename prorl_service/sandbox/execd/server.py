@@ -1,22 +1,29 @@
 """The server itself: requests from standard input's socket, handed to operations and tools.
 
 An operation is a function of one `Call` that answers it, at once or later; it must not block. A
-tool is an operation a model may call by name. To add one is to add an entry to a table.
+tool is an operation a model may call by name. To add one is to add an entry to a table, or to send
+its source in `add_tool`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import select
 import signal
 from functools import partial
 
 from .bash import BashTool
 from .call import Call
 from .confine import confine, kill_all_and_exit
+from .editor import Editor
 from .files import download, upload
+from .ipython import IPythonTool
 from .loop import Loop
+from .memory import MemoryGuard
 from .protocol import FrameDecoder, encode
+from .trees import restore, snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
 
 CONNECTION = 0
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 16  # more would be mapped and unmapped anew for each read
 
 
 def main(config: str) -> None:
@@ -36,25 +43,44 @@ def main(config: str) -> None:
 
 
 def serve(
-    *, workdir: str, user: int | None, rlimits: dict[str, int], output_bytes: int, file_bytes: int
+    *,
+    workdir: str,
+    user: int | None,
+    rlimits: dict[str, int],
+    memory_bytes: int | None,
+    output_bytes: int,
+    file_bytes: int,
+    kernel: dict[str, Any] | None,
 ) -> None:
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     confine(workdir=workdir, user=user, rlimits=rlimits)
+    # The first request tells that this process is where its limits are: children inherit that.
+    select.select([CONNECTION], [], [])
     loop = Loop()
-    tools: dict[str, Operation] = {"bash": BashTool(loop, output_bytes=output_bytes)}
+    tools: dict[str, Operation] = {
+        "bash": BashTool(loop, output_bytes=output_bytes),
+        "str_replace_editor": Editor(output_bytes=output_bytes),
+        "ipython": IPythonTool(loop, kernel=kernel, output_bytes=output_bytes),
+    }
     operations: dict[str, Operation] = {
         "ping": lambda call: call.reply(),
         "upload": upload,
         "download": partial(download, max_bytes=file_bytes),
-        "tool": partial(call_tool, tools),
+        "snapshot": partial(snapshot, max_bytes=file_bytes),
+        "restore": restore,
+        "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),
+        "add_tool": partial(add_tool, tools, frozenset(tools)),
     }
-    connection = Connection(operations, FrameDecoder(file_bytes))
+    connection = Connection(loop, operations, FrameDecoder(file_bytes))
     loop.watch(CONNECTION, connection.read)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no need to look at it again
     loop.run()
 
 
-def call_tool(tools: dict[str, Operation], call: Call) -> None:
+def call_tool(tools: dict[str, Operation], guard: MemoryGuard, call: Call) -> None:
+    guard.watch()
     name = call.arguments["name"]
     call.arguments = call.arguments["arguments"]
     if name in tools:
@@ -64,10 +90,23 @@ def call_tool(tools: dict[str, Operation], call: Call) -> None:
         call.reply_tool(f"there is no tool {name!r} here, only: {known}", is_error=True)
 
 
+def add_tool(tools: dict[str, Operation], own: frozenset[str], call: Call) -> None:
+    """Take the function `tool` of the source in the payload. The service vouches for it."""
+    name = call.arguments["name"]
+    if name in own:
+        raise ValueError(f"{name!r} is a tool of the server itself")
+    module: dict[str, Any] = {"__name__": f"tool_{name}"}
+    exec(compile(call.payload, f"<tool {name}>", "exec"), module)
+    tools[name] = module["tool"]
+    call.reply()
+
+
 class Connection:
-    def __init__(self, operations: dict[str, Operation], decoder: FrameDecoder) -> None:
+    def __init__(self, loop: Loop, operations: dict[str, Operation], decoder: FrameDecoder) -> None:
+        self._loop = loop
         self._operations = operations
         self._decoder = decoder
+        self._calls: dict[int, Call] = {}
 
     def read(self) -> None:
         try:
@@ -77,9 +116,13 @@ class Connection:
         if not data:
             kill_all_and_exit()
         for header, payload in self._decoder.feed(data):
-            self._perform(Call(header, payload, self._answer))
+            if header["op"] != "cancel":
+                self._perform(header, payload)
+            elif header["id"] in self._calls:
+                self._calls[header["id"]].cancel()
 
-    def _perform(self, call: Call) -> None:
+    def _perform(self, header: dict[str, Any], payload: bytes) -> None:
+        call = self._calls[header["id"]] = Call(header, payload, self._answer, self._loop)
         try:
             self._operations[call.operation](call)
         except OSError as error:
@@ -90,9 +133,12 @@ class Connection:
             call.fail(traceback.format_exc())
 
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:
-        data = memoryview(encode(header, payload))
+        if "part" not in header:
+            del self._calls[header["id"]]
+        data = encode(header, payload)
         try:
-            while data:
-                data = data[os.write(CONNECTION, data) :]
+            written = os.write(CONNECTION, data)
+            while written < len(data):
+                written += os.write(CONNECTION, memoryview(data)[written:])
         except (BrokenPipeError, ConnectionResetError):
             kill_all_and_exit()

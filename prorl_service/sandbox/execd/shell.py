@@ -46,10 +46,10 @@ _INIT = b"PS1= PS2=; declare +x PS1; unset HISTFILE; set +o history +H\n"
 # emptied because activation scripts set them. `2>/dev/null` hides this line from `set -x`, and the
 # backslash keeps aliases out.
 _SCRIPT = (
-    "\\builtin eval {command} </dev/null\n"
-    "\n"
-    "{{ \\builtin printf '\\036{nonce} %d\\036' \"$?\" >/dev/tty;"
-    " PS1= PS2= PROMPT_COMMAND=; \\builtin set +e; }} 2>/dev/null\n"
+    b"\\builtin eval '%s' </dev/null\n"
+    b"\n"
+    b"{ \\builtin printf '\\036%s %%d\\036' \"$?\" >/dev/tty;"
+    b" PS1= PS2= PROMPT_COMMAND=; \\builtin set +e; } 2>/dev/null\n"
 )
 
 _READ_BYTES = 65536
@@ -83,11 +83,10 @@ class Shell:
 
     def run(self, command: str) -> None:
         """Start `command`; `on_done` or `on_exit` will be called with its exit code."""
-        nonce = os.urandom(12).hex()
-        self._mark = b"\x1e" + nonce.encode() + b" "
-        quoted = "'" + command.replace("'", "'\\''") + "'"
-        script = _SCRIPT.format(command=quoted, nonce=nonce)
-        self._send(script.encode("utf-8", "replace"))
+        nonce = os.urandom(12).hex().encode()
+        self._mark = b"\x1e%s " % nonce
+        quoted = command.encode("utf-8", "replace").replace(b"'", b"'\\''")
+        self._send(_SCRIPT % (quoted, nonce))
 
     def signal_foreground(self, number: int) -> None:
         """Signal what is running; an interrupt also makes bash drop the rest of the command.
@@ -112,12 +111,14 @@ class Shell:
 
     def _write(self) -> None:
         """Write what the pipe takes now; a command may be longer than it."""
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        self._loop.unwatch(self._commands)
+        try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._commands, self._unwritten) :]
-        self._loop.unwatch(self._commands)
-        if self._unwritten:
+        except BlockingIOError:
             self._loop.watch(self._commands, self._write, selectors.EVENT_WRITE)
+        except BrokenPipeError:  # its exit says the rest
+            self._unwritten = b""
 
     def _read(self) -> None:
         try:

@@ -1,0 +1,72 @@
+"""Keeps the memory of all processes together below a limit, where the kernel does not.
+
+Limits of a process (`confine`) say nothing of their sum. This adds it up a few times a second as
+long as something runs, and kills the largest process while it is too much; what is allocated in
+between is overshoot. For the first process of a PID namespace, which sees all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .loop import Loop
+
+INTERVAL_S = 0.2
+IDLE_PROCESSES = 1
+"""The shell, which allocates nothing by itself."""
+
+
+class MemoryGuard:
+    def __init__(self, loop: Loop, limit_bytes: int | None) -> None:
+        """Without a limit it does nothing."""
+        self._loop = loop
+        self._limit_bytes = limit_bytes
+        self._watching = False
+
+    def watch(self) -> None:
+        """Something begins to run. Goes on until nothing does."""
+        if self._limit_bytes is not None and not self._watching:
+            self._watching = True
+            self._wait()
+
+    def _wait(self) -> None:
+        self._loop.set_timer(self, time.monotonic() + INTERVAL_S, self._check)
+
+    def _check(self) -> None:
+        assert self._limit_bytes is not None
+        sizes = held_bytes()
+        while sum(sizes.values()) > self._limit_bytes:
+            largest = max(sizes, key=sizes.__getitem__)
+            del sizes[largest]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(largest, signal.SIGKILL)
+        self._watching = len(sizes) > IDLE_PROCESSES
+        if self._watching:
+            self._wait()
+
+
+def held_bytes() -> dict[int, int]:
+    """Private and shared memory, without files, of every process but this one."""
+    own = os.getpid()
+    sizes = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != own:
+            with contextlib.suppress(OSError):
+                sizes[int(name)] = _held_bytes(name)
+    return sizes
+
+
+def _held_bytes(pid: str) -> int:
+    with open(f"/proc/{pid}/status", "rb") as file:
+        status = file.read()
+    return sum(_kilobytes(status, field) << 10 for field in (b"RssAnon:", b"RssShmem:"))
+
+
+def _kilobytes(status: bytes, field: bytes) -> int:
+    start = status.find(field)
+    return int(status[start + len(field) :].split(None, 1)[0]) if start >= 0 else 0

@@ -1,0 +1,45 @@
+"""Output of a call that is still running, on its way to whoever watches.
+
+Coalesced and bounded: a piece leaves at most every `INTERVAL_S`, and of what came since the last
+one its first and last bytes are kept. The result of the call is not touched by it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from .output import HeadTail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Loop
+
+INTERVAL_S = 0.1
+FIRST_AFTER_S = 0.01
+"""What comes within it leaves together with the first byte."""
+PIECE_BYTES = 16 * 1024
+
+
+class Stream:
+    def __init__(self, loop: Loop, send: Callable[[bytes], None]) -> None:
+        self._loop = loop
+        self._send = send
+        self._sent_at = 0.0
+        self._piece: HeadTail | None = None
+
+    def append(self, data: bytes) -> None:
+        if self._piece is None:
+            self._piece = HeadTail(PIECE_BYTES)
+            now = time.monotonic()
+            due = max(now + FIRST_AFTER_S, self._sent_at + INTERVAL_S)
+            self._loop.set_timer(self, due, self.flush)
+        self._piece.append(data)
+
+    def flush(self) -> None:
+        if self._piece is not None:
+            self._loop.clear_timer(self)
+            piece, self._piece = self._piece, None
+            self._sent_at = time.monotonic()
+            self._send(piece.data())

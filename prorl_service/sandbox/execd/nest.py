@@ -1,0 +1,122 @@
+"""Turns a process in new namespaces into the first process of a sandbox over a container's image.
+
+The container's root becomes the lower layer of an overlay whose upper layer is a file system in
+memory of limited size: every sandbox sees the image unchanged and may write all of it. What the
+container mounts besides (its /proc, /dev, host files) stays behind. The process is root of a user
+namespace that maps one user, the container's own, and keeps only what root needs for its files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import struct
+
+from . import linux
+
+NAMESPACES = (
+    linux.CLONE_NEWPID
+    | linux.CLONE_NEWNS
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWCGROUP
+)
+CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SETGID, CAP_SETUID = 0, 1, 3, 4, 6, 7
+KEPT_CAPABILITIES = sum(
+    1 << number
+    for number in (CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SETGID, CAP_SETUID)
+)
+"""Nothing that reaches beyond its own files: no mounts, devices, network, tracing."""
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+SHARED_MEMORY_MB = 64
+FILES_PER_MB = 256
+HOST_NAME = "sandbox"
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+def enter(*, runtime: str, workdir: str, disk_mb: int) -> None:
+    """To be called once by the first process of `NAMESPACES`, which is root of the container.
+
+    `runtime` is the directory the container has this program in; below it, `mnt` is an empty one.
+    """
+    linux.set_host_name(HOST_NAME)
+    _bring_up_loopback()
+    with open("/proc/sys/kernel/shmall", "w") as file:
+        file.write(str((SHARED_MEMORY_MB << 20) // resource.getpagesize()))
+    root = _mount_overlay(f"{runtime}/mnt", disk_mb)
+    _mount_proc(f"{root}/proc")
+    _mount_dev(f"{root}/dev")
+    os.makedirs(root + runtime, exist_ok=True)
+    linux.mount(runtime, root + runtime, flags=linux.MS_BIND)
+    os.makedirs(root + workdir, exist_ok=True)
+    os.makedirs(f"{root}/tmp", exist_ok=True)
+    os.chmod(f"{root}/tmp", 0o1777)
+    _change_root(root)
+    os.chdir(workdir)
+    _enter_user_namespace()
+    linux.keep_capabilities(KEPT_CAPABILITIES)
+
+
+def _enter_user_namespace() -> None:
+    """Last of all: what was mounted before cannot be undone in it, and processes are counted."""
+    linux.unshare(linux.CLONE_NEWUSER)
+    for name, text in (("setgroups", "deny"), ("uid_map", "0 0 1"), ("gid_map", "0 0 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def _bring_up_loopback() -> None:
+    with socket.socket() as any_socket:
+        request = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def _mount_overlay(base: str, disk_mb: int) -> str:
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    options = f"size={disk_mb}m,nr_inodes={disk_mb * FILES_PER_MB},mode=0755"
+    linux.mount("tmpfs", base, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    upper, work, root = (f"{base}/{name}" for name in ("upper", "work", "root"))
+    for path in (upper, work, root):
+        os.mkdir(path)
+    layers = f"lowerdir=/,upperdir={upper},workdir={work},userxattr"
+    linux.mount("overlay", root, "overlay", linux.MS_NOSUID | linux.MS_NODEV, layers)
+    return root
+
+
+def _mount_proc(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+    linux.mount("proc", path, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+
+
+def _mount_dev(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+    linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID, "size=64k,mode=0755")
+    for name in DEVICES:
+        if os.path.exists(f"/dev/{name}"):
+            with open(f"{path}/{name}", "w"):
+                linux.mount(f"/dev/{name}", f"{path}/{name}", flags=linux.MS_BIND)
+    for name, target in LINKS.items():
+        os.symlink(target, f"{path}/{name}")
+    os.mkdir(f"{path}/pts")
+    options = "newinstance,ptmxmode=0666,mode=0620"
+    linux.mount("devpts", f"{path}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
+    os.symlink("pts/ptmx", f"{path}/ptmx")
+    os.mkdir(f"{path}/shm")
+    options = f"size={SHARED_MEMORY_MB}m,mode=1777"
+    linux.mount("tmpfs", f"{path}/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    read_only = linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID
+    linux.mount("none", path, flags=read_only, options="size=64k,mode=0755")
+
+
+def _change_root(root: str) -> None:
+    os.chdir(root)
+    linux.pivot_root(".", ".")  # the old root lies over the new one now
+    linux.unmount(".")
+    os.chdir("/")

@@ -1,0 +1,217 @@
+"""Starts IPython's kernel: on the image's Python, or else on the service's own.
+
+Text does not take Jupyter's way (buffers of its own, a queue that drops, one JSON message each):
+standard output and error stay what they are, one pipe to the execution server, and results,
+displays and tracebacks are printed to it too. So all text is in order, also that of subprocesses;
+a fast writer has to wait; and what was printed before a crash is there. Images go back with the
+reply of the request that made them.
+
+See `execd.kernel` for who starts this, and for its options, which are JSON in a variable.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from importlib.util import find_spec
+from shutil import which
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+OPTIONS_VARIABLE = "PRORL_KERNEL"
+OPTIONS = json.loads(os.environ.pop(OPTIONS_VARIABLE))
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def run_on_own_python() -> NoReturn:
+    python = OPTIONS["python"]
+    variables = {**os.environ, OPTIONS_VARIABLE: json.dumps({**OPTIONS, "python": None})}
+    os.execve(python[0], [*python, os.path.abspath(__file__)], variables)
+
+
+# Users import from where they work, not from here.
+sys.path[0] = ""
+is_own = OPTIONS["python"] is None
+if is_own:
+    sys.path.insert(1, OPTIONS["packages"])
+    # What users start with it wants the image's packages, and this may need its loader to start.
+    sys.executable = which("python3") or sys.executable
+    if find_spec("matplotlib") is None:
+        # The image's programs may have it, but not what the kernel would tell them to draw with.
+        os.environ.setdefault("MPLBACKEND", "agg")
+
+# For debuggers and completion: not needed, and a third of the time to start.
+UNWANTED = ("debugpy", "jedi")
+sys.modules.update(dict.fromkeys(UNWANTED))  # type: ignore[arg-type]
+try:
+    from ipykernel._version import version_info
+    from ipykernel.kernelapp import IPKernelApp
+    from jupyter_client.session import Session
+    from tornado.ioloop import IOLoop
+
+    if version_info < (6,):
+        raise ImportError(f"ipykernel is too old: {version_info}")
+except ImportError:
+    if is_own:
+        raise
+    run_on_own_python()
+
+
+class Images:
+    """What was displayed since the last reply, as base64 by display id."""
+
+    def __init__(self) -> None:
+        self._images: dict[Any, dict[str, str]] = {}
+        self._clear_at_next = False
+
+    def add(self, key: str | None, mime: str, data: str) -> str:
+        """Returns what there is to say about it."""
+        if self._clear_at_next:
+            self.clear(wait=False)
+        known = dict(self._images)
+        known[key or len(known)] = {"mime": mime, "base64": data}
+        if len(known) > OPTIONS["max_images"]:
+            return f"[{mime} dropped: at most {OPTIONS['max_images']} images a call]\n"
+        if sum(len(image["base64"]) for image in known.values()) > OPTIONS["max_image_chars"]:
+            return f"[{mime} dropped: larger than a call may give]\n"
+        self._images = known
+        return ""
+
+    def clear(self, wait: bool) -> None:
+        self._clear_at_next = wait
+        if not wait:
+            self._images = {}
+
+    def take(self) -> list[dict[str, str]]:
+        images = list(self._images.values())
+        self.clear(wait=False)
+        return images
+
+
+class Text(io.TextIOWrapper):
+    """Standard output or error, which nothing but the end of the process closes."""
+
+    def __init__(self) -> None:
+        output = open(os.dup(1), "wb")  # noqa: SIM115
+        super().__init__(output, "utf-8", "backslashreplace", line_buffering=True)
+
+    def close(self) -> None:
+        self.flush()
+
+
+def mend_streams() -> None:
+    """The kernel flushes them before it replies, and without a reply nothing goes on."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except (AttributeError, ValueError, OSError):
+            setattr(sys, name, Text())
+
+
+class KernelSession(Session):
+    """Prints what others publish. Only replies are sent."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._images = Images()
+        self._text = sys.stdout
+
+    def send(
+        self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not isinstance(msg_or_type, str):
+            content = msg_or_type["content"]
+            kind = msg_or_type["header"]["msg_type"]
+        else:
+            kind = msg_or_type
+        if kind == "execute_reply":
+            content = self._reply(content)
+        elif not kind.endswith("_reply"):
+            self._publish(kind, content)
+            return None
+        return super().send(stream, msg_or_type, content, *args, **kwargs)
+
+    def _publish(self, kind: str, content: dict[str, Any]) -> None:
+        if kind in ("execute_result", "display_data", "update_display_data"):
+            self._display(content)
+        elif kind == "error":
+            self._print("\n".join(content["traceback"]))
+        elif kind == "clear_output":
+            self._images.clear(content["wait"])
+
+    def _display(self, content: dict[str, Any]) -> None:
+        data = content["data"]
+        if data.get("text/plain"):
+            self._print(data["text/plain"])
+        for mime in IMAGE_TYPES:
+            if mime in data:
+                key = content.get("transient", {}).get("display_id")
+                self._text.write(self._images.add(key, mime, _base64(data[mime])))
+
+    def _print(self, text: str) -> None:
+        self._text.write(_ANSI.sub("", text) + "\n")
+
+    def _reply(self, content: dict[str, Any]) -> dict[str, Any]:
+        for payload in content.get("payload", ()):
+            if payload["source"] == "page":
+                self._print(payload["data"]["text/plain"])
+        self._text.flush()
+        return {
+            "status": content["status"],
+            "execution_count": content.get("execution_count"),
+            "images": self._images.take(),
+        }
+
+
+def _base64(data: str | bytes) -> str:
+    return base64.b64encode(data).decode() if isinstance(data, bytes) else "".join(data.split())
+
+
+class KernelApp(IPKernelApp):
+    """Knows its connection, and needs no file for it."""
+
+    def init_connection_file(self) -> None:
+        pass
+
+    def write_connection_file(self, **_: Any) -> None:
+        pass
+
+    def log_connection_info(self) -> None:
+        pass
+
+
+def main() -> None:
+    sys.stdout, sys.stderr = Text(), Text()
+    session = KernelSession(key=OPTIONS["key"].encode())
+    app: Any = KernelApp.instance(
+        **OPTIONS["connection"], session=session, outstream_class=None, log_level=50
+    )
+    app.config.HistoryManager.enabled = False
+    with tempfile.TemporaryDirectory() as directory:  # not to litter the user's home
+        os.environ["IPYTHONDIR"] = directory
+        app.initialize([])
+        del os.environ["IPYTHONDIR"]
+    for name in UNWANTED:
+        del sys.modules[name]
+    app.kernel._execute_sleep = 0  # for output on its way elsewhere
+    app.shell.system = app.shell.system_raw  # no terminal between a command and our pipe
+    app.shell.ask_exit = lambda: None  # would end the kernel a little later, in the next request
+    app.shell.events.register("post_execute", mend_streams)
+    # Without a handler of its own asyncio sleeps on after an interrupt, so `await` would not end.
+    loop: Any = IOLoop.current()
+    loop.asyncio_loop.add_signal_handler(signal.SIGURG, lambda: None)
+    os.write(OPTIONS["is_ready"], b"1")
+    os.close(OPTIONS["is_ready"])
+    app.start()
+
+
+main()

@@ -1,0 +1,47 @@
+"""Which files of the service's own installation a kernel needs, to be shown to sandboxes."""
+
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOTS = ("ipykernel", "jupyter-client")
+NOT_NEEDED = {"debugpy", "jedi"}
+"""For debuggers that attach to a kernel and for completion; larger than all the rest."""
+
+
+def kernel_packages() -> list[Path]:
+    """Top-level packages, modules and directories of native libraries, of all that is required.
+
+    Copied or linked into one directory under their own names they make a `sys.path` entry for the
+    Python that runs the service. Raises `PackageNotFoundError` when a required one is missing.
+    """
+    paths = {path for found in _closure() for path in _top_level(found)}
+    return sorted(path for path in paths if path.exists())
+
+
+def _closure() -> list[Distribution]:
+    found: dict[str, Distribution] = {}
+    waiting = list(ROOTS)
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name not in found and name not in NOT_NEEDED:
+            found[name] = distribution(name)
+            waiting += _requirements(found[name])
+    return list(found.values())
+
+
+def _requirements(found: Distribution) -> Iterator[str]:
+    for text in found.requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement.name
+
+
+def _top_level(found: Distribution) -> Iterator[Path]:
+    """Also its metadata, which some look for at import; not its scripts, which lie outside."""
+    for file in found.files or ():
+        if ".." not in file.parts and file.parts[0] != "__pycache__":
+            yield Path(str(found.locate_file(file.parts[0])))

@@ -21,6 +21,7 @@ from prorl_service.schemas import (
     Limits,
     Message,
     Sampling,
+    Stage,
     Task,
     Trajectory,
     Turn,
@@ -63,6 +64,9 @@ class AgentHandler(ABC):
     """
 
     name: ClassVar[str]
+    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT})
+    """Stages that open a sandbox: one is made ready for each. Without any, the service need not be
+    able to provide the task's image."""
 
     def __init__(self, task: Task) -> None:
         """Also runs at submission: check `task.data` here, raise `InvalidRequest` or pydantic's

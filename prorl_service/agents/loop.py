@@ -1,7 +1,8 @@
 """The multi-turn loop: sample, parse, call tools, append what they answered, sample again.
 
-A reply without a tool call is the final answer. A reply that breaks the call format is answered
-with the problem and stays in the chain, so that the policy can learn from it.
+A reply without a tool call is the final answer, and so is a call of a tool that ends the rollout:
+the chain ends with that reply, and calls after it are not made. A reply that breaks the call format
+is answered with the problem and stays in the chain, so that the policy can learn from it.
 """
 
 from prorl_service.agents.base import RolloutContext
@@ -20,7 +21,10 @@ async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
         reply = _read(turn, rollout)
         if reply.problem is None and not reply.calls:
             return FinishReason.FINISHED
-        prompt_ids = rollout.next_prompt(await _answers(reply, turn, tools))
+        answers = await _answers(reply, turn, tools)
+        if tools.ended_rollout:
+            return FinishReason.FINISHED
+        prompt_ids = rollout.next_prompt(answers)
     return FinishReason.MAX_TURNS
 
 
@@ -38,4 +42,6 @@ async def _answers(reply: Reply, turn: Turn, tools: Toolset) -> list[Message]:
         return [Message(role="tool", content=f"Format error: {reply.problem}.")]
     for call in reply.calls:
         turn.tool_calls.append(await tools.call(call))
+        if tools.ended_rollout:
+            break
     return [Message(role="tool", content=record.output) for record in turn.tool_calls]

@@ -5,7 +5,7 @@ A tool's own failure is an answer for the model, not an exception; exceptions ar
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +14,7 @@ from prorl_service.schemas import ToolCallRecord
 from prorl_service.tokens.tool_calls import ToolCall
 
 
+@runtime_checkable
 class Tool(Protocol):
     @property
     def name(self) -> str: ...
@@ -25,7 +26,10 @@ class Tool(Protocol):
     def arguments(self) -> type[BaseModel]: ...
 
     async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
-        """`arguments` is an instance of `self.arguments`. Raises `SandboxError`."""
+        """`arguments` is an instance of `self.arguments`. Raises `SandboxError`.
+
+        A result that `ends_rollout` is the last of its rollout.
+        """
 
 
 def function_schema(tool: Tool) -> dict[str, Any]:
@@ -34,6 +38,8 @@ def function_schema(tool: Tool) -> dict[str, Any]:
     parameters.pop("title", None)
     for field in parameters.get("properties", {}).values():
         field.pop("title", None)
+        if field.get("default", ...) is None:  # says no more than that it is not required
+            del field["default"]
     return {
         "type": "function",
         "function": {
@@ -51,10 +57,13 @@ class Toolset:
         self._tools = {tool.name: tool for tool in tools}
         self._sandbox = sandbox
         self._timeout_s = timeout_s
+        self.ended_rollout = False
+        """Whether a call did. Later ones are not to be made."""
 
     async def call(self, call: ToolCall) -> ToolCallRecord:
         started = time.monotonic()
         result = await self._run(call)
+        self.ended_rollout = result.ends_rollout
         return ToolCallRecord(
             name=call.name,
             arguments=call.arguments,

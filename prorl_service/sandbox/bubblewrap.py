@@ -21,9 +21,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox import rootfs, runtime, seccomp
-from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.child import Child, readable
+from prorl_service.sandbox import portable, rootfs, runtime, seccomp
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.child import Child, Process, readable
 from prorl_service.sandbox.served import ServedSandbox
 
 INNER_USER = 1000
@@ -45,37 +45,41 @@ AS_ROOT = ["--cap-add", "CAP_CHOWN", "--cap-add", "CAP_SETUID", "--cap-add", "CA
 AS_ORDINARY_USER = ["--uid", str(INNER_USER), "--gid", str(INNER_USER)]
 
 
-class BubblewrapProvider:
+class BubblewrapProvider(SandboxProvider):
     kind = "bubblewrap"
 
     def __init__(self) -> None:
         """Tries it once. Raises `SandboxError` with what is in the way."""
-        self._bwrap = _working_bwrap()
-        runtime.compile_execd()
+        self._runtime = portable.directory()
+        self._bwrap = _working_bwrap(self._runtime)
 
     def create(self, *, image: str | None, limits: SandboxLimits) -> "BubblewrapSandbox":
+        self.check(image)
+        return BubblewrapSandbox(self._bwrap, self._runtime, limits)
+
+    def check(self, image: str | None) -> None:
         if image is not None:
             raise TaskError(
                 f"bubblewrap provides the host's own programs, not the image {image!r}",
                 hint="submit the task without an image",
             )
-        return BubblewrapSandbox(self._bwrap, limits)
 
 
 class BubblewrapSandbox(ServedSandbox):
-    def __init__(self, bwrap: str, limits: SandboxLimits) -> None:
+    def __init__(self, bwrap: str, runtime_directory: Path, limits: SandboxLimits) -> None:
         super().__init__(limits)
         self._bwrap = bwrap
+        self._runtime = runtime_directory
         self._as_root = _may_map_users()
         self._launch_fds = ExitStack()
         self._server: int | None = None
         """A pidfd of the server, which is what must be killed."""
 
-    def _spawn(self, connection: int) -> Child:
+    async def _spawn(self, connection: int) -> Child:
         with ExitStack() as theirs:
             self._info, info = _pipe(self._launch_fds, theirs)
             rules, rules_end = _pipe(theirs, theirs)
-            os.write(rules_end, seccomp.program())
+            os.write(rules_end, seccomp.program(allow_shmget=False))
             # The reading end too, lest bwrap dies half-way of a service that was killed.
             fds = [self._info, info, rules]
             arguments = ["--info-fd", str(info), "--seccomp", str(rules)]
@@ -85,11 +89,11 @@ class BubblewrapSandbox(ServedSandbox):
                 arguments += [*AS_ROOT, "--userns-block-fd", str(mapped)]
             else:
                 arguments += AS_ORDINARY_USER
-            arguments += [*rootfs.arguments(self._limits), "--", *self._command()]
+            arguments += [*rootfs.arguments(self._limits, self._runtime), "--", *self._command()]
             return Child(
                 [self._bwrap, *ISOLATION, *arguments],
                 stdin=connection,
-                env=runtime.environment(home=rootfs.WORKDIR, python_prefix=rootfs.PYTHON_PREFIX),
+                env=runtime.host_environment(home=rootfs.WORKDIR),
                 pass_fds=fds,
             )
 
@@ -98,10 +102,9 @@ class BubblewrapSandbox(ServedSandbox):
             self._limits,
             workdir=rootfs.WORKDIR,
             user=INNER_USER if self._as_root else None,
-            count_processes=True,
+            own_processes=True,
         )
-        python = f"{rootfs.PYTHON_PREFIX}/bin/{runtime.PYTHON_NAME}"
-        return runtime.command(python, [rootfs.SOURCES], config)
+        return portable.server(runtime.SERVE, json.dumps(config))
 
     async def _prepare(self) -> None:
         with self._launch_fds:
@@ -114,9 +117,9 @@ class BubblewrapSandbox(ServedSandbox):
                 _map_users(pid)
                 os.write(self._mapped, b"x")
 
-    def _end(self, child: Child) -> None:
+    def _end(self, child: Process) -> None:
         if self._server is None:
-            child.kill_group()  # nothing of the model's has run yet
+            child.kill()  # nothing of the model's has run yet
         else:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._server, signal.SIGKILL)
@@ -169,11 +172,17 @@ def _map_users(pid: int) -> None:
         Path(f"/proc/{pid}/{kind}_map").write_text(f"0 0 1\n{INNER_USER} {OUTER_USER} 1\n")
 
 
-def _working_bwrap() -> str:
+def _working_bwrap(runtime_directory: Path) -> str:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxError("bubblewrap is not installed", hint=INSTALL_HINT, retryable=False)
-    probe = [bwrap, *ISOLATION, *rootfs.arguments(SandboxLimits()), "--", "/usr/bin/true"]
+    probe = [
+        bwrap,
+        *ISOLATION,
+        *rootfs.arguments(SandboxLimits(), runtime_directory),
+        "--",
+        "/usr/bin/true",
+    ]
     try:
         done = subprocess.run(
             probe, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False, env={}

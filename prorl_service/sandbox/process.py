@@ -6,24 +6,28 @@ death of the service end all descendants, but some may outlive a `kill -9` of th
 """
 
 import asyncio
+import json
 import shutil
 import signal
 import tempfile
 
 from prorl_service.errors import TaskError
-from prorl_service.sandbox import runtime
-from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.child import Child
+from prorl_service.sandbox import portable, runtime
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.child import Child, Process
 from prorl_service.sandbox.served import ServedSandbox
 
 
-class ProcessSandboxProvider:
+class ProcessSandboxProvider(SandboxProvider):
     kind = "process"
 
     def create(self, *, image: str | None, limits: SandboxLimits) -> "ProcessSandbox":
+        self.check(image)
+        return ProcessSandbox(limits)
+
+    def check(self, image: str | None) -> None:
         if image is not None:
             raise TaskError(f"the process sandbox has no images, and {image!r} was asked for")
-        return ProcessSandbox(limits)
 
 
 class ProcessSandbox(ServedSandbox):
@@ -31,17 +35,20 @@ class ProcessSandbox(ServedSandbox):
 
     _workdir: str | None = None
 
-    def _spawn(self, connection: int) -> Child:
+    async def _spawn(self, connection: int) -> Process:
         self._workdir = tempfile.mkdtemp(prefix="prorl-sandbox-")
-        prefix = str(runtime.PYTHON_PREFIX)
+        directory = str(portable.directory())
         config = runtime.config(
-            self._limits, workdir=self._workdir, user=None, count_processes=False
+            self._limits,
+            workdir=self._workdir,
+            user=None,
+            own_processes=False,
+            runtime=directory,
         )
-        source_directories = [str(runtime.EXECD.parent), str(runtime.PTYPROCESS.parent)]
         child = Child(
-            runtime.command(f"{prefix}/bin/{runtime.PYTHON_NAME}", source_directories, config),
+            portable.server(runtime.SERVE, json.dumps(config), at=directory),
             stdin=connection,
-            env=runtime.environment(home=self._workdir, python_prefix=prefix),
+            env=runtime.host_environment(home=self._workdir, runtime=directory),
             cwd=self._workdir,
         )
         self.server_pid = child.pid
@@ -50,7 +57,7 @@ class ProcessSandbox(ServedSandbox):
     async def _prepare(self) -> None:
         pass
 
-    def _end(self, child: Child) -> None:
+    def _end(self, child: Process) -> None:
         child.signal(signal.SIGTERM)
 
     async def _clean_up(self) -> None:

@@ -7,7 +7,7 @@ sandbox. The root directory and /dev are made read-only last, since they too are
 import os
 from pathlib import Path
 
-from prorl_service.sandbox import runtime
+from prorl_service.sandbox import portable
 from prorl_service.sandbox.base import SandboxLimits
 
 WORKDIR = "/workspace"
@@ -17,25 +17,17 @@ ETC = Path(__file__).parent / "etc"
 HOST_ETC = ("alternatives", "ld.so.cache")
 """Without these some programs of /usr do not start."""
 
-_RUNTIME = "/run/prorl"
-SOURCES = f"{_RUNTIME}/lib"
-DIRECTORIES = ("/etc", "/run", _RUNTIME, SOURCES, "/var")
+DIRECTORIES = ("/etc", "/run", "/var")
 """Made first: as parents of a mount they would be closed to everyone but root."""
 
-PYTHON_PREFIX = (
-    str(runtime.PYTHON_PREFIX)
-    if runtime.PYTHON_PREFIX.is_relative_to("/usr")
-    else f"{_RUNTIME}/python"
-)
 
-
-def arguments(limits: SandboxLimits) -> list[str]:
+def arguments(limits: SandboxLimits, runtime: Path) -> list[str]:
     temporary_mb = max(1, limits.disk_mb // 4)
     return [
         *_host_programs(),
         *(item for path in DIRECTORIES for item in ("--perms", "0755", "--dir", path)),
         *_etc(),
-        *_execution_server(),
+        *_read_only(runtime, portable.INSIDE),
         *("--proc", "/proc", "--dev", "/dev"),
         *_memory("/dev/shm", SHARED_MEMORY_MB, "1777"),
         *_memory("/tmp", temporary_mb, "1777"),
@@ -63,15 +55,6 @@ def _etc() -> list[str]:
         arguments += _read_only(path, f"/etc/{path.name}")
     for name in HOST_ETC:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    return arguments
-
-
-def _execution_server() -> list[str]:
-    arguments = []
-    for source in (runtime.EXECD, runtime.PTYPROCESS):
-        arguments += _read_only(source, f"{SOURCES}/{source.name}")
-    if str(runtime.PYTHON_PREFIX) != PYTHON_PREFIX:
-        arguments += _read_only(runtime.PYTHON_PREFIX, PYTHON_PREFIX)
     return arguments
 
 

@@ -2,7 +2,8 @@
 
 Those are the kernel's key rings, sockets towards the hypervisor (AF_VSOCK) and other rare families,
 and the interfaces most kernel holes were in: further user namespaces, bpf, io_uring, perf,
-userfaultfd. All else is allowed. Made by hand because libseccomp's Python binding is rarely there.
+userfaultfd. Memory that belongs to no process is said not to exist, for it could not be counted.
+All else is allowed. Made by hand because libseccomp's Python binding is rarely there.
 """
 
 import functools
@@ -20,13 +21,15 @@ class Architecture(NamedTuple):
     socket: int
     clone: int
     unshare: int
+    memfd_create: int
+    shmget: int
     refused: tuple[int, ...]
     """add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd"""
 
 
 ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 41, 56, 272, (248, 249, 250, 298, 321, 323)),
-    "aarch64": Architecture(0xC00000B7, 198, 220, 97, (217, 218, 219, 241, 280, 282)),
+    "x86_64": Architecture(0xC000003E, 41, 56, 272, 319, 29, (248, 249, 250, 298, 321, 323)),
+    "aarch64": Architecture(0xC00000B7, 198, 220, 97, 279, 194, (217, 218, 219, 241, 280, 282)),
 }
 IO_URING = (425, 426, 427)
 CLONE3 = 435
@@ -39,13 +42,17 @@ LOAD, RETURN, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
 
 
 @functools.cache
-def program() -> bytes:
-    """The filter as `struct sock_filter[]`. Where call numbers are not known it allows them all."""
+def program(*, allow_shmget: bool) -> bytes:
+    """The filter as `struct sock_filter[]`. Where call numbers are not known it allows them all.
+
+    Segments of System V are for where their namespace limits them.
+    """
     machine = ARCHITECTURES.get(platform.machine())
-    return b"".join(_instructions(machine)) if machine else _allow()
+    return b"".join(_instructions(machine, allow_shmget)) if machine else _allow()
 
 
-def _instructions(machine: Architecture) -> list[bytes]:
+def _instructions(machine: Architecture, allow_shmget: bool) -> list[bytes]:
+    not_there = [CLONE3, machine.memfd_create, *([] if allow_shmget else [machine.shmget])]
     new_user_namespace = [
         _load(FIRST_ARGUMENT),
         *_when(IF_ANY_BIT, CLONE_NEWUSER, [_refuse(EPERM)]),
@@ -62,8 +69,8 @@ def _instructions(machine: Architecture) -> list[bytes]:
         _refuse(ENOSYS),
         _load(NUMBER),
         *_when(IF_AT_LEAST, X32_CALLS, [_refuse(ENOSYS)]),
-        # Its flags are out of a filter's sight; without it the C library uses clone.
-        *_when(IF_EQUAL, CLONE3, [_refuse(ENOSYS)]),
+        # clone3's flags are out of a filter's sight; without it the C library uses clone.
+        *(step for number in not_there for step in _when(IF_EQUAL, number, [_refuse(ENOSYS)])),
         *(
             step
             for number in machine.refused + IO_URING

@@ -1,0 +1,170 @@
+"""A sandbox over an image in an Apptainer container: needs no root, no daemon, no setuid program.
+
+Apptainer starts one container per image, in 0.1 s; every sandbox of that image is forked from it
+in 6 ms, into PID, mount, network, IPC, UTS, cgroup and user namespaces of its own (`template`,
+`execd.nest`). It sees the image unchanged and may write all of it: the writes go to memory and end
+with the sandbox. Nothing of the host is there but the execution server's own files, read-only. The
+user is root of its namespace alone, with the capabilities that root needs for files; on the host it
+is the service's user, or `nobody` if that is root. Rare kernel interfaces are filtered (`seccomp`).
+
+Limits that hold for the whole sandbox: processes (Linux >= 5.14), all that is written, output. For
+each process only: file size and private memory. Needs Linux >= 5.11 (overlays in user namespaces)
+and Apptainer >= 1.1. Files of the image must belong to root, or in a directory to the user whom
+the container runs as: others can be read, not written.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox import portable, runtime, seccomp
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.child import Process
+from prorl_service.sandbox.images.references import parse
+from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.template import OUTER_USER, Template, Templates
+
+WORKDIR = "/workspace"
+HOME = "/root"
+
+PROBE_TIMEOUT_S = 30.0
+INSTALL_HINT = "run scripts/install-sandbox: it installs Apptainer, or says what is in the way"
+
+OPTIONS = [
+    # Root of a user namespace that maps one user only: what is mounted in it is under its control.
+    *("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command"),
+    # The template is the first process of its PID namespace, so that its end ends everything.
+    *("--containall", "--no-init", "--no-eval", "--cwd", "/"),
+    *("--no-mount", "home,tmp,sys,hostfs,cwd,bind-paths"),
+]
+
+ImageSource = Callable[[str], AbstractAsyncContextManager[Path]]
+"""Where an image is, as a file or directory, for as long as it is in use. Raises `TaskError`."""
+
+
+class ApptainerProvider(SandboxProvider):
+    kind = "apptainer"
+
+    def __init__(self, images: ImageSource, *, default_image: str | None = None) -> None:
+        """Tries it once. Raises `SandboxError` with what is in the way.
+
+        Tasks without an image get the `default_image`; raises `TaskError` if it cannot be one.
+        """
+        self._images = images
+        self._default_image = default_image
+        if default_image is not None:
+            self.check(None)
+        self._apptainer = _find_apptainer()
+        self._runtime = portable.directory()
+        self._try()
+        self._templates = Templates(self._launch)
+
+    def create(self, *, image: str | None, limits: SandboxLimits) -> "ApptainerSandbox":
+        return ApptainerSandbox(self._templates, self._reference(image), limits)
+
+    def check(self, image: str | None) -> None:
+        self._reference(image)
+
+    def expect(self, images: Sequence[str | None]) -> None:
+        self._templates.expect(map(self._reference, dict.fromkeys(images)))
+
+    def _reference(self, image: str | None) -> str:
+        """In full, so that an image has one template whatever tasks call it."""
+        if image is None:
+            image = self._default_image
+        if image is None:
+            raise TaskError(
+                "apptainer needs an image, and the task names none",
+                hint="name one in the task, or start the service with --default-image",
+            )
+        return str(parse(image))
+
+    async def close(self) -> None:
+        await self._templates.close()
+
+    async def _launch(self, image: str, resources: AsyncExitStack) -> list[str]:
+        path = await resources.enter_async_context(self._images(image))
+        return self._command(path, "from execd.template import main; main()")
+
+    def _command(self, image: Path, program: str) -> list[str]:
+        return [
+            *(self._apptainer, "--silent", "exec", *OPTIONS),
+            *("--bind", f"{self._runtime}:{portable.INSIDE}:ro", str(image)),
+            *portable.server(program),
+        ]
+
+    def _try(self) -> None:
+        """Start a sandbox of an empty image, up to its first command."""
+        user = OUTER_USER if os.geteuid() == 0 else None
+        with tempfile.TemporaryDirectory(prefix="prorl-") as image:
+            for name in ("", "dev", "proc", "etc", "tmp", "root"):
+                path = Path(image, name)
+                path.mkdir(exist_ok=True)
+                if user is not None:
+                    os.chown(path, user, user)
+            try:
+                done = subprocess.run(
+                    self._command(Path(image), "from execd.template import probe; probe()"),
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    cwd="/",
+                    user=user,
+                    group=user,
+                    extra_groups=None if user is None else [],
+                    timeout=PROBE_TIMEOUT_S,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise _not_working(str(error)) from error
+        if done.returncode:
+            raise _not_working(done.stderr.strip() or f"exit code {done.returncode}")
+
+
+class ApptainerSandbox(ServedSandbox):
+    _template: Template | None = None
+
+    def __init__(self, templates: Templates, image: str, limits: SandboxLimits) -> None:
+        super().__init__(limits)
+        self._templates = templates
+        self._image = image
+
+    async def _spawn(self, connection: int) -> Process:
+        self._template, process = await self._templates.fork(self._image, self._order(), connection)
+        self.server_pid = process.pid
+        return process
+
+    def _order(self) -> dict[str, object]:
+        """What `execd.template` calls an order."""
+        limits = self._limits
+        return {
+            "nest": {"workdir": WORKDIR, "disk_mb": limits.disk_mb},
+            "environment": runtime.environment(home=HOME, user="root"),
+            "filter": seccomp.program(allow_shmget=True).hex(),
+            "serve": runtime.config(limits, workdir=WORKDIR, user=None, own_processes=True),
+        }
+
+    async def _prepare(self) -> None:
+        pass
+
+    def _end(self, child: Process) -> None:
+        child.kill()
+
+    async def _clean_up(self) -> None:
+        if self._template is not None:
+            self._templates.give_back(self._template)
+
+
+def _find_apptainer() -> str:
+    path = shutil.which("apptainer") or shutil.which("singularity")
+    if path is None:
+        raise SandboxError("Apptainer is not installed", hint=INSTALL_HINT, retryable=False)
+    return path
+
+
+def _not_working(reason: str) -> SandboxError:
+    return SandboxError(f"Apptainer does not work: {reason}", hint=INSTALL_HINT, retryable=False)

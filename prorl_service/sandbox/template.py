@@ -1,0 +1,220 @@
+"""Running containers that sandboxes are forked from, one per image, and how many are kept.
+
+What a container is made of is its kind's business. Inside runs `execd.template`, never a command
+of a model.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
+
+MAX_IDLE = 16
+"""Containers without sandboxes that are kept for the next one: 15 MB of memory each."""
+
+MAX_AHEAD = 8
+"""Containers that are started, and images that are fetched, before a sandbox is asked for."""
+
+OUTER_USER = 65534
+"""Who runs containers where the service is root."""
+
+START_TIMEOUT_S = 120.0
+FORK_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 2.0
+MAX_ANSWER_BYTES = 4096
+
+Launch = Callable[[AsyncExitStack], Awaitable[list[str]]]
+"""Gives a container's command line. Enters in the stack what must last as long as the container."""
+
+
+class Template:
+    """A container of one image. It runs from here on, until `stop` or until it dies."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.users = 0
+        self.proven = False
+        """It has forked sandboxes."""
+        self._one_at_a_time = asyncio.Lock()
+        self._ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._live(launch))
+
+    @property
+    def usable(self) -> bool:
+        return not (self._life.done() or self._life.cancelling())
+
+    async def _live(self, launch: Launch) -> None:
+        try:
+            async with AsyncExitStack() as resources:
+                argv = await launch(resources)
+                await self._run(argv)
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            stopped = isinstance(error, asyncio.CancelledError)
+            reason = SandboxError("the container was stopped") if stopped else error
+            self._ready.set_exception(reason)
+            self._ready.exception()  # it is for whoever asks, if anybody does
+
+    async def _run(self, argv: list[str]) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.setblocking(False)
+        close_in_forks(control)
+        with control:
+            with theirs:
+                child = _start_container(argv, theirs)
+            helpers: list[Process] = []
+            try:
+                await _answer(control, START_TIMEOUT_S)
+                helpers = child.descendants()
+                self._ready.set_result(control)
+                await asyncio.wait([child.ended])
+            except OSError as error:
+                raise SandboxError(f"no container: {child.messages() or error}") from None
+            finally:
+                control.close()
+                await _end([child, *helpers])
+
+    async def fork(self, order: dict[str, object], connection: int) -> Process:
+        """A new sandbox with that connection. Raises `SandboxError` and what starting raised."""
+        control = await asyncio.shield(self._ready)
+        forking = asyncio.create_task(self._fork(control, order, connection))
+        try:
+            # An answer that nobody takes would be taken for the next one's.
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            await _discard(forking)
+            raise
+
+    async def _fork(
+        self, control: socket.socket, order: dict[str, object], connection: int
+    ) -> Process:
+        messages = bounded_memory()
+        try:
+            async with self._one_at_a_time:
+                packet = json.dumps(order).encode()
+                socket.send_fds(control, [packet], [connection, messages])
+                (pidfd,) = await _answer(control, FORK_TIMEOUT_S)
+        except BaseException as error:
+            os.close(messages)
+            if not isinstance(error, OSError):
+                raise
+            self._life.cancel()
+            raise SandboxError(f"the container died: {error}") from error
+        self.proven = True
+        return Process(pidfd, messages)
+
+    async def stop(self) -> None:
+        """End it, and with it all its sandboxes."""
+        self._life.cancel()
+        await asyncio.wait([self._life])
+
+
+class Templates:
+    """The containers of one service. The least recently used idle ones are ended."""
+
+    def __init__(self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]]) -> None:
+        self._launch = launch
+        self._running: dict[str, Template] = {}
+        self._ahead: dict[str, Template] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    async def fork(
+        self, image: str, order: dict[str, object], connection: int
+    ) -> tuple[Template, Process]:
+        """A new sandbox of the image, and its container, to be given back.
+
+        Raises `SandboxError`, and what starting a container raises.
+        """
+        template = self.borrow(image)
+        try:
+            return template, await template.fork(order, connection)
+        except BaseException as error:
+            self.give_back(template)
+            if not (isinstance(error, SandboxError) and template.proven):
+                raise
+        # It had died unnoticed.
+        return await self.fork(image, order, connection)
+
+    def borrow(self, image: str) -> Template:
+        """A container of the image, started if there is none."""
+        template = self._running.pop(image, None)
+        if template is None or not template.usable:
+            template = Template(lambda resources: self._launch(image, resources))
+        self._running[image] = template  # the last used is the last in order
+        template.users += 1
+        return template
+
+    def give_back(self, template: Template) -> None:
+        template.users -= 1
+        idle = [image for image, other in self._running.items() if not other.users]
+        for image in idle[: max(0, len(idle) - MAX_IDLE)]:
+            stopping = asyncio.create_task(self._running.pop(image).stop())
+            self._stopping.add(stopping)
+            stopping.add_done_callback(self._stopping.discard)
+
+    def expect(self, images: Iterable[str]) -> None:
+        """Have containers of the first of these, and keep them until they are expected no more.
+
+        One that fails is not tried again: whoever asks for its image is told why.
+        """
+        expected = list(dict.fromkeys(images))[:MAX_AHEAD]
+        for image in self._ahead.keys() - set(expected):
+            self.give_back(self._ahead.pop(image))
+        for image in expected:
+            if image not in self._ahead:
+                self._ahead[image] = self.borrow(image)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._stopping, *_stop_all(self._running.values()))
+
+
+def _stop_all(templates: Iterable[Template]) -> list[Awaitable[None]]:
+    return [template.stop() for template in templates]
+
+
+def _start_container(argv: list[str], control: socket.socket) -> Child:
+    return Child(
+        argv,
+        stdin=control.fileno(),
+        env={"PATH": os.environ.get("PATH", os.defpath), "HOME": "/"},
+        cwd="/",
+        user=OUTER_USER if os.geteuid() == 0 else None,
+    )
+
+
+async def _discard(forking: asyncio.Task[Process]) -> None:
+    with suppress(SandboxError):
+        process = await forking
+        process.kill()
+        await asyncio.wait([process.ended])
+        process.close()
+
+
+async def _answer(control: socket.socket, timeout_s: float) -> list[int]:
+    """Raises `OSError` when there is none, `SandboxError` when it is that it cannot be done."""
+    async with asyncio.timeout(timeout_s):
+        await readable(control.fileno())
+    text, fds, _, _ = socket.recv_fds(control, MAX_ANSWER_BYTES, 1)
+    if not text:
+        raise ConnectionResetError("it ended")
+    if text != b"done":
+        raise SandboxError(f"the container cannot start a sandbox: {text.decode()}")
+    return fds
+
+
+async def _end(processes: list[Process]) -> None:
+    """They end by themselves, for the connection is closed; unless one of them was killed."""
+    ended = [process.ended for process in processes]
+    try:
+        await asyncio.wait(ended, timeout=STOP_TIMEOUT_S)
+    finally:
+        for process in processes:
+            process.kill()
+        await asyncio.wait(ended)
+        for process in processes:
+            process.close()

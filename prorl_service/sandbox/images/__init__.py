@@ -1,0 +1,8 @@
+"""Images of the apptainer kind: from registries, archives and recipes to SIF files in a cache."""
+
+from prorl_service.sandbox.images.cache import ImageCache, Pulled
+from prorl_service.sandbox.images.leases import Lease
+from prorl_service.sandbox.images.references import Reference, parse
+from prorl_service.sandbox.images.store import Entry
+
+__all__ = ["Entry", "ImageCache", "Lease", "Pulled", "Reference", "parse"]

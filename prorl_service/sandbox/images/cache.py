@@ -1,0 +1,294 @@
+"""The image cache: references in, leased SIF files out. Safe with many processes on many nodes.
+
+An image is made at most once at a time: by one task of a process, under a lock between processes.
+It is known by the digest of its manifest, so that what is there is never fetched again. A tag is
+looked up when it is not known yet or `refresh` is asked for. A lease keeps an image from being
+removed. The budget is for finished images; images that were made here (`local:`) count, and are
+removed only by a `prune` that was told to. Two processes that finish at once may exceed the budget
+by one image, until the next one makes room.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from prorl_service.errors import ProRLError, SandboxError, TaskError
+from prorl_service.sandbox.cache import cache_root
+from prorl_service.sandbox.images import layouts, registry
+from prorl_service.sandbox.images.builder import Source
+from prorl_service.sandbox.images.claims import Heart
+from prorl_service.sandbox.images.leases import Lease, Leases
+from prorl_service.sandbox.images.maker import Maker, Wanted
+from prorl_service.sandbox.images.recipes import Recipe
+from prorl_service.sandbox.images.references import (
+    ArchiveReference,
+    LayoutReference,
+    LocalReference,
+    PathReference,
+    RegistryReference,
+    parse,
+)
+from prorl_service.sandbox.images.store import Entry, Ref, Store
+from prorl_service.sandbox.images.tasks import SingleFlight, disk_errors, in_thread
+
+log = logging.getLogger(__name__)
+
+BUILD_TIMEOUT_S = 3600.0
+_SIF_MAGIC = b"SIF_MAGIC"
+_SIF_MAGIC_AT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """How far one reference of a `prefetch` is."""
+
+    reference: str
+    state: Literal["waiting", "working", "done", "failed"] = "waiting"
+    size_bytes: int | None = None
+    """Of the image when done; None for one that is used as is."""
+    seconds: float = 0.0
+    error: ProRLError | None = None
+
+
+class ImageCache:
+    """For one event loop. Has nothing to close: it works only while somebody holds or waits."""
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        budget_bytes: int | None = None,
+        build_timeout_s: float = BUILD_TIMEOUT_S,
+    ) -> None:
+        """`root` defaults to `images` in the service's cache; without a budget there is no limit.
+
+        `build_timeout_s` also bounds the wait for another process that makes the same image.
+        """
+        self.root = (root or cache_root() / "images").absolute()
+        self._store = Store(self.root)
+        heart = Heart()
+        self._leases = Leases(self._store, heart)
+        self._maker = Maker(
+            self._store,
+            self._leases,
+            heart,
+            budget_bytes=budget_bytes,
+            build_timeout_s=build_timeout_s,
+        )
+        self._flights = SingleFlight()
+        self._prepared = False
+
+    @asynccontextmanager
+    async def image(self, reference: str) -> AsyncIterator[Path]:
+        """`get`, released at the end of the block."""
+        async with await self.get(reference) as lease:
+            yield lease.path
+
+    async def get(self, reference: str, *, refresh: bool = False) -> Lease:
+        """The image, made if it is not there; `refresh` asks the registry where a tag is now.
+
+        Raises `TaskError` for an image that does not exist or is refused, `SandboxError` for
+        network and disk trouble, and for an image that the budget cannot hold.
+        """
+        parsed = parse(reference)
+        if isinstance(parsed, PathReference):
+            return Lease(await in_thread(_checked, parsed.path))
+        with disk_errors(self.root):
+            await self._prepare()
+            if isinstance(parsed, RegistryReference):
+                wanted = await self._at_registry(parsed, refresh=refresh)
+            else:
+                wanted = await in_thread(self._find_here, parsed)
+            return await self._obtain(wanted)
+
+    async def prefetch(
+        self,
+        references: Iterable[str],
+        *,
+        parallel: int = 4,
+        on_progress: Callable[[Pulled], None] = lambda _: None,
+    ) -> list[Pulled]:
+        """Get all, tags as they are now; one that fails stops no other.
+
+        Those that are there stay until all are: together they have to fit the budget.
+        """
+        slots = asyncio.Semaphore(parallel)
+
+        async def pull(reference: str) -> Pulled:
+            async with slots:
+                on_progress(Pulled(reference, "working"))
+                pulled = await self._pull(reference, leases)
+                on_progress(pulled)
+                return pulled
+
+        unique = list(dict.fromkeys(references))
+        for reference in unique:
+            on_progress(Pulled(reference))
+        async with AsyncExitStack() as leases, asyncio.TaskGroup() as group:
+            pulls = [group.create_task(pull(reference)) for reference in unique]
+        return [done.result() for done in pulls]
+
+    async def build(self, name: str, recipe: Recipe | str) -> Entry:
+        """Make `local:name` of a definition, or of what a reference stands for."""
+        local = str(parse(f"local:{name}"))
+        with disk_errors(self.root):
+            await self._prepare()
+            if isinstance(recipe, Recipe):
+                source = Source(recipe.shown, recipe.write, cwd=recipe.directory)
+                lease = await self._maker.make_local(source)
+            else:
+                lease = await self.get(recipe, refresh=True)
+                if lease.digest is None:
+                    lease = await self._maker.make_local(await in_thread(_to_copy, lease.path))
+            async with lease:
+                assert lease.digest is not None
+                ref = Ref(local, lease.digest, lease.digest, None)
+                await in_thread(self._store.set_ref, ref)
+        return next(entry for entry in await self.entries() if local in entry.names)
+
+    async def entries(self) -> list[Entry]:
+        """All images, least recently used first."""
+        with disk_errors(self.root):
+            await self._prepare()
+            return await in_thread(self._store.entries)
+
+    async def prune(
+        self,
+        *,
+        budget_bytes: int | None = None,
+        unused_s: float | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+    ) -> list[Entry]:
+        """Remove images that nobody uses, and what crashed processes left. Returns the removed.
+
+        All that were not used for `unused_s`, or `everything`; then, least recently used first and
+        none that were made here, down to `budget_bytes`. `dry_run` only tells.
+        """
+        with disk_errors(self.root):
+            await self._prepare()
+            if not dry_run:
+                await in_thread(self._store.sweep)
+            entries = await in_thread(self._store.entries)
+            chosen = _to_prune(entries, budget_bytes, unused_s, everything)
+            if dry_run:
+                return chosen
+            return [entry for entry in chosen if await in_thread(self._store.evict, entry.digest)]
+
+    async def _prepare(self) -> None:
+        if not self._prepared:
+            await self._flights.run("prepare", self._first_use)
+
+    async def _first_use(self) -> None:
+        await in_thread(self._store.prepare)
+        await in_thread(self._store.sweep)
+        self._prepared = True
+
+    async def _pull(self, reference: str, leases: AsyncExitStack) -> Pulled:
+        start = time.monotonic()
+        pulled = Pulled(reference, "done")
+        try:
+            lease = await leases.enter_async_context(await self.get(reference, refresh=True))
+            if lease.digest is not None:
+                pulled = replace(pulled, size_bytes=lease.path.stat().st_size)
+        except ProRLError as error:
+            pulled = replace(pulled, state="failed", error=error)
+        return replace(pulled, seconds=time.monotonic() - start)
+
+    async def _obtain(self, wanted: Wanted) -> Lease:
+        lease = await self._leases.lease(wanted.digest)
+        try:
+            if not await in_thread(self._store.is_ready, wanted.digest):
+                await self._flights.run(wanted.digest, lambda: self._maker.make(wanted))
+        except BaseException:
+            await lease.release()
+            raise
+        return lease
+
+    def _find_here(self, parsed: LayoutReference | ArchiveReference | LocalReference) -> Wanted:
+        if isinstance(parsed, LocalReference):
+            ref = self._store.ref(str(parsed))
+            if ref is None:
+                raise TaskError(
+                    f"there is no image {parsed}",
+                    hint=f"make it: prorl images build {parsed.name} ...",
+                )
+            return Wanted(ref.digest, None)
+        content = layouts.inspect(parsed)
+        shown = str(parsed)
+        if isinstance(parsed, LayoutReference):
+            view = functools.partial(layouts.view, parsed.path, content.digest)
+            return Wanted(content.digest, Source(shown, view), content.size_bytes)
+        return Wanted(
+            content.digest,
+            Source(shown, lambda _: shown),
+            content.size_bytes,
+            digest_now=lambda: layouts.inspect(parsed).digest,
+        )
+
+    async def _at_registry(self, parsed: RegistryReference, *, refresh: bool) -> Wanted:
+        ref = await in_thread(self._store.ref, str(parsed))
+        if ref is None or (refresh and parsed.digest is None):
+            ref = await self._look_up(parsed, ref)
+        uri = f"docker://{parsed.name}@{ref.digest}"
+        source = Source(str(parsed), lambda _: uri, plain_http=parsed.is_loopback)
+        return Wanted(ref.digest, source, ref.size_bytes)
+
+    async def _look_up(self, parsed: RegistryReference, known: Ref | None) -> Ref:
+        """What a name stands for now; offline, what it stood for if that image is there."""
+        try:
+            resolved = await registry.resolve(parsed, known=known.listed if known else None)
+        except SandboxError as error:
+            if known is None or not await in_thread(self._store.image(known.digest).exists):
+                raise
+            log.warning("%s; using the image that is there: %s", error, known.digest)
+            return known
+        if resolved is None:
+            assert known is not None
+            return known
+        ref = Ref(str(parsed), resolved.listed, resolved.digest, resolved.size_bytes)
+        await in_thread(self._store.set_ref, ref)
+        return ref
+
+
+def _to_prune(
+    entries: list[Entry], budget_bytes: int | None, unused_s: float | None, everything: bool
+) -> list[Entry]:
+    free = [entry for entry in entries if not entry.in_use]
+    oldest = time.time() - unused_s if unused_s is not None else 0.0
+    chosen = [entry for entry in free if everything or entry.used_at < oldest]
+    if budget_bytes is not None:
+        excess = sum(entry.size_bytes for entry in entries) - budget_bytes
+        excess -= sum(entry.size_bytes for entry in chosen)
+        for entry in free:
+            if excess > 0 and entry not in chosen and not entry.is_local:
+                chosen.append(entry)
+                excess -= entry.size_bytes
+    return chosen
+
+
+def _to_copy(path: Path) -> Path | Source:
+    return path if path.is_file() else Source(str(path), lambda _: str(path))
+
+
+def _checked(path: Path) -> Path:
+    """What is used as is. Raises `TaskError` if it is no SIF file and no root file system."""
+    if path.is_dir():
+        if not any((path / name).is_dir() for name in ("bin", "usr")):
+            raise TaskError(f"{path} is no root file system: it has neither bin nor usr")
+        return path
+    try:
+        with path.open("rb") as file:
+            file.seek(_SIF_MAGIC_AT)
+            magic = file.read(len(_SIF_MAGIC))
+    except OSError as error:
+        raise TaskError(f"the image {path} cannot be read: {error.strerror}") from error
+    if magic != _SIF_MAGIC:
+        raise TaskError(f"{path} is not a SIF file", hint="for archives: docker-archive:FILE")
+    return path

@@ -1,0 +1,167 @@
+"""Files by which processes on any node of a shared file system tell each other what they hold.
+
+A lock is made by a hard link, which is atomic on NFS and Lustre too; flock is not relied on, nor
+are clocks of different nodes compared. The file says who holds it. On the same node (and in the
+same PID namespace) the holder is looked up; elsewhere it is taken for dead after `STALE_S` without
+a heartbeat. A holder that was suspended for longer finds its lock taken over: what locks protect
+here is work, not truth, since an image appears by one rename of a complete file.
+
+All but `Heart` is blocking: call it in a thread.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import orjson
+
+from prorl_service.background import Background
+
+HEARTBEAT_S = 15.0
+STALE_S = 120.0
+"""More than the minute for which NFS may show an old modification time."""
+
+UNFINISHED = ".new-"
+"""Begins the names of files that are not complete yet."""
+
+
+class Claim:
+    """A file that this process holds, from `take` until `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._content = orjson.dumps(
+            {
+                "place": _place(),
+                "pid": os.getpid(),
+                "started": process_start(os.getpid()),
+                "token": secrets.token_hex(8),
+            }
+        )
+
+    def take(self) -> bool:
+        """False if somebody has it. The directory is made if need be."""
+        unfinished = self.path.parent / f"{UNFINISHED}{secrets.token_hex(8)}"
+        while True:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                unfinished.write_bytes(self._content)
+                break
+            except FileNotFoundError:
+                continue  # the directory was empty and somebody swept it
+        try:
+            os.link(unfinished, self.path)
+        except FileExistsError:
+            # NFS may repeat a request whose answer was lost; the number of links does not lie.
+            return unfinished.stat().st_nlink == 2
+        finally:
+            unfinished.unlink()
+        return True
+
+    def take_over(self) -> bool:
+        """As `take`, also from a holder that is gone."""
+        if self.take():
+            return True
+        if not is_abandoned(self.path, missing=False):
+            return False
+        # Only who holds this may remove an abandoned claim, having looked again.
+        breaker = Claim(self.path.with_name(f"{self.path.name}.breaker"))
+        if breaker.take():
+            try:
+                if is_abandoned(self.path, missing=False):
+                    self.path.unlink()
+            finally:
+                breaker.release()
+        elif is_abandoned(breaker.path, missing=False):
+            breaker.path.unlink(missing_ok=True)
+        return self.take()
+
+    def beat(self) -> None:
+        """Raises `FileNotFoundError` when it was taken away."""
+        os.utime(self.path)
+
+    def release(self) -> None:
+        with suppress(FileNotFoundError):
+            if self.path.read_bytes() == self._content:
+                self.path.unlink()
+
+
+class Heart:
+    """Keeps claims fresh while there are any."""
+
+    def __init__(self) -> None:
+        self._claims: set[Claim] = set()
+        self._background = Background()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, claim: Claim) -> None:
+        self._claims.add(claim)
+        if self._task is None or self._task.done():
+            self._task = self._background.start(self._beat(), name="image cache heartbeat")
+
+    def remove(self, claim: Claim) -> None:
+        self._claims.discard(claim)
+        if not self._claims and self._task is not None:
+            self._background.cancel(self._task)
+            self._task = None
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.to_thread(_beat_all, list(self._claims))
+
+
+def _beat_all(claims: list[Claim]) -> None:
+    for claim in claims:
+        with suppress(OSError):  # the file system is away, or the claim was released just now
+            claim.beat()
+
+
+def is_abandoned(path: Path, *, missing: bool = True) -> bool:
+    """Whether the holder of a claim is gone, as far as can be seen from here.
+
+    `missing` is the answer where there is no claim.
+    """
+    try:
+        with path.open("rb") as file:
+            holder = orjson.loads(file.read())
+            beaten_at = os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return missing
+    if holder["place"] == _place():
+        return bool(process_start(holder["pid"]) != holder["started"])
+    return file_system_time(path.parent) - beaten_at > STALE_S
+
+
+def file_system_time(directory: Path) -> float:
+    """Now, by the clock that sets modification times in `directory`. Seconds since 1970."""
+    probe = directory / f"{UNFINISHED}{secrets.token_hex(8)}"
+    probe.touch()
+    try:
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink()
+
+
+def process_start(pid: int) -> str | None:
+    """With the id, the name of a process that is never used again until the next boot."""
+    try:
+        return start_in_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def start_in_stat(stat: str) -> str:
+    """Field 22; the second is in brackets and may hold anything."""
+    return stat.rpartition(")")[2].split()[19]
+
+
+@cache
+def _place() -> str:
+    """Where process ids mean the same."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"

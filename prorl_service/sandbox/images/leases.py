@@ -1,0 +1,83 @@
+"""Leases: an image is not removed while any process has one. One file per image and process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from prorl_service.sandbox.images.claims import Claim, Heart
+from prorl_service.sandbox.images.store import Store
+from prorl_service.sandbox.images.tasks import in_thread
+
+
+class Lease:
+    """The use of an image, from `ImageCache.get` until `release`, which may be called again."""
+
+    def __init__(
+        self,
+        path: Path,
+        digest: str | None = None,
+        release: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.path = path
+        """The SIF file, or the root file system where the reference was a directory."""
+        self.digest = digest
+        """None for what is used as is."""
+        self._release = release
+
+    async def release(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            await release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+
+@dataclass(slots=True)
+class _Held:
+    claim: Claim
+    leases: int = 0
+
+
+class Leases:
+    def __init__(self, store: Store, heart: Heart) -> None:
+        self._store = store
+        self._heart = heart
+        self._held: dict[str, _Held] = {}
+        self._changing = asyncio.Lock()
+
+    async def lease(self, digest: str) -> Lease:
+        """Whether the image is there is to be looked at afterwards."""
+        async with self._changing:
+            held = self._held.get(digest)
+            if held is None:
+                held = _Held(await self._take(digest))
+                self._held[digest] = held
+            held.leases += 1
+        return Lease(self._store.image(digest), digest, lambda: self._give_back(digest))
+
+    async def _take(self, digest: str) -> Claim:
+        claim = self._store.lease(digest)
+        try:
+            await in_thread(claim.take)
+            await in_thread(self._store.touch, digest)
+        except BaseException:
+            await in_thread(claim.release)
+            raise
+        self._heart.add(claim)
+        return claim
+
+    async def _give_back(self, digest: str) -> None:
+        async with self._changing:
+            held = self._held[digest]
+            held.leases -= 1
+            if held.leases == 0:
+                del self._held[digest]
+                self._heart.remove(held.claim)
+                await in_thread(self._store.touch, digest)
+                await in_thread(held.claim.release)

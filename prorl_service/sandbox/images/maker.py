@@ -1,0 +1,178 @@
+"""Makes images that are not there: one process at a time for each, within the budget."""
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox.images import builder
+from prorl_service.sandbox.images.builder import Source
+from prorl_service.sandbox.images.claims import Claim, Heart
+from prorl_service.sandbox.images.leases import Lease, Leases
+from prorl_service.sandbox.images.store import Store
+from prorl_service.sandbox.images.tasks import in_thread
+
+LOCK_POLL_S = (0.05, 1.0)
+"""First and longest pause between looks at another process's lock: files tell no events."""
+
+WORK_FACTOR = 2
+"""Disk that a build needs at the least, in sizes of its layers: these, and the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    digest: str
+    source: Source | None
+    """None: it cannot be made again."""
+    size_bytes: int | None = None
+    """Of the compressed layers, if known."""
+    digest_now: Callable[[], str] | None = None
+    """Of a source that can change while it is read. Blocking."""
+
+
+class Maker:
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        heart: Heart,
+        *,
+        budget_bytes: int | None,
+        build_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._heart = heart
+        self._budget_bytes = budget_bytes
+        self._build_timeout_s = build_timeout_s
+
+    async def make(self, wanted: Wanted) -> None:
+        """Nothing if it is there when the lock is free. The caller holds a lease on it."""
+        async with self._locked(wanted.digest):
+            if await in_thread(self._store.image(wanted.digest).exists):
+                return
+            if wanted.source is None:
+                raise TaskError("the image was removed", hint="make it again: prorl images build")
+            if wanted.size_bytes is not None:
+                await in_thread(self._check_size, wanted.source.shown, wanted.size_bytes)
+            async with self._workspace() as workspace:
+                made = await self._build(wanted.source, workspace)
+                if wanted.digest_now and await in_thread(wanted.digest_now) != wanted.digest:
+                    raise SandboxError(f"{wanted.source.shown} was changed while it was read")
+                await self._publish(wanted.digest, made, wanted.source.shown)
+
+    async def make_local(self, source: Source | Path) -> Lease:
+        """Of something without a digest, or a SIF file: it is known by that of the image made."""
+        shown = str(source) if isinstance(source, Path) else source.shown
+        async with self._workspace() as workspace:
+            if isinstance(source, Path):
+                made = Path(await in_thread(shutil.copyfile, source, workspace / "image.sif"))
+            else:
+                made = await self._build(source, workspace)
+            digest = await in_thread(_digest_of_file, made)
+            lease = await self._leases.lease(digest)
+            try:
+                async with self._locked(digest):
+                    if not await in_thread(self._store.image(digest).exists):
+                        await self._publish(digest, made, shown)
+            except BaseException:
+                await lease.release()
+                raise
+        return lease
+
+    async def _build(self, source: Source, workspace: Path) -> Path:
+        made = workspace / "image.sif"
+        await builder.build(made, source, workspace=workspace, timeout_s=self._build_timeout_s)
+        return made
+
+    async def _publish(self, digest: str, made: Path, shown: str) -> None:
+        if self._budget_bytes is not None:
+            await in_thread(self._make_room, shown, made, self._budget_bytes)
+        await in_thread(self._store.publish, digest, made, shown)
+
+    # --- room -----------------------------------------------------------------------------------
+
+    def _check_size(self, shown: str, size_bytes: int) -> None:
+        if self._budget_bytes is not None and size_bytes > self._budget_bytes:
+            raise _too_large(shown, size_bytes, self._budget_bytes)
+        free = shutil.disk_usage(self._store.root).free
+        if free < WORK_FACTOR * size_bytes:
+            raise SandboxError(
+                f"{shown} needs {mb(WORK_FACTOR * size_bytes)} of disk for its making; "
+                f"{self._store.root} has {mb(free)}",
+                hint="free space, or set PRORL_CACHE to another place",
+            )
+
+    def _make_room(self, shown: str, made: Path, budget_bytes: int) -> None:
+        size_bytes = made.stat().st_size
+        if size_bytes > budget_bytes:
+            raise _too_large(shown, size_bytes, budget_bytes)
+        entries = self._store.entries()
+        excess = sum(entry.size_bytes for entry in entries) + size_bytes - budget_bytes
+        for entry in entries:
+            if excess > 0 and not entry.is_local and self._store.evict(entry.digest):
+                excess -= entry.size_bytes
+        if excess > 0:
+            raise SandboxError(
+                f"no room for {shown}: it has {mb(size_bytes)}, and of the budget of "
+                f"{mb(budget_bytes)} too much is in use or was made here",
+                hint="raise the budget, or use fewer images at once; see `prorl images list`",
+            )
+
+    # --- claims ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _locked(self, digest: str) -> AsyncIterator[None]:
+        lock = self._store.lock(digest)
+        try:
+            await self._wait_for(lock)
+            self._heart.add(lock)
+            yield
+        finally:
+            self._heart.remove(lock)
+            await in_thread(lock.release)
+
+    async def _wait_for(self, lock: Claim) -> None:
+        pause_s, longest_s = LOCK_POLL_S
+        try:
+            async with asyncio.timeout(self._build_timeout_s):
+                while not await in_thread(lock.take_over):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, longest_s)
+        except TimeoutError:
+            raise SandboxError(
+                f"another process has been making this image for {self._build_timeout_s:g} s",
+                hint=f"who it is stands in {lock.path}",
+            ) from None
+
+    @asynccontextmanager
+    async def _workspace(self) -> AsyncIterator[Path]:
+        workspace = self._store.workspace()
+        self._heart.add(workspace.claim)
+        try:
+            await in_thread(workspace.make)
+            yield workspace.path
+        finally:
+            self._heart.remove(workspace.claim)
+            await in_thread(workspace.remove)
+
+
+def mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _too_large(shown: str, size_bytes: int, budget_bytes: int) -> SandboxError:
+    return SandboxError(
+        f"{shown} has {mb(size_bytes)}, which the budget of {mb(budget_bytes)} cannot hold",
+        hint="raise the budget",
+        retryable=False,
+    )
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

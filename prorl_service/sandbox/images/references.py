@@ -1,0 +1,170 @@
+"""Names of images, parsed and refused before any work starts. Reads no file and asks no registry.
+
+docker://NAME[:TAG|@DIGEST]   a registry; also without docker://
+oci:DIRECTORY[:TAG]           an OCI layout
+oci-archive:FILE              an OCI layout as a tar file, with one image
+docker-archive:FILE           what `docker save` writes, with one image
+/PATH, ./PATH, ../PATH, ~/PATH   a SIF file or the directory of a root file system, used as is
+local:NAME                    what `prorl images build NAME` made
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_service.errors import TaskError
+
+DEFAULT_REGISTRY = "docker.io"
+DEFAULT_TAG = "latest"
+
+FORMS = "see `prorl images pull --help` for the forms of references"
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
+_HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::\d{1,5})?")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryReference:
+    registry: str
+    repository: str
+    tag: str | None
+    digest: str | None
+    """What it is pinned to; then there is no tag."""
+
+    def __str__(self) -> str:
+        return f"docker://{self.name}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
+
+    @property
+    def name(self) -> str:
+        return f"{self.registry}/{self.repository}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """The only registries that are spoken to without TLS."""
+        return is_loopback(self.registry)
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutReference:
+    path: Path
+    tag: str | None
+
+    def __str__(self) -> str:
+        return f"oci:{self.path}" + (f":{self.tag}" if self.tag else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReference:
+    form: str
+    """oci-archive or docker-archive"""
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.form}:{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathReference:
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReference:
+    name: str
+
+    def __str__(self) -> str:
+        return f"local:{self.name}"
+
+
+Reference = RegistryReference | LayoutReference | ArchiveReference | PathReference | LocalReference
+
+
+def parse(text: str) -> Reference:
+    """Raises `TaskError` for what cannot be a reference. Relative paths become absolute."""
+    if not text or text != text.strip() or "\0" in text:
+        raise _refused(text, "it is empty or has spaces around it")
+    scheme, colon, rest = text.partition(":")
+    if text.startswith(("/", "./", "../", "~/")):
+        return PathReference(_absolute(text))
+    if not colon:
+        return _registry(text, text)
+    match scheme:
+        case "docker":
+            if not rest.startswith("//"):
+                raise _refused(text, "docker: is followed by //")
+            return _registry(rest[2:], text)
+        case "oci":
+            path, _, tag = rest.partition(":")
+            return LayoutReference(_path(path, text), _checked_tag(tag, text) if tag else None)
+        case "oci-archive" | "docker-archive":
+            return ArchiveReference(scheme, _path(rest, text))
+        case "local":
+            return LocalReference(_checked_tag(rest, text))
+    if rest.startswith("//"):
+        raise _refused(text, f"{scheme}:// is not supported")
+    return _registry(text, text)
+
+
+def is_loopback(host: str) -> bool:
+    """Of `host[:port]`."""
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    name = name.strip("[]")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _registry(name: str, text: str) -> RegistryReference:
+    name, at, digest = name.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise _refused(text, "a digest is sha256: and 64 hexadecimal digits")
+    name, tag = _split_tag(name)
+    registry, slash, repository = name.partition("/")
+    if not slash or not ("." in registry or ":" in registry or registry == "localhost"):
+        registry, repository = DEFAULT_REGISTRY, name
+    if registry == DEFAULT_REGISTRY and "/" not in repository:
+        repository = f"library/{repository}"
+    if not _HOST.fullmatch(registry):
+        raise _refused(text, f"{registry!r} is not a host")
+    if not _REPOSITORY.fullmatch(repository):
+        raise _refused(text, f"{repository!r} is not a repository (they are lower case)")
+    if tag is not None:
+        _checked_tag(tag, text)
+    if at:
+        return RegistryReference(registry, repository, None, digest)
+    return RegistryReference(registry, repository, tag or DEFAULT_TAG, None)
+
+
+def _split_tag(name: str) -> tuple[str, str | None]:
+    """A colon after the last slash begins a tag; one before it, a port."""
+    head, colon, tail = name.rpartition(":")
+    return (head, tail) if colon and "/" not in tail else (name, None)
+
+
+def _checked_tag(tag: str, text: str) -> str:
+    if not _TAG.fullmatch(tag):
+        raise _refused(text, f"{tag!r} is not a tag or name: letters, digits, '_', '.', '-'")
+    return tag
+
+
+def _path(path: str, text: str) -> Path:
+    if not path or ":" in path or "\n" in path:
+        raise _refused(text, "a path is expected, and a colon cannot be in it")
+    return _absolute(path)
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _refused(text: str, why: str) -> TaskError:
+    return TaskError(f"not an image reference: {text!r}: {why}", hint=FORMS)

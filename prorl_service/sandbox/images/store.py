@@ -1,0 +1,270 @@
+"""The image cache on disk. Blocking and without a lock of its own: `ImageCache` sees to both.
+
+    blobs/sha256-HEX/image.sif    an image, complete if it is there at all
+                     image.json   what it was made of; its modification time is the last use
+                     lock         held by who makes or removes the image
+                     lease.TOKEN  held by a process that uses it
+    refs/SHA256.json              what a tag or a local name stands for
+    tmp/TOKEN/, tmp/TOKEN.claim   the work of a process, also apptainer's
+
+The claims of an image live beside it: a new file there is what makes an NFS client see the others.
+Who wants an image leases it, then looks for the lock; who removes one locks it, then looks for
+leases. So one of the two always notices the other.
+"""
+
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from prorl_service.sandbox.images.claims import (
+    STALE_S,
+    UNFINISHED,
+    Claim,
+    file_system_time,
+    is_abandoned,
+    process_start,
+    start_in_stat,
+)
+
+CHILD = "child"
+"""In a working directory: /proc/PID/stat of the program that works there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    reference: str
+    listed: str
+    """Digest of what the name pointed to when it was resolved: an image or an index."""
+    digest: str
+    size_bytes: int | None
+    """Of the compressed layers, if known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    digest: str
+    path: Path
+    size_bytes: int
+    source: str
+    used_at: float
+    """Seconds since 1970."""
+    in_use: bool
+    names: tuple[str, ...]
+    """Tags and local names that stand for it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Made here, so that it could not be fetched again."""
+        return any(name.startswith("local:") for name in self.names)
+
+
+class Store:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._blobs = root / "blobs"
+        self._refs = root / "refs"
+        self._tmp = root / "tmp"
+
+    def prepare(self) -> None:
+        for directory in (self._blobs, self._refs, self._tmp):
+            directory.mkdir(parents=True, exist_ok=True)
+        # Half-made images have what no other user should run.
+        self._tmp.chmod(0o700)
+
+    def image(self, digest: str) -> Path:
+        return self._directory(digest) / "image.sif"
+
+    def lock(self, digest: str) -> Claim:
+        return Claim(self._directory(digest) / "lock")
+
+    def lease(self, digest: str) -> Claim:
+        return Claim(self._directory(digest) / f"lease.{secrets.token_hex(8)}")
+
+    def _directory(self, digest: str) -> Path:
+        return self._blobs / digest.replace(":", "-")
+
+    # --- images ---------------------------------------------------------------------------------
+
+    def is_ready(self, digest: str) -> bool:
+        """Whether who has leased it may use it."""
+        directory = self._directory(digest)
+        return not (directory / "lock").exists() and (directory / "image.sif").exists()
+
+    def touch(self, digest: str) -> None:
+        with suppress(FileNotFoundError):
+            os.utime(self._directory(digest) / "image.json")
+
+    def publish(self, digest: str, made: Path, source: str) -> None:
+        made.chmod(0o644)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        directory = self._directory(digest)
+        directory.mkdir(exist_ok=True)
+        _write_json(directory / "image.json", {"source": source})
+        os.rename(made, self.image(digest))
+        _sync_directory(directory)
+
+    def evict(self, digest: str) -> bool:
+        """False if somebody uses it, makes it or removes it. Its names are looked up anew then."""
+        lock = self.lock(digest)
+        if not lock.take_over():
+            return False
+        try:
+            if self._has_lease(digest):
+                return False
+            self.image(digest).unlink(missing_ok=True)
+            (self._directory(digest) / "image.json").unlink(missing_ok=True)
+            self._forget_refs(digest)
+        finally:
+            lock.release()
+        with suppress(OSError):  # somebody has just leased it
+            self._directory(digest).rmdir()
+        return True
+
+    def entries(self) -> list[Entry]:
+        """Complete images, least recently used first."""
+        names: dict[str, list[str]] = {}
+        for ref in self.refs():
+            names.setdefault(ref.digest, []).append(ref.reference)
+        found = []
+        for directory in self._blobs.iterdir():
+            digest = _digest(directory)
+            with suppress(FileNotFoundError):  # removed meanwhile
+                found.append(self._entry(digest, tuple(sorted(names.get(digest, ())))))
+        return sorted(found, key=lambda entry: entry.used_at)
+
+    def _entry(self, digest: str, names: tuple[str, ...]) -> Entry:
+        image = self.image(digest)
+        description = image.with_name("image.json")
+        return Entry(
+            digest=digest,
+            path=image,
+            size_bytes=image.stat().st_size,
+            source=orjson.loads(description.read_bytes())["source"],
+            used_at=description.stat().st_mtime,
+            in_use=self._has_lease(digest),
+            names=names,
+        )
+
+    def _has_lease(self, digest: str) -> bool:
+        return any(not is_abandoned(lease) for lease in self._directory(digest).glob("lease.*"))
+
+    # --- references -----------------------------------------------------------------------------
+
+    def ref(self, reference: str) -> Ref | None:
+        try:
+            return Ref(**orjson.loads(self._ref_path(reference).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def set_ref(self, ref: Ref) -> None:
+        _write_json(self._ref_path(ref.reference), asdict(ref))
+
+    def refs(self) -> Iterator[Ref]:
+        for path in self._refs.glob("*.json"):
+            with suppress(FileNotFoundError):
+                yield Ref(**orjson.loads(path.read_bytes()))
+
+    def _forget_refs(self, digest: str) -> None:
+        for ref in self.refs():
+            if ref.digest == digest:
+                self._ref_path(ref.reference).unlink(missing_ok=True)
+
+    def _ref_path(self, reference: str) -> Path:
+        return self._refs / f"{hashlib.sha256(reference.encode()).hexdigest()}.json"
+
+    # --- work -----------------------------------------------------------------------------------
+
+    def workspace(self) -> "Workspace":
+        return Workspace(self._tmp / secrets.token_hex(8))
+
+    def sweep(self) -> None:
+        """Remove what processes that are gone have left, and end what still works for them."""
+        for path in self._tmp.iterdir():
+            is_workspace = not path.name.startswith(UNFINISHED) and path.suffix != ".claim"
+            if is_workspace and is_abandoned(path.with_name(f"{path.name}.claim")):
+                kill_recorded(path / CHILD)
+                remove_tree(path)
+        for claim in (*self._tmp.glob("*.claim"), *self._blobs.glob("*/lease.*")):
+            if is_abandoned(claim, missing=False):
+                claim.unlink(missing_ok=True)
+        now = file_system_time(self._tmp)
+        for pattern in ("*", "blobs/*"):
+            for unfinished in self.root.glob(f"{pattern}/{UNFINISHED}*"):
+                with suppress(FileNotFoundError):
+                    if now - unfinished.stat().st_mtime > STALE_S:
+                        unfinished.unlink()
+        for directory in self._blobs.iterdir():
+            if not (directory / "image.sif").exists():
+                self.evict(_digest(directory))
+
+
+class Workspace:
+    """A directory for one piece of work, with a claim that says whose it is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.claim = Claim(path.with_name(f"{path.name}.claim"))
+
+    def make(self) -> None:
+        self.claim.take()
+        self.path.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        remove_tree(self.path)
+        self.claim.release()
+
+
+def _digest(directory: Path) -> str:
+    return directory.name.replace("-", ":", 1)
+
+
+def kill_recorded(record: Path) -> None:
+    """SIGKILL to the process group whose leader wrote `record`, if it is still that process."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        stat_line = record.read_text()
+        pid = int(stat_line.split()[0])
+        if process_start(pid) == start_in_stat(stat_line):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def remove_tree(path: Path) -> None:
+    """Also of directories without permissions, and of files of an ordinary user's other ids."""
+    for directory, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(directory, name)
+            if not inner.is_symlink():
+                with suppress(PermissionError):
+                    inner.chmod(inner.stat().st_mode | stat.S_IRWXU)
+    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        namespace = ["unshare", "--map-root-user", "--map-auto", "--", "rm", "-rf", str(path)]
+        subprocess.run(namespace, check=False, capture_output=True)
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    unfinished = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
+    with unfinished.open("wb") as file:
+        file.write(orjson.dumps(content))
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

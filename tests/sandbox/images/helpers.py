@@ -1,0 +1,90 @@
+import asyncio
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pydantic
+
+
+def marker(image: Path, name: str = "marker") -> str:
+    """What /marker, or another file, in a SIF file says."""
+    offset = image.read_bytes().index(b"hsqs")
+    command = ["unsquashfs", "-offset", str(offset), "-cat", str(image), name]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def files(root: Path) -> list[str]:
+    """All that is in a cache, but the directories that it always has."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.parent != root)
+
+
+def litter(root: Path) -> list[str]:
+    """What only work in progress may leave: workspaces, locks, unfinished files."""
+    return [
+        name
+        for name in files(root)
+        if name.startswith("tmp/") or name.endswith("/lock") or "/.new-" in name
+    ]
+
+
+def builds(root: Path) -> list[int]:
+    """Ids of processes that work for builds of this cache."""
+    found = []
+    for process in psutil.process_iter(["environ"]):
+        environment = process.info["environ"] or {}
+        if environment.get("APPTAINER_TMPDIR", "").startswith(str(root)):
+            found.append(process.pid)
+    return found
+
+
+USE = """
+import asyncio, sys
+from pathlib import Path
+from prorl_service.sandbox.images import ImageCache
+
+async def main():
+    async with ImageCache(Path(sys.argv[1])).image(sys.argv[2]) as image:
+        print(image, flush=True)
+        sys.stdin.read()
+
+asyncio.run(main())
+"""
+
+
+async def use_in_other_process(root: Path, reference: str) -> asyncio.subprocess.Process:
+    """It prints the path when it has the image, and keeps it until its input ends."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", USE, str(root), reference),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def python_path() -> dict[str, str]:
+    """For a Python that is not of this virtual environment."""
+    packages = Path(pydantic.__path__[0]).parent
+    return {"PYTHONPATH": f"{ROOT}:{packages}"}
+
+
+def as_ordinary_user() -> list[str]:
+    """A Python as a user who has subordinate ids: without them %post of a definition cannot run."""
+    if os.geteuid() != 0:
+        return [sys.executable]
+    known = {entry.pw_name for entry in pwd.getpwall()} - {"root"}
+    names = [line.split(":")[0] for line in Path("/etc/subuid").read_text().splitlines()]
+    user = next((name for name in names if name in known), None)
+    assert user, "an ordinary user in /etc/subuid is needed: run scripts/install-sandbox"
+    become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"]
+    # A Python below root's home is out of an ordinary user's reach; the system's is not.
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for directory in (f"{sys.base_prefix}/bin", "/usr/local/bin", "/usr/bin"):
+        python = f"{directory}/{version}"
+        if subprocess.run([*become, "test", "-x", python], check=False).returncode == 0:
+            return [*become, python]
+    raise AssertionError(f"{user} can run no {version}")

@@ -1,0 +1,73 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ptyprocess
+
+from tests.sandbox.images.oci import Layout, root_file_system
+
+# Without the server's modules: half as long.
+PRORL = [sys.executable, "-c", "from prorl_service.cli_images import images; images()"]
+
+
+def run(root: Path, *arguments: str, status: int = 0, stdin: str = "") -> str:
+    done = subprocess.run(
+        [*PRORL, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        input=stdin,
+        env={**os.environ, "PRORL_CACHE": str(root)},
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_pull_list_and_prune(root: Path, layout: Layout) -> None:
+    layout.add("a", tag="a")
+    layout.add("b", tag="b")
+    a, b = f"oci:{layout.path}:a", f"oci:{layout.path}:b"
+    said = run(root, "pull", "-", stdin=f"{a}\n{b}\n")
+    assert f"done {a} " in said
+    assert f"done {b} " in said
+    listed = run(root, "list")
+    assert all(reference in listed for reference in (a, b))
+    assert "would remove 2" in run(root, "prune", "--all", "--dry-run")
+    assert "removed 0" in run(root, "prune", "--older-than", "1")
+    assert "removed 2" in run(root, "prune", "--budget", "0")
+    assert run(root, "list") == ""
+
+
+def test_build_and_its_name(root: Path, tmp_path: Path) -> None:
+    tree = root_file_system(tmp_path / "tree", "x")
+    assert "local:mine  " in run(root, "build", "mine", str(tree))
+    assert "local:mine" in run(root, "list")
+    assert "done local:mine " in run(root, "pull", "local:mine")
+
+
+def test_mistakes_are_one_line_and_what_to_do(root: Path, layout: Layout) -> None:
+    layout.add("a")
+    assert "not an image reference: 'X'" in run(root, "pull", "X", status=2)
+    assert "either a source or --debian" in run(root, "build", "x", status=2)
+    said = run(root, "pull", f"oci:{layout.path}", "local:absent", status=2)
+    assert f"done oci:{layout.path}" in said
+    assert "prorl: local:absent: there is no image local:absent (make it:" in said
+
+
+def test_a_terminal_is_shown_progress(root: Path, layout: Layout) -> None:
+    layout.add("a")
+    environment = {**os.environ, "PRORL_CACHE": str(root), "TERM": "xterm"}
+    terminal = ptyprocess.PtyProcessUnicode.spawn(
+        [*PRORL, "pull", f"oci:{layout.path}"], env=environment
+    )
+    shown = ""
+    try:
+        while True:
+            shown += terminal.read()
+    except EOFError:
+        pass
+    assert terminal.wait() == 0
+    assert "0/1 images" in shown
+    assert "1/1 images" in shown

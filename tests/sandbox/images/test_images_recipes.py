@@ -1,0 +1,150 @@
+"""Images of one's own: definitions, Dockerfiles, directories; as an ordinary user too."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox.images import ImageCache, recipes
+from tests.sandbox.images.debian import debian_directory
+from tests.sandbox.images.helpers import as_ordinary_user, litter, marker, python_path
+from tests.sandbox.images.oci import Layout, root_file_system
+
+DEFINITION = """Bootstrap: localimage
+From: {image}
+
+%files
+    added.txt /added.txt
+"""
+
+
+async def test_a_definition_with_files_beside_it(cache: ImageCache, tmp_path: Path) -> None:
+    tree = root_file_system(tmp_path / "tree", "of a definition")
+    (tmp_path / "added.txt").write_text("x")
+    definition = tmp_path / "mine.def"
+    definition.write_text(DEFINITION.format(image=tree))
+    made = await cache.build("mine", recipes.of_file(definition))
+    assert made.names == ("local:mine",)
+    assert made.source == str(definition)
+    async with cache.image("local:mine") as image:
+        assert marker(image) == "of a definition"
+        assert marker(image, "added.txt") == "x"
+    assert litter(cache.root) == []
+
+
+async def test_a_name_is_given_to_another_image(
+    cache: ImageCache, layout: Layout, tmp_path: Path
+) -> None:
+    layout.add("pulled")
+    tree = root_file_system(tmp_path / "tree", "a tree")
+    first = await cache.build("mine", f"oci:{layout.path}")
+    sif = tmp_path / "copy.sif"
+    shutil.copy(first.path, sif)
+    copied = await cache.build("copied", str(sif))
+    assert copied.size_bytes == first.size_bytes
+    await cache.build("mine", str(tree))
+    async with cache.image("local:mine") as image:
+        assert marker(image) == "a tree"
+    async with cache.image("local:copied") as image:
+        assert marker(image) == "pulled"
+
+
+async def test_a_definition_that_fails_says_why(cache: ImageCache, tmp_path: Path) -> None:
+    definition = tmp_path / "bad.def"
+    definition.write_text("Bootstrap: localimage\nFrom: /absent\n")
+    with pytest.raises(TaskError, match="/absent"):
+        await cache.build("bad", recipes.of_file(definition))
+    definition.write_text("FROM x")
+    with pytest.raises(TaskError, match="it has no 'Bootstrap:'"):
+        recipes.of_file(definition)
+    with pytest.raises(TaskError, match="cannot be read"):
+        recipes.of_file(tmp_path / "absent.def")
+    assert litter(cache.root) == []
+
+
+def test_a_dockerfile_becomes_a_definition(tmp_path: Path) -> None:
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text(
+        "FROM python:3.11\nENV A=1\nUSER root\nWORKDIR /testbed\nRUN echo $A && \\\n  true\n"
+    )
+    lines = recipes.of_file(dockerfile).definition.split("\n")
+    assert "Bootstrap: docker" in lines
+    assert "From: python:3.11" in [line.strip() for line in lines]
+    post = lines[lines.index("%post") :]
+    assert post[:5] == ["%post", "set -a", "A=1", "mkdir -p /testbed", "cd /testbed"]
+    assert post[5].startswith("echo $A &&")
+    dockerfile.write_text("RUN true\n")
+    with pytest.raises(TaskError, match="not a Dockerfile"):
+        recipes.of_file(dockerfile)
+
+
+def test_a_debian_is_described_by_its_suite() -> None:
+    recipe = recipes.of_debian("trixie", include=("git", "g++"), mirror="http://mirror.example/d")
+    assert recipe.definition.splitlines()[:4] == [
+        "Bootstrap: debootstrap",
+        "OSVersion: trixie",
+        "MirrorURL: http://mirror.example/d",
+        "Include: git g++",
+    ]
+    with pytest.raises(TaskError, match="not the name of a suite"):
+        recipes.of_debian("x\n%post", mirror="http://mirror.example/d")
+    with pytest.raises(TaskError, match="not the URL"):
+        recipes.of_debian("trixie", mirror="http://x\n%post")
+    with pytest.raises(SandboxError, match="no source of nosuchsuite"):
+        recipes.of_debian("nosuchsuite")
+
+
+AS_USER = """
+import asyncio, os, sys
+from pathlib import Path
+from prorl_service.sandbox.images import ImageCache, recipes
+
+async def main():
+    assert os.geteuid() != 0
+    cache = ImageCache(Path(sys.argv[1]))
+    made = await cache.build("mine", recipes.of_file(Path(sys.argv[2])))
+    async with cache.image("oci:" + sys.argv[3]) as image:
+        print(made.path, image)
+    print(len(await cache.prune(everything=True)), [str(path) for path in cache.root.rglob("*/*")])
+
+asyncio.run(main())
+"""
+
+WITH_POST = """Bootstrap: localimage
+From: {image}
+
+%post
+    id -u; mkdir /locked; touch /locked/x; chown 7:7 /locked; chmod 500 /locked
+"""
+
+
+@pytest.fixture
+def open_directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory that the ordinary user of these tests may write to."""
+    path = Path("/var/tmp") / f"prorl-test-{os.getpid()}"
+    path.mkdir(mode=0o777)
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_an_ordinary_user_pulls_and_builds(open_directory: Path) -> None:
+    layout = Layout(open_directory / "layout")
+    layout.add("x")
+    definition = open_directory / "post.def"
+    definition.write_text(WITH_POST.format(image=debian_directory()))
+    paths = [str(open_directory / "cache"), str(definition), str(layout.path)]
+    done = subprocess.run(
+        [*as_ordinary_user(), "-c", AS_USER, *paths],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd="/",
+        env={**python_path(), "PATH": os.environ["PATH"], "HOME": str(open_directory)},
+    )
+    assert done.stdout.endswith("\n2 []\n"), done.stderr

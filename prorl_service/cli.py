@@ -2,19 +2,19 @@
 
 import logging
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvicorn
-from pydantic import ValidationError
 
+from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli_images import images
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sandbox import SandboxKind
+from prorl_service.sandbox.doctor import doctor
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
@@ -23,6 +23,8 @@ GRACE_S = 5
 """How long open connections may delay a shutdown."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="ProRL rollout service.")
+app.add_typer(images, name="images")
+app.command()(doctor)
 
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -45,8 +47,25 @@ def serve(
     ] = None,
     agent: Agents = [],  # noqa: B006
     sandbox: Annotated[
-        SandboxKind, typer.Option(help="'process' isolates nothing: for tests.")
+        SandboxKind,
+        typer.Option(
+            help="'auto' is apptainer for tasks with an image, bubblewrap for others; "
+            "'process' isolates nothing: for tests."
+        ),
     ] = "auto",
+    default_image: Annotated[
+        str | None, typer.Option(help="Image of tasks that name none; needs Apptainer.")
+    ] = None,
+    image_cache: Annotated[
+        Path | None, typer.Option(help="Directory of the image cache; may be shared by nodes.")
+    ] = None,
+    image_budget_gb: Annotated[
+        float | None,
+        typer.Option(min=0, help="Most that finished images may take; default: no limit."),
+    ] = None,
+    warm_sandboxes: Annotated[
+        int, typer.Option(min=0, help="Sandboxes started ahead of their rollouts; 0: none.")
+    ] = 8,
     init_workers: Workers = 8,
     run_workers: Workers = 64,
     eval_workers: Workers = 8,
@@ -65,11 +84,15 @@ def serve(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    with _one_line_errors():
+    with one_line_errors():
         settings = Settings(
             backends=tuple(BackendSpec(url=url, tokenizer=tokenizer) for url in backend),
             agents=tuple(agent),
             sandbox=sandbox,
+            default_image=default_image,
+            image_cache=image_cache,
+            image_budget_bytes=None if image_budget_gb is None else int(image_budget_gb * 1e9),
+            warm_sandboxes=warm_sandboxes,
             max_body_mb=max_body_mb,
             pipeline=PipelineConfig(
                 init_workers=init_workers,
@@ -102,7 +125,7 @@ def engine(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
 ) -> None:
     """Run the reference inference engine: exact and small, for laptops, CI and demos."""
-    with _one_line_errors():
+    with one_line_errors():
         try:
             from prorl_service.inference.engine import serve as serve_engine
         except ImportError as error:
@@ -117,18 +140,6 @@ def _raise_open_files_limit() -> None:
     """Every running rollout holds a few descriptors; soft limits are often 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ProRLError, ValidationError) as error:
-        typer.echo(f"prorl: {error}", err=True)
-        hint = getattr(error, "hint", "")
-        if hint:
-            typer.echo(f"  {hint}", err=True)
-        raise typer.Exit(2) from None
 
 
 if __name__ == "__main__":

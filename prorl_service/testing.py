@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from prorl_service.errors import SandboxError
 from prorl_service.inference.backend import NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
 from prorl_service.inference.base import Generation
-from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
+from prorl_service.sandbox.base import OnOutput, SandboxLimits, SandboxProvider, ToolResult
 from prorl_service.schemas import Sampling
 from prorl_service.tokens.chat import ChatFormat
 
@@ -66,16 +67,29 @@ class FakeSandbox:
 
     def __init__(self, answer: Answer) -> None:
         self.files: dict[str, bytes] = {}
+        self.added_tools: dict[str, str] = {}
         self.running = False
         self._answer = answer
 
     async def start(self) -> None:
         self.running = True
 
+    async def ping(self, *, timeout_s: float) -> None:
+        if not self.running:
+            raise SandboxError("the sandbox is not running")
+
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any], *, timeout_s: float
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
     ) -> ToolResult:
         return self._answer(name, arguments)
+
+    async def add_tool(self, name: str, source: str) -> None:
+        self.added_tools[name] = source
 
     async def upload(self, path: str, content: bytes) -> None:
         self.files[path] = content
@@ -83,22 +97,32 @@ class FakeSandbox:
     async def download(self, path: str) -> bytes:
         return self.files[path]
 
+    async def snapshot(self, path: str) -> bytes:
+        return self.files[path]
+
+    async def restore(self, path: str, tar: bytes) -> None:
+        self.files[path] = tar
+
     async def stop(self) -> None:
         self.running = False
 
 
-class FakeSandboxes:
-    """A provider of `FakeSandbox`; `made` keeps them all."""
+class FakeSandboxes(SandboxProvider):
+    """A provider of `FakeSandbox`; `made` and `expected` keep all that it made and was told."""
 
     kind = "fake"
 
     def __init__(self, answer: Answer) -> None:
         self.made: list[FakeSandbox] = []
+        self.expected: list[Sequence[str | None]] = []
         self._answer = answer
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
+    def create(self, *, image: str | None, limits: SandboxLimits) -> FakeSandbox:
         self.made.append(FakeSandbox(self._answer))
         return self.made[-1]
+
+    def expect(self, images: Sequence[str | None]) -> None:
+        self.expected.append(images)
 
 
 class StubEngine:

@@ -130,6 +130,8 @@ def test_the_engine_is_killed_and_comes_back(
         (["serve", "--agent", "json:dumps"], "AgentHandler"),
         (["serve", "--backend", "not a url"], "url"),
         (["serve", "--backend", "http://localhost:1", "--tokenizer", "/nowhere"], "/nowhere"),
+        (["serve", "--default-image", "No Image"], "No Image"),
+        (["serve", "--sandbox", "bubblewrap", "--default-image", "debian"], "no images"),
         (["engine", "--model", "/no/such/model"], "/no/such/model"),
     ],
 )

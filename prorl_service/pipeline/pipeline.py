@@ -15,7 +15,13 @@ from pydantic import ValidationError
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.background import Background
-from prorl_service.errors import EvaluatorError, InvalidRequest, Overloaded, ServiceStopping
+from prorl_service.errors import (
+    EvaluatorError,
+    InvalidRequest,
+    Overloaded,
+    ServiceStopping,
+    TaskError,
+)
 from prorl_service.inference.pool import BackendPool, ServedModel
 from prorl_service.pipeline.record import Admitted, RolloutRecord
 from prorl_service.pipeline.stage import StagePool
@@ -29,6 +35,9 @@ from prorl_service.schemas import (
     RolloutState,
     Stage,
 )
+
+EXPECTED_SANDBOXES = 256
+"""How far ahead the provider of sandboxes is told what will be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,7 @@ class Pipeline:
             work=self._do_init,
             hand_on=self._to_ready,
             entering=RolloutState.INIT,
+            on_free=self._expect_sandboxes,
         )
         self._run = StagePool(
             Stage.RUN,
@@ -80,6 +90,7 @@ class Pipeline:
             work=self._do_eval,
             hand_on=self._to_done,
             entering=RolloutState.EVALUATING,
+            on_free=self._expect_sandboxes,
         )
         self.stages = (self._init, self._run, self._eval)
 
@@ -119,6 +130,7 @@ class Pipeline:
             records = known[item.group.group_id] = self._store.add(item)
             for record in records:
                 self._init.put_nowait(record)
+        self._expect_sandboxes()
         return [record for records in known.values() for record in records or ()]
 
     def _check_capacity(self, added: int) -> None:
@@ -151,6 +163,7 @@ class Pipeline:
         records = [self._store.get(rollout_id) for rollout_id in rollout_ids]
         for record in records:
             record.request_cancel()
+        self._expect_sandboxes()
         await asyncio.gather(*(record.end_if_waiting() for record in records))
         return [record async for record in self.ended(rollout_ids)]
 
@@ -169,6 +182,7 @@ class Pipeline:
                 f"no agent {group.task.agent!r}",
                 hint=f"this service has: {', '.join(self.agents.names)}",
             ) from None
+        self._check_image(handler, group, where)
         prompt_ids = self._prompt_ids(group, self._check_task(handler, group, where), model)
         if len(prompt_ids) >= model.max_model_len:
             raise InvalidRequest.of_field(
@@ -177,6 +191,15 @@ class Pipeline:
                 hint="shorten the prompt; at least one token must be left to sample",
             )
         return Admitted(group, handler, prompt_ids)
+
+    def _check_image(self, handler: type[AgentHandler], group: Group, where: str) -> None:
+        if not handler.sandbox_stages:
+            return
+        try:
+            self._sandboxes.check(group.task.image)
+        except TaskError as error:
+            field = f"{where}.task.image"
+            raise InvalidRequest.of_field(field, error.message, hint=error.hint) from None
 
     def _check_task(self, handler: type[AgentHandler], group: Group, where: str) -> AgentHandler:
         try:
@@ -196,6 +219,19 @@ class Pipeline:
         prompt = handler.prompt()
         return model.chat.prompt_ids(
             prompt.messages, tools=prompt.tools, thinking=group.sampling.thinking
+        )
+
+    # --- sandboxes to come ----------------------------------------------------------------------
+
+    def _expect_sandboxes(self) -> None:
+        """EVAL's first: INIT works ahead of RUN, so that its own can wait."""
+        self._sandboxes.expect(
+            [
+                record.group.task.image
+                for pool in (self._eval, self._init)
+                for record in pool.next(EXPECTED_SANDBOXES)
+                if pool.stage in record.admitted.handler.sandbox_stages
+            ]
         )
 
     # --- stages ---------------------------------------------------------------------------------

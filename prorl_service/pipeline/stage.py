@@ -6,7 +6,9 @@ Whatever the work does, the rollout is handed on or ended, and never silently dr
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 
 from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
 from prorl_service.pipeline.record import RolloutRecord
@@ -15,6 +17,13 @@ from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
 log = logging.getLogger(__name__)
 
 Work = Callable[[RolloutRecord], Awaitable[None]]
+
+
+class _Queue(asyncio.Queue[RolloutRecord]):
+    """One that can be looked into."""
+
+    def _init(self, maxsize: int) -> None:
+        self._queue = self.records = deque[RolloutRecord]()
 
 
 class StagePool:
@@ -27,15 +36,18 @@ class StagePool:
         hand_on: Work,
         entering: RolloutState | None = None,
         max_waiting: int = 0,
+        on_free: Callable[[], None] = lambda: None,
     ) -> None:
         """`hand_on` gets the rollouts whose work succeeded, outside the budget. `entering` is the
-        state a rollout gets when a worker takes it. `max_waiting` bounds the queue; 0 does not."""
+        state a rollout gets when a worker takes it. `max_waiting` bounds the queue; 0 does not.
+        `on_free` is called when a worker is about to look for its next rollout."""
         self.stage = stage
         self.workers = workers
-        self._queue: asyncio.Queue[RolloutRecord] = asyncio.Queue(max_waiting)
+        self._queue = _Queue(max_waiting)
         self._work = work
         self._hand_on = hand_on
         self._entering = entering
+        self._on_free = on_free
 
     async def serve(self) -> None:
         """One worker; run `workers` of them. Ends when cancelled, even if a handler hides that."""
@@ -45,6 +57,7 @@ class StagePool:
             record = await self._queue.get()
             if not record.cancel_requested:
                 await self._process(record)
+                self._on_free()
 
     async def put(self, record: RolloutRecord) -> None:
         """Waits while the queue is full. A cancelled rollout is ended, by whoever comes first."""
@@ -60,6 +73,10 @@ class StagePool:
     @property
     def waiting(self) -> int:
         return self._queue.qsize()
+
+    def next(self, limit: int) -> Iterable[RolloutRecord]:
+        """Of the first `limit` in the queue, those that a worker will work on, in order."""
+        return (one for one in islice(self._queue.records, limit) if not one.cancel_requested)
 
     async def _process(self, record: RolloutRecord) -> None:
         record.is_waiting = False

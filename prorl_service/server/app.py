@@ -1,5 +1,6 @@
 """The application: its parts, started in the order of their floors and stopped in reverse."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,10 +13,14 @@ from prorl_service import __version__, sandbox
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.server.errors import LimitBody, install_error_handlers
 from prorl_service.server.routes import Service, health_router, router
 from prorl_service.server.settings import Settings
 from prorl_service.tokens.chat import ChatFormat
+
+log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -24,11 +29,17 @@ def create_app(settings: Settings) -> FastAPI:
         if spec.tokenizer is not None:
             ChatFormat.load(spec.tokenizer)
     agents = AgentRegistry(settings.agents)
-    sandboxes = sandbox.provider(settings.sandbox)
+    images = ImageCache(settings.image_cache, budget_bytes=settings.image_budget_bytes)
+    provider = sandbox.provider(
+        settings.sandbox, default_image=settings.default_image, images=images.image
+    )
+    sandboxes = WarmSandboxes(provider, spares=settings.warm_sandboxes)
+    log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, settings.warm_sandboxes)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(sandboxes.close)
             spool = Path(stack.enter_context(TemporaryDirectory(prefix="prorl-weights-")))
             backends = BackendPool(spool, settings.pool)
             await stack.enter_async_context(backends)
@@ -36,7 +47,7 @@ def create_app(settings: Settings) -> FastAPI:
             await stack.enter_async_context(pipeline)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)
-            app.state.service = Service(backends, pipeline, sandboxes.kind)
+            app.state.service = Service(backends, pipeline, sandboxes)
             yield
 
     # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.

@@ -20,6 +20,7 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import (
     MAX_INT32,
     Backends,
@@ -47,7 +48,7 @@ class Service:
 
     backends: BackendPool
     pipeline: Pipeline
-    sandbox: str
+    sandboxes: WarmSandboxes
 
     def failure(self) -> str | None:
         return self.pipeline.background.failure or self.backends.background.failure
@@ -66,11 +67,17 @@ health_router = APIRouter()
 
 @health_router.get("/health")
 async def health(service: ServiceDep) -> JSONResponse:
-    """200 while all workers live; 503 with the reason once one has died."""
+    """200 while all workers live; 503 with the reason once one has died.
+
+    Of sandboxes: their `kind`, how many are `running` for rollouts and how many are `warm`, how
+    many starts were given a warm one (`hits`) and how many were not (`misses`).
+    """
     failure = service.failure()
+    sandbox = service.sandboxes.counts()
     if failure is None:
-        return JSONResponse({"status": "ok"})
-    return JSONResponse({"status": "failed", "reason": failure}, status_code=503)
+        return JSONResponse({"status": "ok", "sandbox": sandbox})
+    body = {"status": "failed", "reason": failure, "sandbox": sandbox}
+    return JSONResponse(body, status_code=503)
 
 
 @router.get("/status")
@@ -79,7 +86,7 @@ async def status(service: ServiceDep) -> ServiceStatus:
     return ServiceStatus(
         version=__version__,
         policy_version=service.backends.policy_version,
-        sandbox=service.sandbox,
+        sandbox=service.sandboxes.kind,
         agents=pipeline.agents.names,
         rollouts=pipeline.count_by_state(),
         queues={pool.stage: pool.waiting for pool in pipeline.stages},

@@ -1,6 +1,7 @@
 """All settings of one service, as `prorl serve` collects them."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.pipeline import PipelineConfig
@@ -15,6 +16,14 @@ class Settings:
     agents: tuple[str, ...] = ()
     """Import paths of additional agents."""
     sandbox: SandboxKind = "auto"
+    default_image: str | None = None
+    """Of tasks that name none."""
+    image_cache: Path | None = None
+    """Directory of the image cache; default: one of this machine's."""
+    image_budget_bytes: int | None = None
+    """Most that finished images may take in the cache; None is no limit."""
+    warm_sandboxes: int = 8
+    """Started ahead of their rollouts. 0 starts each when it is asked for."""
     max_body_mb: int = 64
     """Of one request, streamed weights excepted."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)

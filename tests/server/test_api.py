@@ -27,6 +27,7 @@ from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests.sandbox.images.debian import debian_image
 
 JSON = {"Content-Type": "application/json"}
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
@@ -114,6 +115,26 @@ async def test_rollouts_run_tools_in_a_sandbox_and_are_scored(
     assert engine.calls == 8
 
 
+async def test_every_task_gets_its_image_and_warm_sandboxes_are_counted(
+    engine: StubEngine,
+) -> None:
+    settings = Settings(backends=(BackendSpec(url=engine.url),), warm_sandboxes=2)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        with_image = group("with-image", n=4)
+        with_image.task.image = str(debian_image())
+        for submitted in (with_image, group("without-image", n=4)):
+            rollouts = await finished(client, submitted)
+            assert [rollout.error for rollout in rollouts] == [None] * 4
+            assert {rollout.reward for rollout in rollouts} == {1.0}
+        async with httpx.AsyncClient(base_url=url) as http:
+            health = (await http.get("/health")).json()
+        assert health["status"] == "ok"
+        sandbox = health["sandbox"]
+        assert (sandbox["kind"], sandbox["running"]) == ("apptainer+bubblewrap", 0)
+        assert sandbox["hits"] + sandbox["misses"] == 8
+        assert (await client.status()).sandbox == "apptainer+bubblewrap"
+
+
 async def test_packed_and_plain_trajectories_are_equal(
     client: AsyncRolloutClient, url: str
 ) -> None:
@@ -184,6 +205,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("groups.0.retries", 3, "groups.0.retries"),
         ("groups.0.task.data", {}, "groups.0.task.data.answer"),
         ("groups.0.task.data", {"answer": "1", "file": {}}, "groups.0.task.data.file"),
+        ("groups.0.task.image", "ubuntu:24.04", "groups.0.task.image"),
         ("groups", [], "groups"),
     ],
 )

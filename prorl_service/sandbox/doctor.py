@@ -1,0 +1,121 @@
+"""`prorl doctor`: what this host can do for sandboxes, what it means, and how to get the rest.
+
+Each check runs on a thread of its own and has a budget: what hangs is reported, not waited for.
+Which kinds work is asked of their providers, so that the answer is the one the service would get.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox import SandboxKind, checks, provider
+from prorl_service.sandbox.checks import Finding, Status
+
+BUDGET_S = 45.0
+"""For one check, all of which run at once. Longer than any provider gives its own trial."""
+
+COLOURS = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
+ISOLATING: list[SandboxKind] = [
+    kind for kind in get_args(SandboxKind) if kind not in ("auto", "process")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    purpose: str
+    """What it is needed for."""
+    run: Callable[[], Finding]
+
+
+HOST = [
+    Check("kernel", "all sandboxes", checks.kernel),
+    Check("user namespaces", "all sandboxes", checks.user_namespaces),
+    Check("overlays", "images that sandboxes may write to", checks.overlays),
+    Check("image files", "images as one file (SIF)", checks.image_files),
+    Check("/dev/fuse", "mounting image files", checks.fuse),
+    Check("subordinate ids", "building images with several users", checks.subordinate_ids),
+    Check("system-call filter", "refusing rare kernel interfaces", checks.system_call_filter),
+    Check("control groups", "limiting the whole service", checks.control_groups),
+    Check("disk", "the cache of images and runtimes", checks.space),
+    Check("memory", "running sandboxes", checks.memory),
+    Check("Docker, Podman", "taking over their images, no more", checks.other_containers),
+    Check("Slurm", "services that are jobs of a cluster, no others", checks.slurm),
+]
+
+
+def of_kind(kind: SandboxKind) -> Check:
+    """Whether the service could make sandboxes of that kind."""
+
+    def run() -> Finding:
+        try:
+            made = provider(kind)
+        except SandboxError as error:
+            return Finding(Status.MISSING, error.message, error.hint)
+        strongest = f"takes {made.kind}, the strongest that works"
+        return Finding(Status.OK, strongest if kind == "auto" else "works")
+
+    return Check(f"--sandbox {kind}", "sandboxes of the service", run)
+
+
+def doctor(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what this host can do for sandboxes, and how to get the rest.
+
+    Exits with 1 where no kind of sandbox that isolates works.
+    """
+    checks = [*(of_kind(kind) for kind in (*ISOLATING, "auto")), *HOST]
+    findings = run_all(checks, budget_s=BUDGET_S)
+    if as_json:
+        typer.echo(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
+    else:
+        Console().print(_table(checks, findings))
+    if not any(finding.status is Status.OK for finding in findings[: len(ISOLATING)]):
+        raise typer.Exit(1)
+
+
+def run_all(checks: Sequence[Check], *, budget_s: float) -> list[Finding]:
+    """What each check found, in their order, after `budget_s` at most."""
+    findings = [Finding(Status.MISSING, f"no answer within {budget_s:g} s") for _ in checks]
+
+    def run(index: int) -> None:
+        try:
+            findings[index] = checks[index].run()
+        except Exception as error:  # one that breaks must not take the others along
+            findings[index] = Finding(Status.MISSING, f"this check failed: {error!r}")
+
+    # Daemons: a check that hangs in the kernel must not keep the program from ending.
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(checks))]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + budget_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return list(findings)
+
+
+def _as_dict(check: Check, finding: Finding) -> dict[str, str]:
+    return {"check": check.name, "purpose": check.purpose, **asdict(finding)}
+
+
+def _table(checks: Sequence[Check], findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for check, finding in zip(checks, findings, strict=True):
+        here = Text(finding.found)
+        if finding.status is not Status.OK:
+            here.append(f"\nneeded for {check.purpose}", style="dim")
+        if finding.next_step:
+            here.append(f"\n→ {finding.next_step}", style="bold")
+        table.add_row(Text(finding.status, style=COLOURS[finding.status]), check.name, here)
+    return table

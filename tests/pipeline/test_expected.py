@@ -1,0 +1,171 @@
+"""What the pipeline tells the provider of sandboxes about what it will ask for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import InvalidRequest, TaskError
+from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.schemas import (
+    BackendSpec,
+    FinishReason,
+    Group,
+    Message,
+    RolloutState,
+    Stage,
+    Task,
+)
+from prorl_service.testing import FakeSandboxes, StubEngine
+from prorl_service.tokens.chat import ChatFormat
+
+ONE_BY_ONE = PipelineConfig(init_workers=1, eval_workers=1)
+
+
+class Waiting(AgentHandler):
+    """Opens a sandbox in INIT and another in EVAL, and waits there to be let go on."""
+
+    name: ClassVar[str] = "waiting"
+    sandbox_stages = frozenset({Stage.INIT, Stage.EVAL})
+    may_end_init: ClassVar[asyncio.Semaphore]
+    may_end_eval: ClassVar[asyncio.Event]
+    in_eval: ClassVar[asyncio.Event]
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None:
+        await rollout.open_sandbox()
+        await Waiting.may_end_init.acquire()
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        return FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        Waiting.in_eval.set()
+        await Waiting.may_end_eval.wait()
+        await rollout.open_sandbox()
+        return Verdict(1.0)
+
+
+class NoSandbox(Waiting):
+    name: ClassVar[str] = "no-sandbox"
+    sandbox_stages = frozenset()
+
+
+class Sandboxes(FakeSandboxes):
+    def check(self, image: str | None) -> None:
+        if image == "???":
+            raise TaskError("not an image", hint="name another")
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [5, chat.end_of_turn_id]) as stub:
+        yield stub
+
+
+@pytest.fixture
+def sandboxes() -> FakeSandboxes:
+    return Sandboxes(lambda name, arguments: ToolResult(""))
+
+
+@asynccontextmanager
+async def running(
+    engine: StubEngine, sandboxes: FakeSandboxes | WarmSandboxes, spool: Path
+) -> AsyncIterator[Pipeline]:
+    Waiting.may_end_init = asyncio.Semaphore(0)
+    Waiting.may_end_eval = asyncio.Event()
+    Waiting.in_eval = asyncio.Event()
+    async with BackendPool(spool) as backends:
+        await backends.add(BackendSpec(url=engine.url))
+        agents = AgentRegistry([f"{__name__}:Waiting", f"{__name__}:NoSandbox"])
+        async with Pipeline(backends, sandboxes, agents, ONE_BY_ONE) as pipeline:
+            yield pipeline
+
+
+def group(image: str | None, n: int = 1, agent: str = "waiting") -> Group:
+    messages = [Message(role="user", content="Go.")]
+    task = Task(task_id="t", agent=agent, messages=messages, image=image)
+    return Group(group_id=f"g-{image}-{agent}".replace("?", "q"), task=task, n=n)
+
+
+async def ended(pipeline: Pipeline, groups: list[Group]) -> None:
+    ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
+    records = [record async for record in pipeline.ended(ids)]
+    assert {record.state for record in records} == {RolloutState.DONE}
+
+
+async def test_a_queue_is_announced_in_order_once_for_each_sandbox(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        groups = [group("a", n=2), group(None), group("c"), group("d", agent="no-sandbox")]
+        await pipeline.submit(groups)
+        assert sandboxes.expected == [["a", "a", None, "c"]]
+        Waiting.may_end_init.release()
+        await Waiting.in_eval.wait()
+        assert sandboxes.expected[1:] == [["a", None, "c"]]
+
+
+async def test_what_waits_for_eval_comes_first_and_the_cancelled_not_at_all(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        groups = [group("a"), group("b"), group("c"), group("d")]
+        await pipeline.submit(groups)
+        Waiting.may_end_init.release()
+        await Waiting.in_eval.wait()
+        await pipeline.cancel(groups[2].rollout_ids())
+        assert sandboxes.expected[-1] == ["d"]
+        Waiting.may_end_init.release()
+        for _ in range(100):  # all that goes on without waiting for anything
+            await asyncio.sleep(0)
+        await pipeline.submit([group("e")])
+        assert sandboxes.expected[-1] == ["b", "e"]
+        Waiting.may_end_eval.set()
+        for _ in groups:
+            Waiting.may_end_init.release()
+        await ended(pipeline, [groups[0], groups[1], groups[3], group("e")])
+    assert sandboxes.expected[-1] == []
+
+
+async def test_an_image_that_cannot_be_one_is_refused_at_submission(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        with pytest.raises(InvalidRequest, match="not an image") as caught:
+            await pipeline.submit([group("a"), group("???")])
+        assert caught.value.fields[0].field == "groups.1.task.image"
+        assert caught.value.hint == "name another"
+        assert pipeline.count_by_state() == {}
+        assert not sandboxes.expected
+        (record,) = await pipeline.submit([group("???", agent="no-sandbox")])
+        Waiting.may_end_init.release()
+        assert record.group.task.image == "???"
+
+
+async def test_rollouts_are_given_warm_sandboxes(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    pool = WarmSandboxes(sandboxes, spares=3)
+    async with running(engine, pool, tmp_path) as pipeline:
+        groups = [group(image, n=4) for image in ("a", "b", None)]
+        await pipeline.submit(groups)
+        for _ in range(12):
+            Waiting.may_end_init.release()
+        Waiting.may_end_eval.set()
+        await ended(pipeline, groups)
+    assert pool.running == 0
+    assert pool.hits + pool.misses == 24
+    assert pool.hits > pool.misses
+    await pool.close()
+    assert not any(sandbox.running for sandbox in sandboxes.made)

@@ -1,14 +1,16 @@
-.PHONY: setup demo test check bench test-vllm clean
+.PHONY: setup sandboxes demo test check bench test-vllm clean
 
-setup:      ## environment and sandbox
+setup:      ## environment, and the sandbox that the demo uses
 	scripts/setup
+sandboxes:  ## all kinds of sandbox
+	scripts/install-sandbox
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
-test: setup check ## static checks, then all tests
+test: setup sandboxes check ## static checks, then all tests; by root also as an ordinary user
 	scripts/test
 check: setup
 	scripts/check
-bench: setup ## the measurements the docs quote
+bench: setup sandboxes ## the measurements the docs quote
 	scripts/bench
 test-vllm: setup ## the inference contract against a real vLLM on CPU
 	scripts/test-vllm

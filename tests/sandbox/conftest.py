@@ -1,12 +1,24 @@
-from collections.abc import AsyncIterator
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.served import ServedSandbox
-from tests.sandbox.helpers import Kind, running
+from tests.sandbox.helpers import ISOLATED, KINDS, Kind, providing, running, started
 
 
-@pytest.fixture(params=["process", "bubblewrap"])
+@pytest.fixture(autouse=True, scope="session")
+def own_temporary_directory() -> Iterator[None]:
+    """What a sandbox leaves there must not be taken for another test run's."""
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        os.chmod(path, 0o711)  # containers may be another user's
+        patch.setattr(tempfile, "tempdir", path)
+        yield
+
+
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param
     return kind
@@ -18,7 +30,14 @@ async def sandbox(kind: Kind) -> AsyncIterator[ServedSandbox]:
         yield sandbox
 
 
+@pytest.fixture(params=ISOLATED)
+async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
+    """A provider of each kind that isolates."""
+    async with providing(request.param) as provider:
+        yield provider
+
+
 @pytest.fixture
-async def isolated() -> AsyncIterator[ServedSandbox]:
-    async with running("bubblewrap") as sandbox:
+async def isolated(isolating: SandboxProvider) -> AsyncIterator[ServedSandbox]:
+    async with started(isolating) as sandbox:
         yield sandbox

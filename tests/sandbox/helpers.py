@@ -1,32 +1,75 @@
 import functools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Literal
 
-from prorl_service.sandbox import provider
-from prorl_service.sandbox.base import SandboxLimits, ToolResult
-from prorl_service.sandbox.served import ServedSandbox
+import psutil
 
-Kind = Literal["process", "bubblewrap"]
+from prorl_service.sandbox.apptainer import ApptainerProvider
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.process import ProcessSandboxProvider
+from prorl_service.sandbox.served import ServedSandbox
+from tests.sandbox.images.debian import debian_image
+
+Kind = Literal["process", "bubblewrap", "apptainer"]
+ISOLATED: tuple[Kind, ...] = ("bubblewrap", "apptainer")
+KINDS: tuple[Kind, ...] = ("process", *ISOLATED)
+
 LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=8, output_bytes=4096)
 
-cached_provider = functools.cache(provider)
+bubblewrap = functools.cache(BubblewrapProvider)
 
 
-def new_sandbox(kind: Kind, limits: SandboxLimits = LIMITS) -> ServedSandbox:
-    sandbox = cached_provider(kind).create(image=None, limits=limits)
+def new_provider(kind: Kind) -> SandboxProvider:
+    if kind == "apptainer":
+        return ApptainerProvider(local_image)
+    return bubblewrap() if kind == "bubblewrap" else ProcessSandboxProvider()
+
+
+@asynccontextmanager
+async def local_image(path: str) -> AsyncIterator[Path]:
+    yield Path(path)
+
+
+@asynccontextmanager
+async def providing(kind: Kind) -> AsyncIterator[SandboxProvider]:
+    provider = new_provider(kind)
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+def new_sandbox(
+    provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | None = None
+) -> ServedSandbox:
+    """Of the given image, or of one that has what tests need where the kind wants one."""
+    if image is None and provider.kind == "apptainer":
+        image = debian_image()
+    sandbox = provider.create(image=str(image) if image else None, limits=limits)
     assert isinstance(sandbox, ServedSandbox)
     return sandbox
 
 
 @asynccontextmanager
-async def running(kind: Kind, limits: SandboxLimits = LIMITS) -> AsyncIterator[ServedSandbox]:
-    sandbox = new_sandbox(kind, limits)
+async def started(
+    provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | None = None
+) -> AsyncIterator[ServedSandbox]:
+    sandbox = new_sandbox(provider, limits, image)
     await sandbox.start()
     try:
         yield sandbox
     finally:
         await sandbox.stop()
+
+
+@asynccontextmanager
+async def running(kind: Kind, limits: SandboxLimits = LIMITS) -> AsyncIterator[ServedSandbox]:
+    async with providing(kind) as provider, started(provider, limits) as sandbox:
+        yield sandbox
 
 
 async def bash(sandbox: ServedSandbox, command: str, timeout_s: float = 20) -> ToolResult:
@@ -38,3 +81,14 @@ async def output(sandbox: ServedSandbox, command: str, timeout_s: float = 20) ->
     result = await bash(sandbox, command, timeout_s)
     assert result.data["exit_code"] == 0, result
     return result.output.removesuffix("\n")
+
+
+def processes_with(argument: str) -> list[psutil.Process]:
+    """Of the whole host, this one and the dead excepted."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if process.pid != os.getpid()
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+        and argument in " ".join(process.info["cmdline"] or ())
+    ]

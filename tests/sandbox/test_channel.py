@@ -9,7 +9,7 @@ import pytest
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.channel import Channel, Refused
-from prorl_service.sandbox.execd.protocol import encode
+from prorl_service.sandbox.execd.protocol import FrameDecoder, encode
 
 
 @asynccontextmanager
@@ -77,3 +77,37 @@ async def test_silence_is_not_waited_for_beyond_the_margin() -> None:
             await channel.request("ping", timeout_s=0.01, margin_s=0.01)
         peer.send(encode({"id": 1, "result": {}}) + encode({"id": 2, "result": {"late": False}}))
         assert await channel.request("ping", timeout_s=5) == ({"late": False}, b"")
+
+
+async def test_parts_come_before_the_answer_and_only_where_they_are_wanted() -> None:
+    async with connected() as (channel, peer):
+        parts: list[bytes] = []
+        wanted = asyncio.create_task(channel.request("a", timeout_s=5, on_part=parts.append))
+        unwanted = asyncio.create_task(channel.request("b", timeout_s=5))
+        for request_id in (1, 2):
+            peer.send(encode({"id": request_id, "part": True}, b"one"))
+            peer.send(encode({"id": request_id, "part": True}, b"two"))
+            peer.send(encode({"id": request_id, "result": {}}, b"end"))
+            peer.send(encode({"id": request_id, "part": True}, b"late"))
+        assert await wanted == await unwanted == ({}, b"end")
+        assert parts == [b"one", b"two"]
+
+
+async def test_the_server_is_told_when_nobody_waits_any_more() -> None:
+    async with connected() as (channel, peer):
+        answered = asyncio.create_task(channel.request("a", timeout_s=5))
+        cancelled = asyncio.create_task(channel.request("b", timeout_s=5))
+        await asyncio.sleep(0)
+        peer.send(encode({"id": 1, "result": {}}))
+        await answered
+        cancelled.cancel()
+        with pytest.raises(SandboxError):
+            await channel.request("c", timeout_s=0.01)
+        frames = [header for header, _ in FrameDecoder(0).feed(peer.recv(1 << 16))]
+        assert [(frame["op"], frame["id"]) for frame in frames] == [
+            ("a", 1),
+            ("b", 2),
+            ("c", 3),
+            ("cancel", 2),
+            ("cancel", 3),
+        ]

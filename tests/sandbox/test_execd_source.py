@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.sandbox.runtime import EXECD
+from prorl_service.sandbox import execd
 
-SOURCES = sorted(EXECD.glob("*.py"))
+SOURCES = sorted(Path(execd.__path__[0]).glob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

@@ -3,7 +3,7 @@ import pytest
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.served import ServedSandbox
-from tests.sandbox.helpers import Kind, bash, new_sandbox, output, running
+from tests.sandbox.helpers import Kind, bash, new_sandbox, output, providing, running
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4000])
@@ -16,8 +16,8 @@ async def test_bytes_come_back_as_they_went(sandbox: ServedSandbox, content: byt
 async def test_relative_paths_start_at_the_working_directory(sandbox: ServedSandbox) -> None:
     await bash(sandbox, "mkdir sub; cd sub; echo made by bash >there")
     assert await sandbox.download("sub/there") == b"made by bash\n"
-    home = await output(sandbox, "echo $HOME")
-    assert await sandbox.download(f"{home}/sub/there") == b"made by bash\n"
+    directory = await output(sandbox, "pwd")
+    assert await sandbox.download(f"{directory}/there") == b"made by bash\n"
 
 
 async def test_upload_replaces_a_longer_file(sandbox: ServedSandbox) -> None:
@@ -59,7 +59,8 @@ async def test_a_file_beyond_the_limit_is_refused(kind: Kind) -> None:
 
 
 async def test_before_start_there_is_nothing_to_use(kind: Kind) -> None:
-    sandbox = new_sandbox(kind)
-    with pytest.raises(SandboxError, match="not started"):
-        await sandbox.upload("file", b"")
-    await sandbox.stop()
+    async with providing(kind) as provider:
+        sandbox = new_sandbox(provider)
+        with pytest.raises(SandboxError, match="not started"):
+            await sandbox.upload("file", b"")
+        await sandbox.stop()

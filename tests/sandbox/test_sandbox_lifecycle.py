@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -12,9 +13,18 @@ import pytest
 import uvloop
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.served import ServedSandbox
-from tests.sandbox.helpers import Kind, bash, new_sandbox, output, running
+from tests.sandbox.helpers import (
+    KINDS,
+    Kind,
+    bash,
+    new_sandbox,
+    output,
+    providing,
+    running,
+    started,
+)
 
 ROOT = Path(__file__).parents[2]
 DAEMONS = (
@@ -43,9 +53,18 @@ def held() -> tuple[list[psutil.Process], int, set[str]]:
     )
 
 
-async def test_stop_ends_every_process_daemons_too(kind: Kind) -> None:
+@pytest.fixture(params=KINDS)
+async def provider(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
+    """One that has made a sandbox before, so that what is kept for all is there."""
+    async with providing(request.param) as provider:
+        async with started(provider) as sandbox:
+            await bash(sandbox, "true")
+        yield provider
+
+
+async def test_stop_ends_every_process_daemons_too(provider: SandboxProvider) -> None:
     before = held()
-    async with running(kind) as sandbox:
+    async with started(provider) as sandbox:
         assert "up" in await output(sandbox, DAEMONS)
         processes = processes_of(sandbox)
         assert len(processes) == 5
@@ -53,26 +72,24 @@ async def test_stop_ends_every_process_daemons_too(kind: Kind) -> None:
     assert held() == before
 
 
-async def test_fifty_cycles_leave_nothing(kind: Kind) -> None:
-    async with running(kind) as sandbox:  # what is made once, such as a thread pool, is made now
-        await bash(sandbox, "true")
+async def test_fifty_cycles_leave_nothing(provider: SandboxProvider) -> None:
     before = held()
     for _ in range(10):
         async with asyncio.TaskGroup() as group:
             for _ in range(5):
-                group.create_task(one_cycle(kind))
+                group.create_task(one_cycle(provider))
     assert held() == before
 
 
-async def one_cycle(kind: Kind) -> None:
-    async with running(kind) as sandbox:
+async def one_cycle(provider: SandboxProvider) -> None:
+    async with started(provider) as sandbox:
         await bash(sandbox, "sleep 1000 & echo x >file")
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16, 32])
-async def test_stop_while_starting(kind: Kind, delay_ms: int) -> None:
+async def test_stop_while_starting(provider: SandboxProvider, delay_ms: int) -> None:
     before = held()
-    sandbox = new_sandbox(kind)
+    sandbox = new_sandbox(provider)
     start = asyncio.create_task(sandbox.start())
     await asyncio.sleep(delay_ms / 1000)
     await sandbox.stop()
@@ -84,9 +101,9 @@ async def test_stop_while_starting(kind: Kind, delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16])
-async def test_a_cancelled_start_leaves_nothing(kind: Kind, delay_ms: int) -> None:
+async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, delay_ms: int) -> None:
     before = held()
-    sandbox = new_sandbox(kind)
+    sandbox = new_sandbox(provider)
     start = asyncio.create_task(sandbox.start())
     await asyncio.sleep(delay_ms / 1000)
     if start.cancel():
@@ -97,8 +114,8 @@ async def test_a_cancelled_start_leaves_nothing(kind: Kind, delay_ms: int) -> No
     assert held() == before
 
 
-async def test_stop_is_idempotent_and_a_sandbox_is_single_use(kind: Kind) -> None:
-    sandbox = new_sandbox(kind)
+async def test_stop_is_idempotent_and_a_sandbox_is_single_use(provider: SandboxProvider) -> None:
+    sandbox = new_sandbox(provider)
     await sandbox.start()
     with pytest.raises(SandboxError, match="only once"):
         await sandbox.start()
@@ -111,9 +128,9 @@ async def test_stop_is_idempotent_and_a_sandbox_is_single_use(kind: Kind) -> Non
         await sandbox.start()
 
 
-async def test_stop_goes_on_when_its_caller_is_cancelled(kind: Kind) -> None:
+async def test_stop_goes_on_when_its_caller_is_cancelled(provider: SandboxProvider) -> None:
     before = held()
-    sandbox = new_sandbox(kind)
+    sandbox = new_sandbox(provider)
     await sandbox.start()
     stop = asyncio.create_task(sandbox.stop())
     await asyncio.sleep(0)
@@ -123,15 +140,15 @@ async def test_stop_goes_on_when_its_caller_is_cancelled(kind: Kind) -> None:
     assert held() == before
 
 
-async def test_never_started_stops_too(kind: Kind) -> None:
-    sandbox = new_sandbox(kind)
+async def test_never_started_stops_too(provider: SandboxProvider) -> None:
+    sandbox = new_sandbox(provider)
     await sandbox.stop()
     with pytest.raises(SandboxError, match="only once"):
         await sandbox.start()
 
 
-async def test_stop_fails_the_calls_in_flight(kind: Kind) -> None:
-    sandbox = new_sandbox(kind)
+async def test_stop_fails_the_calls_in_flight(provider: SandboxProvider) -> None:
+    sandbox = new_sandbox(provider)
     await sandbox.start()
     calls = [asyncio.create_task(bash(sandbox, "sleep 1000", timeout_s=1000)) for _ in range(3)]
     await sandbox.upload("calls are on their way", b"")
@@ -141,8 +158,8 @@ async def test_stop_fails_the_calls_in_flight(kind: Kind) -> None:
             await call
 
 
-async def test_a_killed_server_fails_all_calls_at_once(kind: Kind) -> None:
-    async with running(kind) as sandbox:
+async def test_a_killed_server_fails_all_calls_at_once(provider: SandboxProvider) -> None:
+    async with started(provider) as sandbox:
         await bash(sandbox, "sleep 30 &")
         processes = processes_of(sandbox)
         calls = [asyncio.create_task(bash(sandbox, "sleep 30", timeout_s=1000)) for _ in range(3)]
@@ -165,9 +182,10 @@ async def test_a_killed_bwrap_takes_its_sandbox_along() -> None:
     assert_gone(processes)
 
 
-async def test_what_a_failing_start_wrote_is_in_the_error(kind: Kind) -> None:
+@pytest.mark.parametrize("provider", ["process", "bubblewrap"], indirect=True)
+async def test_what_a_failing_start_wrote_is_in_the_error(provider: SandboxProvider) -> None:
     before = held()
-    sandbox = new_sandbox(kind, SandboxLimits(memory_mb=1))
+    sandbox = new_sandbox(provider, SandboxLimits(memory_mb=1))
     with pytest.raises(SandboxError, match="Traceback"):
         await sandbox.start()
     assert held() == before
@@ -175,10 +193,11 @@ async def test_what_a_failing_start_wrote_is_in_the_error(kind: Kind) -> None:
 
 SERVICE = """
 import asyncio, os, sys, time, psutil
-from tests.sandbox.helpers import bash, new_sandbox
+from tests.sandbox.helpers import bash, new_provider, new_sandbox
 
 async def main():
-    sandboxes = [new_sandbox(sys.argv[1]) for _ in range(3)]
+    provider = new_provider(sys.argv[1])
+    sandboxes = [new_sandbox(provider) for _ in range(3)]
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
     for sandbox in sandboxes:
         await bash(sandbox, sys.argv[2])

@@ -1,40 +1,127 @@
+"""Which kind serves which task, and what is said where none does."""
+
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox import provider
+from prorl_service.sandbox import SandboxKind, provider
 from prorl_service.sandbox.base import SandboxLimits
-from tests.sandbox.helpers import Kind
+from tests.sandbox.images.debian import debian_image
+
+LIMITS = SandboxLimits()
 
 
-def test_auto_is_the_strongest_that_works() -> None:
-    assert provider("auto").kind == "bubblewrap"
-
-
-def test_auto_never_falls_back_to_no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SandboxError, match="not installed") as caught:
-        provider("auto")
-    assert not caught.value.retryable
-    assert "scripts/install-sandbox" in caught.value.hint
-    assert provider("process").kind == "process"
-
-
-def test_a_bubblewrap_that_does_not_work_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    broken = tmp_path / "bwrap"
-    broken.write_text(
-        "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n"
-    )
+def fail(directory: Path, program: str, message: str) -> None:
+    broken = directory / program
+    broken.write_text(f"#!/bin/sh\necho '{message}' >&2; exit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory whose programs are found before all others, and that every user can read."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+        yield Path(directory)
+
+
+async def test_auto_takes_apptainer_for_images_and_bubblewrap_for_the_rest() -> None:
+    auto = provider("auto")
+    assert auto.kind == "apptainer+bubblewrap"
+    image = str(debian_image())
+    auto.expect([image, None])
+    for name in (image, None):
+        sandbox = auto.create(image=name, limits=LIMITS)
+        await sandbox.start()
+        result = await sandbox.call_tool("bash", {"command": "id -un"}, timeout_s=20)
+        assert result.output == ("root\n" if name else "agent\n")
+        await sandbox.stop()
+    await auto.close()
+
+
+async def test_a_default_image_is_that_of_tasks_without_one() -> None:
+    auto = provider("auto", default_image=str(debian_image()))
+    assert auto.kind == "apptainer"
+    sandbox = auto.create(image=None, limits=LIMITS)
+    await sandbox.start()
+    result = await sandbox.call_tool("bash", {"command": "id -un"}, timeout_s=20)
+    assert result.output == "root\n"
+    await sandbox.stop()
+    await auto.close()
+
+
+def test_where_apptainer_does_not_work_images_are_refused(programs: Path) -> None:
+    fail(programs, "apptainer", "FATAL: no user namespaces")
+    auto = provider("auto")
+    assert auto.kind == "bubblewrap"
+    auto.check(None)
+    for refuse in (auto.check, lambda image: auto.create(image=image, limits=LIMITS)):
+        with pytest.raises(TaskError, match=r"'ubuntu:24.04'.*no user namespaces") as caught:
+            refuse("ubuntu:24.04")
+        assert "without an image" in caught.value.hint
+        assert "scripts/install-sandbox" in caught.value.hint
+
+
+def test_an_apptainer_that_may_not_be_run_is_no_crash(programs: Path) -> None:
+    fail(programs, "apptainer", "")
+    (programs / "apptainer").chmod(0o700)
+    with pytest.raises(SandboxError, match="Apptainer does not work"):
+        provider("apptainer")
+
+
+def test_where_bubblewrap_does_not_work_tasks_need_images(programs: Path) -> None:
+    fail(programs, "bwrap", "bwrap: No permissions to create new namespace")
+    auto = provider("auto")
+    assert auto.kind == "apptainer"
+    auto.check("ubuntu:24.04")
+    with pytest.raises(TaskError, match=r"without an image.*No permissions") as caught:
+        auto.check(None)
+    assert "--default-image" in caught.value.hint
     with pytest.raises(SandboxError, match="No permissions to create new namespace"):
         provider("bubblewrap")
 
 
-def test_images_are_refused(kind: Kind) -> None:
-    with pytest.raises(TaskError, match="ubuntu"):
-        provider(kind).create(image="ubuntu:24.04", limits=SandboxLimits())
+def test_auto_never_falls_back_to_no_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SandboxError) as caught:
+        provider("auto")
+    assert "Apptainer is not installed" in caught.value.message
+    assert "bubblewrap is not installed" in caught.value.message
+    assert not caught.value.retryable
+    assert "scripts/install-sandbox" in caught.value.hint
+    with pytest.raises(SandboxError, match="Apptainer is not installed"):
+        provider("auto", default_image="ubuntu:24.04")
+    with pytest.raises(SandboxError, match="Apptainer is not installed"):
+        provider("apptainer")
+    assert provider("process").kind == "process"
+
+
+@pytest.mark.parametrize("kind", ["auto", "apptainer"])
+def test_what_cannot_be_an_image_is_refused(kind: SandboxKind) -> None:
+    chosen = provider(kind)
+    for image in ("", "Ubuntu Linux", "https://example.org/image", "ubuntu@sha256:12"):
+        with pytest.raises(TaskError, match="not an image reference"):
+            chosen.check(image)
+    with pytest.raises(TaskError, match="not an image reference"):
+        provider(kind, default_image="Ubuntu Linux")
+
+
+def test_apptainer_alone_needs_images() -> None:
+    with pytest.raises(TaskError, match="needs an image") as caught:
+        provider("apptainer").check(None)
+    assert "--default-image" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "process"])
+def test_kinds_without_images_refuse_them(kind: SandboxKind) -> None:
+    chosen = provider(kind)
+    for refuse in (chosen.check, lambda image: chosen.create(image=image, limits=LIMITS)):
+        with pytest.raises(TaskError, match="ubuntu"):
+            refuse("ubuntu:24.04")
+    with pytest.raises(SandboxError, match="no images"):
+        provider(kind, default_image="ubuntu:24.04")

@@ -1,0 +1,88 @@
+"""Tools whose inside half comes with a third party's package. The example is that of the docs."""
+
+import pytest
+from pydantic import BaseModel, Field
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.tokens.tool_calls import ToolCall
+from prorl_service.tools.base import Toolset
+from tests.sandbox.helpers import bash
+
+INSIDE = """
+import os
+
+def tool(call):
+    with open(call.arguments["path"], "rb") as file:
+        words = len(file.read().split())
+    call.reply_tool(f"{words} words", is_error=False, data={"words": words})
+"""
+
+
+class WordCountArguments(BaseModel):
+    path: str = Field(description="The file.")
+
+
+class WordCount:
+    name = "word_count"
+    description = "Count the words of a file."
+    arguments = WordCountArguments
+
+    async def call(
+        self, sandbox: Sandbox, arguments: WordCountArguments, *, timeout_s: float
+    ) -> ToolResult:
+        await sandbox.add_tool(self.name, INSIDE)
+        return await sandbox.call_tool(self.name, arguments.model_dump(), timeout_s=timeout_s)
+
+
+async def test_the_example_works(sandbox: ServedSandbox) -> None:
+    await sandbox.upload("text", b"one two\nthree\n")
+    tools = Toolset([WordCount()], sandbox, timeout_s=20)
+    for _ in range(2):
+        record = await tools.call(ToolCall("word_count", {"path": "text"}))
+        assert record.output == "3 words"
+        assert not record.is_error
+
+
+WAITS = """
+import os, time
+
+def tool(call):
+    read, write = os.pipe()
+
+    def ready():
+        call.loop.unwatch(read)
+        call.reply_tool(os.read(read, 100).decode(), is_error=False)
+
+    call.loop.watch(read, ready)
+    call.loop.set_timer(call, time.monotonic() + 0.01, lambda: os.write(write, b"later"))
+    call.stream(b"soon")
+"""
+
+
+async def test_it_may_wait_and_stream(sandbox: ServedSandbox) -> None:
+    pieces: list[bytes] = []
+    await sandbox.add_tool("waits", WAITS)
+    result = await sandbox.call_tool("waits", {}, timeout_s=20, on_output=pieces.append)
+    assert result.output == "later"
+    assert pieces == [b"soon"]
+
+
+async def test_its_faults_are_its_own(sandbox: ServedSandbox) -> None:
+    for source in ("def tool(call:", "tool = 1 / 0", "x = 1"):
+        with pytest.raises(SandboxError, match="could not be added"):
+            await sandbox.add_tool("broken", source)
+    with pytest.raises(SandboxError, match="tool of the server itself"):
+        await sandbox.add_tool("bash", INSIDE)
+    await sandbox.add_tool("raises", "def tool(call):\n    raise LookupError('inside')")
+    with pytest.raises(SandboxError, match="LookupError: inside"):
+        await sandbox.call_tool("raises", {}, timeout_s=20)
+    assert (await bash(sandbox, "echo fine")).output == "fine\n"
+
+
+async def test_a_tool_may_be_replaced_by_a_newer_one(sandbox: ServedSandbox) -> None:
+    for number in (1, 2):
+        source = f"def tool(call): call.reply_tool('{number}', is_error=False)"
+        await sandbox.add_tool("versioned", source)
+        assert (await sandbox.call_tool("versioned", {}, timeout_s=20)).output == str(number)

@@ -1,0 +1,74 @@
+"""`prorl doctor` on this host, which has what the tests of sandboxes need, and on poorer ones."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from prorl_service.sandbox.checks import Finding, Status
+from prorl_service.sandbox.doctor import HOST, ISOLATING, Check, run_all
+
+
+def doctor(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "prorl_service.cli", "doctor", *arguments],
+        env={**os.environ, "PATH": path or os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_a_host_that_can_is_told_so() -> None:
+    done = doctor("--json")
+    assert done.stderr == ""
+    assert done.returncode == 0
+    rows = {row["check"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == [
+        *(f"--sandbox {kind}" for kind in (*ISOLATING, "auto")),
+        *(check.name for check in HOST),
+    ]
+    for name in ("--sandbox auto", "user namespaces", "overlays", "system-call filter"):
+        assert rows[name]["status"] == "ok", rows[name]
+    assert all(row["found"] and row["purpose"] for row in rows.values())
+
+
+def test_a_host_that_cannot_is_told_what_to_do(tmp_path: Path) -> None:
+    done = doctor("--json", path=str(tmp_path))
+    assert done.returncode == 1
+    rows = {row["check"]: row for row in json.loads(done.stdout)}
+    for name in ("--sandbox bubblewrap", "--sandbox auto", "image files"):
+        assert rows[name]["status"] == "missing"
+        assert "scripts/install-sandbox" in rows[name]["next_step"]
+
+
+def test_the_table_is_for_people(tmp_path: Path) -> None:
+    done = doctor(path=str(tmp_path))
+    assert done.returncode == 1
+    assert "missing  --sandbox bubblewrap  bubblewrap is not installed" in done.stdout
+    assert "→ run scripts/install-sandbox" in done.stdout
+
+
+def test_a_check_that_hangs_or_breaks_is_a_finding_like_others() -> None:
+    fine = Finding(Status.OK, "found")
+    hanging = threading.Event()
+
+    def hang() -> Finding:
+        hanging.wait()
+        return fine
+
+    def break_down() -> Finding:
+        raise ValueError("odd /proc")
+
+    found = run_all(
+        [Check(run.__name__, "", run) for run in (hang, break_down, lambda: fine)], budget_s=0.2
+    )
+    hanging.set()
+    assert found == [
+        Finding(Status.MISSING, "no answer within 0.2 s"),
+        Finding(Status.MISSING, "this check failed: ValueError('odd /proc')"),
+        fine,
+    ]

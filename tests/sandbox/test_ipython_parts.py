@@ -1,0 +1,62 @@
+"""The pieces that the service puts together, and what execd believes of what comes from inside."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_service.sandbox.execd.call import Call
+from prorl_service.sandbox.execd.ipython import IPythonTool
+from prorl_service.sandbox.execd.kernel import MAX_IMAGE_CHARS, MAX_IMAGES, PROGRAMS, check
+from prorl_service.sandbox.execd.loop import Loop
+from prorl_service.sandbox.execd.protocol import ProtocolError
+from prorl_service.sandbox.kernel.packages import kernel_packages
+
+
+def test_the_packages_are_all_that_is_needed(tmp_path: Path) -> None:
+    for path in kernel_packages():
+        (tmp_path / path.name).symlink_to(path)
+    assert not (tmp_path / "debugpy").exists()
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); import ipykernel.kernelapp, zmq"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["launch.py", "client.py"])
+def test_its_programs_are_there_and_read_as_python_3_8(name: str) -> None:
+    ast.parse(Path(PROGRAMS, name).read_text(), feature_version=(3, 8))
+
+
+GOOD = {"status": "ok", "execution_count": 1, "images": []}
+IMAGE = {"mime": "image/png", "base64": "x"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"status": None},
+        {"execution_count": "1"},
+        {"images": None},
+        {"images": ["x"]},
+        {"images": [{"mime": "image/png"}]},
+        {"images": [{**IMAGE, "base64": 1}]},
+        {"images": [IMAGE] * (MAX_IMAGES + 1)},
+        {"images": [{**IMAGE, "base64": "x" * (MAX_IMAGE_CHARS + 1)}]},
+    ],
+)
+def test_a_reply_that_no_kernel_gives_is_refused(wrong: dict[str, Any]) -> None:
+    check({**GOOD, "images": [IMAGE] * MAX_IMAGES})
+    with pytest.raises(ProtocolError):
+        check(GOOD | wrong)
+
+
+def test_without_an_installation_it_says_so() -> None:
+    answers: list[tuple[dict[str, Any], bytes]] = []
+    loop = Loop()
+    header = {"id": 1, "op": "tool", "arguments": {"code": "1"}, "timeout_s": 1}
+    call = Call(header, b"", lambda *answer: answers.append(answer), loop)
+    IPythonTool(loop, kernel=None, output_bytes=100)(call)
+    [(answer, text)] = answers
+    assert (answer["result"]["is_error"], text) == (True, b"there is no IPython in this sandbox")

@@ -13,7 +13,9 @@ and Apptainer >= 1.1. Files of the image must belong to root, or in a directory 
 the container runs as: others can be read, not written.
 """
 
+import errno
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -34,6 +36,19 @@ HOME = "/root"
 
 PROBE_TIMEOUT_S = 30.0
 INSTALL_HINT = "run scripts/install-sandbox: it installs Apptainer, or says what is in the way"
+
+_FILE_ERRNOS = (
+    *(errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.EACCES),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+)
+IMAGE_HINT = (
+    "it needs bash, and files that the user of the containers may read: see docs/images.md"
+)
+# What an image can be to blame for: the provider has started a sandbox of an empty one here.
+_IMAGE_AT_FAULT = re.compile(
+    r"could not open image|read the squashfs image|not a directory|not found or was not executable"
+    rf"|\[Errno ({'|'.join(str(number) for number in _FILE_ERRNOS)})\]"
+)
 
 OPTIONS = [
     # Root of a user namespace that maps one user only: what is mounted in it is under its control.
@@ -83,6 +98,9 @@ class ApptainerProvider(SandboxProvider):
                 hint="name one in the task, or start the service with --default-image",
             )
         return str(parse(image))
+
+    async def give_up_image(self, wait_s: float) -> bool:
+        return await self._templates.give_up_one(wait_s)
 
     async def close(self) -> None:
         await self._templates.close()
@@ -147,6 +165,16 @@ class ApptainerSandbox(ServedSandbox):
             "filter": seccomp.program(allow_shmget=True).hex(),
             "serve": runtime.config(limits, workdir=WORKDIR, user=None, own_processes=True),
         }
+
+    async def _start(self) -> None:
+        try:
+            await super()._start()
+        except SandboxError as error:
+            if not _IMAGE_AT_FAULT.search(error.message):
+                raise
+            raise TaskError(
+                f"the image {self._image} cannot be used: {error.message}", hint=IMAGE_HINT
+            ) from error
 
     async def _prepare(self) -> None:
         pass

@@ -46,6 +46,9 @@ class AutoProvider(SandboxProvider):
         for provider in (self._with_image, self._without_image):
             provider.expect([image for image in images if self._of(image) is provider])
 
+    async def give_up_image(self, wait_s: float) -> bool:
+        return await self._with_image.give_up_image(wait_s)
+
     async def close(self) -> None:
         await self._with_image.close()
         await self._without_image.close()

@@ -121,6 +121,11 @@ class SandboxProvider(Protocol):
         """
         return
 
+    async def give_up_image(self, wait_s: float) -> bool:
+        """End something that nobody uses, so that its image may be removed. False if there is
+        nothing such, and nothing becomes it within `wait_s`."""
+        return False
+
     async def close(self) -> None:
         """Stop what runs for sandboxes to come. All that were given out have been stopped."""
         return

@@ -120,7 +120,9 @@ class Templates:
     def __init__(self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]]) -> None:
         self._launch = launch
         self._running: dict[str, Template] = {}
-        self._ahead: dict[str, Template] = {}
+        self._ahead: dict[str, Template | None] = {}
+        """None: it was given up for another's image, and is not started again ahead."""
+        self._given_back = asyncio.Event()
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def fork(
@@ -151,11 +153,44 @@ class Templates:
 
     def give_back(self, template: Template) -> None:
         template.users -= 1
-        idle = [image for image, other in self._running.items() if not other.users]
+        self._given_back.set()
+        idle = self._idle()
         for image in idle[: max(0, len(idle) - MAX_IDLE)]:
-            stopping = asyncio.create_task(self._running.pop(image).stop())
-            self._stopping.add(stopping)
-            stopping.add_done_callback(self._stopping.discard)
+            self._end(image)
+
+    def _end(self, image: str) -> asyncio.Task[None]:
+        stopping = asyncio.create_task(self._running.pop(image).stop())
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        return stopping
+
+    def _idle(self) -> list[str]:
+        """Images whose containers nobody uses, least recently used first."""
+        return [image for image, template in self._running.items() if not template.users]
+
+    async def give_up_one(self, wait_s: float) -> bool:
+        """End a container that nobody uses; if there is none, the last that was started ahead.
+
+        Waits for one to become idle. False if none does within `wait_s`.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                while not (idle := self._idle()):
+                    self._given_back.clear()
+                    if not self._give_up_ahead():
+                        await self._given_back.wait()
+        except TimeoutError:
+            return False
+        await asyncio.shield(self._end(idle[0]))
+        return True
+
+    def _give_up_ahead(self) -> bool:
+        for image, template in reversed(self._ahead.items()):
+            if template is not None and template.users == 1:
+                self._ahead[image] = None
+                self.give_back(template)
+                return True
+        return False
 
     def expect(self, images: Iterable[str]) -> None:
         """Have containers of the first of these, and keep them until they are expected no more.
@@ -164,7 +199,9 @@ class Templates:
         """
         expected = list(dict.fromkeys(images))[:MAX_AHEAD]
         for image in self._ahead.keys() - set(expected):
-            self.give_back(self._ahead.pop(image))
+            template = self._ahead.pop(image)
+            if template is not None:
+                self.give_back(template)
         for image in expected:
             if image not in self._ahead:
                 self._ahead[image] = self.borrow(image)

@@ -92,6 +92,15 @@ class WarmSandboxes(SandboxProvider):
         self._expected = list(images)
         self.refill()
 
+    async def give_up_image(self, wait_s: float) -> bool:
+        """The spares go after all that is idle below, before anything is waited for."""
+        if await self._provider.give_up_image(0):
+            return True
+        self._failed.update(spare.need for spare in self._spares)
+        for spare in list(self._spares):
+            self._drop(spare)
+        return await self._provider.give_up_image(wait_s)
+
     async def close(self) -> None:
         self._closed = True
         for spare in list(self._spares):

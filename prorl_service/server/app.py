@@ -22,6 +22,9 @@ from prorl_service.tokens.chat import ChatFormat
 
 log = logging.getLogger(__name__)
 
+ROOM_TIMEOUT_S = 60.0
+"""How long an image waits for another's last sandbox to end where the budget is used up."""
+
 
 def create_app(settings: Settings) -> FastAPI:
     """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers."""
@@ -29,7 +32,11 @@ def create_app(settings: Settings) -> FastAPI:
         if spec.tokenizer is not None:
             ChatFormat.load(spec.tokenizer)
     agents = AgentRegistry(settings.agents)
-    images = ImageCache(settings.image_cache, budget_bytes=settings.image_budget_bytes)
+    images = ImageCache(
+        settings.image_cache,
+        budget_bytes=settings.image_budget_bytes,
+        give_up_one=lambda: sandboxes.give_up_image(wait_s=ROOM_TIMEOUT_S),
+    )
     provider = sandbox.provider(
         settings.sandbox, default_image=settings.default_image, images=images.image
     )

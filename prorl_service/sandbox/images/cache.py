@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,6 +56,10 @@ class Pulled:
     error: ProRLError | None = None
 
 
+async def _nothing_to_give_up() -> bool:
+    return False
+
+
 class ImageCache:
     """For one event loop. Has nothing to close: it works only while somebody holds or waits."""
 
@@ -64,11 +68,13 @@ class ImageCache:
         root: Path | None = None,
         *,
         budget_bytes: int | None = None,
+        give_up_one: Callable[[], Awaitable[bool]] = _nothing_to_give_up,
         build_timeout_s: float = BUILD_TIMEOUT_S,
     ) -> None:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
-        `build_timeout_s` also bounds the wait for another process that makes the same image.
+        `give_up_one` is called where what is leased leaves no room: it gets one lease or more
+        released, or says False, and there is an error. `build_timeout_s` also bounds the wait for another process that makes the same image.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
@@ -79,6 +85,7 @@ class ImageCache:
             self._leases,
             heart,
             budget_bytes=budget_bytes,
+            give_up_one=give_up_one,
             build_timeout_s=build_timeout_s,
         )
         self._flights = SingleFlight()

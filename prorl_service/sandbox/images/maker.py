@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +42,14 @@ class Maker:
         heart: Heart,
         *,
         budget_bytes: int | None,
+        give_up_one: Callable[[], Awaitable[bool]],
         build_timeout_s: float,
     ) -> None:
         self._store = store
         self._leases = leases
         self._heart = heart
         self._budget_bytes = budget_bytes
+        self._give_up_one = give_up_one
         self._build_timeout_s = build_timeout_s
 
     async def make(self, wanted: Wanted) -> None:
@@ -58,7 +60,8 @@ class Maker:
             if wanted.source is None:
                 raise TaskError("the image was removed", hint="make it again: prorl images build")
             if wanted.size_bytes is not None:
-                await in_thread(self._check_size, wanted.source.shown, wanted.size_bytes)
+                await in_thread(self._check_disk, wanted.source.shown, wanted.size_bytes)
+                await self._make_room(wanted.source.shown, wanted.size_bytes)
             async with self._workspace() as workspace:
                 made = await self._build(wanted.source, workspace)
                 if wanted.digest_now and await in_thread(wanted.digest_now) != wanted.digest:
@@ -90,15 +93,12 @@ class Maker:
         return made
 
     async def _publish(self, digest: str, made: Path, shown: str) -> None:
-        if self._budget_bytes is not None:
-            await in_thread(self._make_room, shown, made, self._budget_bytes)
+        await self._make_room(shown, made.stat().st_size)
         await in_thread(self._store.publish, digest, made, shown)
 
     # --- room -----------------------------------------------------------------------------------
 
-    def _check_size(self, shown: str, size_bytes: int) -> None:
-        if self._budget_bytes is not None and size_bytes > self._budget_bytes:
-            raise _too_large(shown, size_bytes, self._budget_bytes)
+    def _check_disk(self, shown: str, size_bytes: int) -> None:
         free = shutil.disk_usage(self._store.root).free
         if free < WORK_FACTOR * size_bytes:
             raise SandboxError(
@@ -107,21 +107,29 @@ class Maker:
                 hint="free space, or set PRORL_CACHE to another place",
             )
 
-    def _make_room(self, shown: str, made: Path, budget_bytes: int) -> None:
-        size_bytes = made.stat().st_size
-        if size_bytes > budget_bytes:
-            raise _too_large(shown, size_bytes, budget_bytes)
+    async def _make_room(self, shown: str, size_bytes: int) -> None:
+        """Within the budget. Raises `SandboxError` where what is in use leaves none."""
+        if self._budget_bytes is None:
+            return
+        has = f"it has {mb(size_bytes)}, the budget is {mb(self._budget_bytes)}"
+        if size_bytes > self._budget_bytes:
+            message = f"{shown} is larger than the budget: {has}"
+            raise SandboxError(message, hint="raise the budget", retryable=False)
+        while not await in_thread(self._evict_others, self._budget_bytes - size_bytes):
+            if not await self._give_up_one():
+                raise SandboxError(
+                    f"no room for {shown}: {has}, and too much of it is in use or was made here",
+                    hint="raise the budget, or use fewer images at once; see `prorl images list`",
+                )
+
+    def _evict_others(self, max_bytes: int) -> bool:
+        """The least recently used go until the others have `max_bytes` at most."""
         entries = self._store.entries()
-        excess = sum(entry.size_bytes for entry in entries) + size_bytes - budget_bytes
+        excess = sum(entry.size_bytes for entry in entries) - max_bytes
         for entry in entries:
             if excess > 0 and not entry.is_local and self._store.evict(entry.digest):
                 excess -= entry.size_bytes
-        if excess > 0:
-            raise SandboxError(
-                f"no room for {shown}: it has {mb(size_bytes)}, and of the budget of "
-                f"{mb(budget_bytes)} too much is in use or was made here",
-                hint="raise the budget, or use fewer images at once; see `prorl images list`",
-            )
+        return excess <= 0
 
     # --- claims ---------------------------------------------------------------------------------
 
@@ -163,14 +171,6 @@ class Maker:
 
 def mb(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.1f} MB"
-
-
-def _too_large(shown: str, size_bytes: int, budget_bytes: int) -> SandboxError:
-    return SandboxError(
-        f"{shown} has {mb(size_bytes)}, which the budget of {mb(budget_bytes)} cannot hold",
-        hint="raise the budget",
-        retryable=False,
-    )
 
 
 def _digest_of_file(path: Path) -> str:

@@ -41,9 +41,7 @@ _FILE_ERRNOS = (
     *(errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.EACCES),
     *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
 )
-IMAGE_HINT = (
-    "it needs bash, and files that the user of the containers may read: see docs/images.md"
-)
+IMAGE_HINT = "it needs bash, and files that the user of the containers may read: see docs/images.md"
 # What an image can be to blame for: the provider has started a sandbox of an empty one here.
 _IMAGE_AT_FAULT = re.compile(
     r"could not open image|read the squashfs image|not a directory|not found or was not executable"
@@ -153,7 +151,6 @@ class ApptainerSandbox(ServedSandbox):
 
     async def _spawn(self, connection: int) -> Process:
         self._template, process = await self._templates.fork(self._image, self._order(), connection)
-        self.server_pid = process.pid
         return process
 
     def _order(self) -> dict[str, object]:
@@ -162,7 +159,7 @@ class ApptainerSandbox(ServedSandbox):
         return {
             "nest": {"workdir": WORKDIR, "disk_mb": limits.disk_mb},
             "environment": runtime.environment(home=HOME, user="root"),
-            "filter": seccomp.program(allow_shmget=True).hex(),
+            "filter": seccomp.program(allow_system_v=True).hex(),
             "serve": runtime.config(limits, workdir=WORKDIR, user=None, own_processes=True),
         }
 
@@ -177,7 +174,8 @@ class ApptainerSandbox(ServedSandbox):
             ) from error
 
     async def _prepare(self) -> None:
-        pass
+        assert self._child is not None
+        self.server_pid = self._child.pid
 
     def _end(self, child: Process) -> None:
         child.kill()

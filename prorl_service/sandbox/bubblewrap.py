@@ -79,7 +79,7 @@ class BubblewrapSandbox(ServedSandbox):
         with ExitStack() as theirs:
             self._info, info = _pipe(self._launch_fds, theirs)
             rules, rules_end = _pipe(theirs, theirs)
-            os.write(rules_end, seccomp.program(allow_shmget=False))
+            os.write(rules_end, seccomp.program(allow_system_v=False))
             # The reading end too, lest bwrap dies half-way of a service that was killed.
             fds = [self._info, info, rules]
             arguments = ["--info-fd", str(info), "--seccomp", str(rules)]

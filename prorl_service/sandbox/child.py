@@ -57,19 +57,25 @@ class Process:
         self.signal(signal.SIGKILL)
 
     def descendants(self) -> list["Process"]:
-        """Those it has now, without those that end while this looks."""
+        """Those it has now, without those that end while this looks. Raises `OSError`."""
         found: list[Process] = []
         parents = [self.pid]
-        while parents:
-            children = _children(parents.pop())
-            parents += children
-            for pid in children:
-                with suppress(ProcessLookupError):
-                    found.append(Process(os.pidfd_open(pid)))
+        try:
+            while parents:
+                children = _children(parents.pop())
+                parents += children
+                for pid in children:
+                    with suppress(ProcessLookupError):
+                        found.append(Process(os.pidfd_open(pid)))
+        except OSError:
+            for process in found:
+                process.close()
+            raise
         return found
 
     def close(self) -> None:
-        """Let go of it and of what it wrote, after it has ended."""
+        """Let go of it and of what it wrote. Its end is not told any more."""
+        asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         if self._messages is not None:
             os.close(self._messages)

@@ -3,6 +3,7 @@
 Those are the kernel's key rings, sockets towards the hypervisor (AF_VSOCK) and other rare families,
 and the interfaces most kernel holes were in: further user namespaces, bpf, io_uring, perf,
 userfaultfd. Memory that belongs to no process is said not to exist, for it could not be counted.
+Limits and scheduling of the execution server, which is process 1, are not its children's to change.
 All else is allowed. Made by hand because libseccomp's Python binding is rarely there.
 """
 
@@ -22,17 +23,32 @@ class Architecture(NamedTuple):
     clone: int
     unshare: int
     memfd_create: int
-    shmget: int
+    system_v: tuple[int, ...]
+    """shmget, msgget, semget"""
+    of_process: tuple[int, ...]
+    """prlimit64, sched_setscheduler, sched_setattr"""
     refused: tuple[int, ...]
     """add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd"""
 
 
 ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 41, 56, 272, 319, 29, (248, 249, 250, 298, 321, 323)),
-    "aarch64": Architecture(0xC00000B7, 198, 220, 97, 279, 194, (217, 218, 219, 241, 280, 282)),
+    "x86_64": Architecture(
+        *(0xC000003E, 41, 56, 272, 319),
+        system_v=(29, 68, 64),
+        of_process=(302, 144, 314),
+        refused=(248, 249, 250, 298, 321, 323),
+    ),
+    "aarch64": Architecture(
+        *(0xC00000B7, 198, 220, 97, 279),
+        system_v=(194, 186, 190),
+        of_process=(261, 119, 274),
+        refused=(217, 218, 219, 241, 280, 282),
+    ),
 }
 IO_URING = (425, 426, 427)
 CLONE3 = 435
+MEMFD_SECRET = 447
+SERVER_PID = 1
 X32_CALLS = 0x40000000
 FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
 
@@ -42,20 +58,26 @@ LOAD, RETURN, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
 
 
 @functools.cache
-def program(*, allow_shmget: bool) -> bytes:
+def program(*, allow_system_v: bool) -> bytes:
     """The filter as `struct sock_filter[]`. Where call numbers are not known it allows them all.
 
-    Segments of System V are for where their namespace limits them.
+    What is System V's is for where its namespace limits it.
     """
     machine = ARCHITECTURES.get(platform.machine())
-    return b"".join(_instructions(machine, allow_shmget)) if machine else _allow()
+    return b"".join(_instructions(machine, allow_system_v)) if machine else _allow()
 
 
-def _instructions(machine: Architecture, allow_shmget: bool) -> list[bytes]:
-    not_there = [CLONE3, machine.memfd_create, *([] if allow_shmget else [machine.shmget])]
+def _instructions(machine: Architecture, allow_system_v: bool) -> list[bytes]:
+    system_v = () if allow_system_v else machine.system_v
+    not_there = (CLONE3, machine.memfd_create, MEMFD_SECRET, *system_v)
     new_user_namespace = [
         _load(FIRST_ARGUMENT),
         *_when(IF_ANY_BIT, CLONE_NEWUSER, [_refuse(EPERM)]),
+        _allow(),
+    ]
+    to_the_server = [
+        _load(FIRST_ARGUMENT),
+        *_when(IF_EQUAL, SERVER_PID, [_refuse(EPERM)]),
         _allow(),
     ]
     rare_family = [
@@ -76,6 +98,7 @@ def _instructions(machine: Architecture, allow_shmget: bool) -> list[bytes]:
             for number in machine.refused + IO_URING
             for step in _when(IF_EQUAL, number, [_refuse(EPERM)])
         ),
+        *(step for number in machine.of_process for step in _when(IF_EQUAL, number, to_the_server)),
         *_when(IF_EQUAL, machine.clone, new_user_namespace),
         *_when(IF_EQUAL, machine.unshare, new_user_namespace),
         *_when(IF_EQUAL, machine.socket, rare_family),

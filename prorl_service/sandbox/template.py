@@ -5,6 +5,7 @@ of a model.
 """
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -72,11 +73,13 @@ class Template:
                 await _answer(control, START_TIMEOUT_S)
                 helpers = child.descendants()
                 self._ready.set_result(control)
-                await asyncio.wait([child.ended])
+                # Without any one of them it is of no use: one serves the files of its image.
+                whoever = [process.ended for process in (child, *helpers)]
+                await asyncio.wait(whoever, return_when=asyncio.FIRST_COMPLETED)
             except OSError as error:
                 raise SandboxError(f"no container: {child.messages() or error}") from None
             finally:
-                control.close()
+                control.shutdown(socket.SHUT_RDWR)  # tells whoever waits here for an answer, too
                 await _end([child, *helpers])
 
     async def fork(self, order: dict[str, object], connection: int) -> Process:
@@ -98,20 +101,26 @@ class Template:
             async with self._one_at_a_time:
                 packet = json.dumps(order).encode()
                 socket.send_fds(control, [packet], [connection, messages])
-                (pidfd,) = await _answer(control, FORK_TIMEOUT_S)
+                pidfds = await _answer(control, FORK_TIMEOUT_S)
+            if not pidfds:  # the kernel had nowhere to put it
+                raise SandboxError(f"no sandbox: {os.strerror(errno.EMFILE)}")
         except BaseException as error:
             os.close(messages)
             if not isinstance(error, OSError):
                 raise
-            self._life.cancel()
+            self._begin_to_end()
             raise SandboxError(f"the container died: {error}") from error
         self.proven = True
-        return Process(pidfd, messages)
+        return Process(pidfds[0], messages)
 
     async def stop(self) -> None:
         """End it, and with it all its sandboxes."""
-        self._life.cancel()
+        self._begin_to_end()
         await asyncio.wait([self._life])
+
+    def _begin_to_end(self) -> None:
+        if self.usable:  # once: a second time would interrupt the end itself
+            self._life.cancel()
 
 
 class Templates:
@@ -122,7 +131,7 @@ class Templates:
         self._running: dict[str, Template] = {}
         self._ahead: dict[str, Template | None] = {}
         """None: it was given up for another's image, and is not started again ahead."""
-        self._given_back = asyncio.Event()
+        self._changed = asyncio.Event()
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def fork(
@@ -137,7 +146,7 @@ class Templates:
             return template, await template.fork(order, connection)
         except BaseException as error:
             self.give_back(template)
-            if not (isinstance(error, SandboxError) and template.proven):
+            if not (isinstance(error, SandboxError) and template.proven) or template.usable:
                 raise
         # It had died unnoticed.
         return await self.fork(image, order, connection)
@@ -153,7 +162,7 @@ class Templates:
 
     def give_back(self, template: Template) -> None:
         template.users -= 1
-        self._given_back.set()
+        self._changed.set()
         idle = self._idle()
         for image in idle[: max(0, len(idle) - MAX_IDLE)]:
             self._end(image)
@@ -176,9 +185,9 @@ class Templates:
         try:
             async with asyncio.timeout(wait_s):
                 while not (idle := self._idle()):
-                    self._given_back.clear()
+                    self._changed.clear()
                     if not self._give_up_ahead():
-                        await self._given_back.wait()
+                        await self._changed.wait()
         except TimeoutError:
             return False
         await asyncio.shield(self._end(idle[0]))
@@ -205,6 +214,7 @@ class Templates:
         for image in expected:
             if image not in self._ahead:
                 self._ahead[image] = self.borrow(image)
+        self._changed.set()
 
     async def close(self) -> None:
         await asyncio.gather(*self._stopping, *_stop_all(self._running.values()))

@@ -65,6 +65,8 @@ class WarmSandboxes(SandboxProvider):
         """How often sandboxes without an image, and those with one, were asked for with which."""
         self._failed: set[Need] = set()
         """No spares for these, until somebody gets one or they are no longer wanted."""
+        self._short_of_room = 0
+        """Images that wait for another's last sandbox to end: no time for spares."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -99,7 +101,12 @@ class WarmSandboxes(SandboxProvider):
         self._failed.update(spare.need for spare in self._spares)
         for spare in list(self._spares):
             self._drop(spare)
-        return await self._provider.give_up_image(wait_s)
+        self._short_of_room += 1
+        try:
+            return await self._provider.give_up_image(wait_s)
+        finally:
+            self._short_of_room -= 1
+            self.refill()
 
     async def close(self) -> None:
         self._closed = True
@@ -152,7 +159,7 @@ class WarmSandboxes(SandboxProvider):
 
     def refill(self) -> None:
         """After every change of what is wanted or there: drop what is too many, start the next."""
-        if self._closed or self.hand_outs:
+        if self._closed or self.hand_outs or self._short_of_room:
             return
         wanted = self._wanted()
         self._failed.intersection_update(wanted)

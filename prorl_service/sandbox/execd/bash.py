@@ -9,6 +9,7 @@ result.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -77,7 +78,8 @@ class BashTool:
             # No process left to be had. The first of a PID namespace may end all the others.
             if os.getpid() != 1:
                 raise
-            os.kill(-1, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
             self._loop.reap()
             return self._start_shell()
 

@@ -13,7 +13,7 @@ import os
 from itertools import islice
 
 from . import text
-from .files import open_regular
+from .files import checked_path, open_regular
 from .text import Problem
 
 TYPE_CHECKING = False
@@ -72,7 +72,7 @@ class Editor:
                 f"The path {path} is not an absolute path, it should start with `/`."
                 f" Maybe you meant {absolute}?"
             )
-        return self._commands[command](path, arguments)
+        return self._commands[command](checked_path(path), arguments)
 
     def _view(self, path: str, arguments: dict[str, Any]) -> str:
         view_range = arguments.get("view_range")

@@ -20,14 +20,29 @@ if TYPE_CHECKING:
     from .call import Call
 
 INLINE_BYTES = 1 << 20
+MAX_PARTS = 500
+"""Of a path: fewer than Python's own calls may be nested."""
 _COPY_BYTES = 1 << 18
 
 # A FIFO must not block the server, nor a terminal become its own.
 NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+def checked_path(path: str) -> str:
+    """Raises `OSError` for what no file can be called, where Python has other errors."""
+    if path.count("/") > MAX_PARTS:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        possible = False
+    if not possible:
+        raise OSError(errno.EINVAL, "not a possible path")
+    return path
+
+
 def upload(call: Call) -> None:
-    path, content = call.arguments["path"], call.payload
+    path, content = checked_path(call.arguments["path"]), call.payload
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(open_regular(path, os.O_WRONLY | os.O_CREAT), "wb", 0) as file:
         if len(content) <= INLINE_BYTES:
@@ -45,7 +60,8 @@ def _write(file: FileIO, content: bytes) -> None:
 
 
 def download(call: Call, max_bytes: int) -> None:
-    with open(open_regular(call.arguments["path"], os.O_RDONLY), "rb") as file:
+    path = checked_path(call.arguments["path"])
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
         if os.fstat(file.fileno()).st_size > max_bytes:
             raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
         # Files of /proc have any length, and are told to have none.

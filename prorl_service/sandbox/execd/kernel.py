@@ -69,7 +69,7 @@ class Kernel:
             options = _options(python, packages)
             self._kernel, ready = _spawn_kernel(options, output)
             theirs.append(ready)
-            self._client = _spawn_client(options, requests, replies, ready)
+            self._client = _spawn_client(options, requests, replies, output, ready)
         except BaseException:
             self._close()
             raise
@@ -224,11 +224,13 @@ def _spawn_kernel(options: dict[str, Any], output: int) -> tuple[int, int]:
         os.close(is_ready)
 
 
-def _spawn_client(options: dict[str, Any], requests: int, replies: int, ready: int) -> int:
+def _spawn_client(
+    options: dict[str, Any], requests: int, replies: int, errors: int, ready: int
+) -> int:
     os.set_inheritable(ready, True)
     options = {**options, "ready": ready}
     python = [*options["python"], "-I", "-S"]
-    return _spawn(python, "client.py", options, {0: requests, 1: replies})
+    return _spawn(python, "client.py", options, {0: requests, 1: replies, 2: errors})
 
 
 def _spawn(

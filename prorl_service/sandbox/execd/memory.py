@@ -1,7 +1,7 @@
 """Keeps the memory of all processes together below a limit, where the kernel does not.
 
-Limits of a process (`confine`) say nothing of their sum. This adds it up a few times a second as
-long as something runs, and kills the largest process while it is too much; what is allocated in
+Limits of a process (`confine`) say nothing of their sum. This adds it up a few times a second
+from the first command on, and kills the largest process while it is too much; what is allocated in
 between is overshoot. For the first process of a PID namespace, which sees all others.
 """
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .loop import Loop
 
 INTERVAL_S = 0.2
-IDLE_PROCESSES = 1
-"""The shell, which allocates nothing by itself."""
+HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
+"""Private, shared and swapped memory, without files, and page tables."""
 
 
 class MemoryGuard:
@@ -29,7 +29,7 @@ class MemoryGuard:
         self._watching = False
 
     def watch(self) -> None:
-        """Something begins to run. Goes on until nothing does."""
+        """Something begins to run. Goes on for ever: a single shell may start all at any time."""
         if self._limit_bytes is not None and not self._watching:
             self._watching = True
             self._wait()
@@ -45,13 +45,11 @@ class MemoryGuard:
             del sizes[largest]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(largest, signal.SIGKILL)
-        self._watching = len(sizes) > IDLE_PROCESSES
-        if self._watching:
-            self._wait()
+        self._wait()
 
 
 def held_bytes() -> dict[int, int]:
-    """Private and shared memory, without files, of every process but this one."""
+    """What every process but this one holds."""
     own = os.getpid()
     sizes = {}
     for name in os.listdir("/proc"):
@@ -64,7 +62,7 @@ def held_bytes() -> dict[int, int]:
 def _held_bytes(pid: str) -> int:
     with open(f"/proc/{pid}/status", "rb") as file:
         status = file.read()
-    return sum(_kilobytes(status, field) << 10 for field in (b"RssAnon:", b"RssShmem:"))
+    return sum(_kilobytes(status, field) << 10 for field in HELD)
 
 
 def _kilobytes(status: bytes, field: bytes) -> int:

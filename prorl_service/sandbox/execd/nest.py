@@ -34,6 +34,14 @@ KEPT_CAPABILITIES = sum(
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SHARED_MEMORY_MB = 64
+SYSTEM_V = {
+    "shmall": f"{(SHARED_MEMORY_MB << 20) // resource.getpagesize()}",
+    "msgmni": "128",
+    "sem": "250 32000 32 128",
+}
+"""Most of what belongs to no process: shared memory, queues of 16 KB, 2 MB of semaphores."""
+MAX_TERMINALS = 64
+"""The host has some 3000 for all sandboxes, and without one no shell can be started."""
 FILES_PER_MB = 256
 HOST_NAME = "sandbox"
 
@@ -47,17 +55,18 @@ def enter(*, runtime: str, workdir: str, disk_mb: int) -> None:
     """
     linux.set_host_name(HOST_NAME)
     _bring_up_loopback()
-    with open("/proc/sys/kernel/shmall", "w") as file:
-        file.write(str((SHARED_MEMORY_MB << 20) // resource.getpagesize()))
+    for name, limit in SYSTEM_V.items():
+        with open(f"/proc/sys/kernel/{name}", "w") as file:
+            file.write(limit)
     root = _mount_overlay(f"{runtime}/mnt", disk_mb)
     _mount_proc(f"{root}/proc")
     _mount_dev(f"{root}/dev")
     os.makedirs(root + runtime, exist_ok=True)
     linux.mount(runtime, root + runtime, flags=linux.MS_BIND)
-    os.makedirs(root + workdir, exist_ok=True)
-    os.makedirs(f"{root}/tmp", exist_ok=True)
-    os.chmod(f"{root}/tmp", 0o1777)
     _change_root(root)
+    os.makedirs("/tmp", exist_ok=True)
+    os.chmod("/tmp", 0o1777)
+    os.makedirs(workdir, exist_ok=True)
     os.chdir(workdir)
     _enter_user_namespace()
     linux.keep_capabilities(KEPT_CAPABILITIES)
@@ -92,7 +101,12 @@ def _mount_overlay(base: str, disk_mb: int) -> str:
 
 def _mount_proc(path: str) -> None:
     os.makedirs(path, exist_ok=True)
-    linux.mount("proc", path, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("proc", path, "proc", flags)
+    # Its user owns the limits of its namespaces, and could raise them.
+    linux.mount(f"{path}/sys", f"{path}/sys", flags=linux.MS_BIND)
+    read_only = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY
+    linux.mount("none", f"{path}/sys", flags=read_only | flags)
 
 
 def _mount_dev(path: str) -> None:
@@ -105,7 +119,7 @@ def _mount_dev(path: str) -> None:
     for name, target in LINKS.items():
         os.symlink(target, f"{path}/{name}")
     os.mkdir(f"{path}/pts")
-    options = "newinstance,ptmxmode=0666,mode=0620"
+    options = f"newinstance,ptmxmode=0666,mode=0620,max={MAX_TERMINALS}"
     linux.mount("devpts", f"{path}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
     os.symlink("pts/ptmx", f"{path}/ptmx")
     os.mkdir(f"{path}/shm")

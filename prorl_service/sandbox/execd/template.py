@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -43,6 +44,10 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits: the service holds descriptors
     for name in [name for name in os.environ if name.startswith(_CONTAINERS_OWN)]:
         del os.environ[name]
+    # A user may have as many descriptors under way between processes as the sender may have open;
+    # its sandboxes, which are the same user's, may have fewer.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.freeze()  # a collection would write to pages that all sandboxes share
     control = socket.socket(fileno=0)
     control.send(b"done")
@@ -51,12 +56,10 @@ def main() -> None:
         if not message:
             os._exit(0)
         try:
-            process = _fork(json.loads(message), *fds)
-        except OSError as error:
+            fds.append(_fork(json.loads(message), *fds))
+            socket.send_fds(control, [b"done"], fds[-1:])
+        except OSError as error:  # a sandbox whose descriptor is not sent has no connection
             control.send(str(error).encode())
-        else:
-            socket.send_fds(control, [b"done"], [process])
-            os.close(process)
         for fd in fds:
             os.close(fd)
 

@@ -12,7 +12,7 @@ import os
 import stat
 from functools import partial
 
-from .files import NEVER_WAIT, open_regular
+from .files import NEVER_WAIT, checked_path, open_regular
 from .worker import in_worker
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW
 
 
 def snapshot(call: Call, max_bytes: int) -> None:
-    root = os.open(call.arguments["path"], _DIRECTORY & ~os.O_NOFOLLOW)
+    root = os.open(checked_path(call.arguments["path"]), _DIRECTORY & ~os.O_NOFOLLOW)
     try:
         in_worker(call, partial(_snapshot, root, max_bytes))
     finally:
@@ -36,7 +36,7 @@ def snapshot(call: Call, max_bytes: int) -> None:
 
 
 def restore(call: Call) -> None:
-    path = call.arguments["path"]
+    path = checked_path(call.arguments["path"])
     os.makedirs(path, exist_ok=True)
     in_worker(call, partial(_restore, path, call.payload))
 

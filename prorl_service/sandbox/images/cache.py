@@ -74,7 +74,8 @@ class ImageCache:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
         `give_up_one` is called where what is leased leaves no room: it gets one lease or more
-        released, or says False, and there is an error. `build_timeout_s` also bounds the wait for another process that makes the same image.
+        released, or says False, and there is an error. `build_timeout_s` also bounds the wait for
+        another process that makes the same image.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)

@@ -93,7 +93,8 @@ class Maker:
         return made
 
     async def _publish(self, digest: str, made: Path, shown: str) -> None:
-        await self._make_room(shown, made.stat().st_size)
+        size = await in_thread(lambda: made.stat().st_size)
+        await self._make_room(shown, size)
         await in_thread(self._store.publish, digest, made, shown)
 
     # --- room -----------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ async def test_a_budget_that_cannot_hold_it_is_said_before_work_starts(
     layout.add("x", padding=PADDING)
     cache = ImageCache(root, budget_bytes=PADDING // 2)
     async with FakeRegistry(layout) as registry:
-        with pytest.raises(SandboxError, match="cannot hold") as error:
+        with pytest.raises(SandboxError, match="larger than the budget") as error:
             await cache.get(registry.reference())
         assert not error.value.retryable
         assert registry.fetched("blobs") == 0

@@ -1,0 +1,262 @@
+"""Ways to harm others, the limits or the server that once worked, and what must come of them."""
+
+import asyncio
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.execd.nest import MAX_TERMINALS
+from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.template import OUTER_USER
+from tests.sandbox.helpers import bash, new_sandbox, output, providing, running, started
+from tests.sandbox.test_apptainer import belong_to_container_user, containers, make_tiny_image
+
+SHARED = """
+import mmap, sys, time
+held = mmap.mmap(-1, 60 << 20)
+for start in range(0, len(held), 4096):
+    held[start] = 1
+time.sleep(1)
+print("unharmed")
+"""
+
+
+async def test_memory_is_watched_also_where_a_lone_shell_starts_late(
+    isolating: SandboxProvider,
+) -> None:
+    async with started(isolating, SandboxLimits(memory_mb=128)) as sandbox:
+        await sandbox.upload("shared.py", SHARED.encode())
+        late = "read -t 0.6 </dev/tty; for i in 1 2 3 4; do python3 shared.py & done; wait"
+        assert (await bash(sandbox, late)).output.count("unharmed") < 3
+
+
+PAGE_TABLES = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+size, read_only, anonymous_without_reserve, no_huge_pages = 64 << 30, 1, 0x4022, 15
+for _ in range(64):
+    start = libc.mmap(None, size, read_only, anonymous_without_reserve, -1, 0)
+    libc.madvise(start, size, no_huge_pages)
+    for address in range(start, start + size, 2 << 20):
+        ctypes.c_char.from_address(address).value
+print("unharmed")
+"""
+
+
+async def test_page_tables_are_memory_too(isolating: SandboxProvider) -> None:
+    async with started(isolating, SandboxLimits(memory_mb=64)) as sandbox:
+        await sandbox.upload("tables.py", PAGE_TABLES.encode())
+        assert (await bash(sandbox, "python3 tables.py")).data["exit_code"] == 128 + 9
+
+
+OF_NO_PROCESS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+x86 = os.uname().machine == "x86_64"
+
+def made(number, *arguments):
+    for count in range(1000):
+        if libc.syscall(number, *arguments) < 0:
+            return count
+    return "endless"
+
+print(made(447, 0))  # memfd_secret
+print(made(64 if x86 else 190, 0, 32000, 0o600))  # semget
+print(made(68 if x86 else 186, 0, 0o600) in (0, 128))  # msgget
+"""
+
+
+async def test_memory_of_no_process_is_not_to_be_had(isolated: ServedSandbox) -> None:
+    await isolated.upload("made.py", OF_NO_PROCESS.encode())
+    assert await output(isolated, "python3 made.py") == "0\n0\nTrue"
+
+
+async def test_limits_of_the_namespaces_cannot_be_raised(isolated: ServedSandbox) -> None:
+    for name in ("kernel/shmall", "kernel/msgmnb", "kernel/sem", "fs/mqueue/msg_max"):
+        result = await bash(isolated, f"echo 9999 >/proc/sys/{name}")
+        assert result.is_error, name
+
+
+TERMINALS = """
+import os, time
+terminals = 0
+try:
+    while terminals < 4000:
+        os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+        terminals += 1
+except OSError:
+    pass
+print(terminals, flush=True)
+"""
+
+
+async def test_terminals_are_limited() -> None:
+    """The host's are for all sandboxes. Bubblewrap has no such option."""
+    async with running("apptainer") as sandbox:
+        await sandbox.upload("terminals.py", TERMINALS.encode())
+        assert int(await output(sandbox, "python3 terminals.py")) < MAX_TERMINALS
+
+
+async def test_its_servers_limits_and_scheduling_cannot_be_changed(
+    isolated: ServedSandbox,
+) -> None:
+    for command in ("prlimit --pid 1 --nofile=3:3", "chrt --idle --pid 0 1"):
+        assert (await bash(isolated, command)).is_error, command
+    assert not (await bash(isolated, "prlimit --pid $$ --nofile=99 && chrt -i -p 0 $$")).is_error
+    assert await output(isolated, "sleep 0.3; echo alive") == "alive"
+
+
+SEND = """
+import os, socket, time
+kept, sent = [], 0
+try:
+    while sent < 4400:
+        pair = socket.socketpair()
+        kept.append(pair)
+        pair[0].setblocking(False)
+        try:
+            while True:
+                socket.send_fds(pair[0], [b"x"], [0] * 100)
+                sent += 100
+        except BlockingIOError:
+            pass
+except OSError as error:
+    print(error.errno, flush=True)
+time.sleep(100)
+"""
+
+
+async def test_descriptors_under_way_stop_no_other_sandbox(isolating: SandboxProvider) -> None:
+    """The kernel counts them for each user, who is the same in all sandboxes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        async with started(isolating) as hostile:
+            await hostile.upload("send.py", SEND.encode())
+            await output(hostile, "python3 send.py >sent & until [ -s sent ]; do sleep 0.05; done")
+            assert await output(hostile, "cat sent") == "109"  # ETOOMANYREFS
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            async with started(isolating) as other:
+                assert await output(other, "echo unharmed") == "unharmed"
+            assert await output(hostile, "echo alive") == "alive"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_impossible_paths_are_the_callers_error(sandbox: ServedSandbox) -> None:
+    for path in ("/tmp/\ud800", "/tmp/nul\0", "/tmp/" + "a/" * 1500 + "x"):
+        arguments = {"command": "create", "path": path, "file_text": "text"}
+        result = await sandbox.call_tool("str_replace_editor", arguments, timeout_s=5)
+        assert result.is_error, path[:20]
+        for verb in (sandbox.download, sandbox.snapshot):
+            with pytest.raises(OSError, match=r"path|too long"):
+                await verb(path)
+        for write in (sandbox.upload, sandbox.restore):
+            with pytest.raises(OSError, match=r"path|too long"):
+                await write(path, b"")
+
+
+async def test_a_missing_shell_is_named() -> None:
+    async with running("apptainer") as sandbox:
+        await bash(sandbox, "rm /bin/bash; exit")
+        assert "bash" in (await bash(sandbox, "true")).output
+
+
+# --- the operator's side ------------------------------------------------------------------------
+
+
+async def bash_until_the_end(sandbox: ServedSandbox) -> None:
+    for _ in range(200):
+        await bash(sandbox, "read -t 0.1 </dev/tty")
+
+
+async def test_a_container_that_loses_its_files_is_replaced() -> None:
+    async with providing("apptainer") as provider:
+        async with started(provider) as sandbox:
+            (container,) = containers()
+            (server,) = (
+                child for child in container.children(recursive=True) if "fuse" in child.name()
+            )
+            server.kill()
+            with pytest.raises(SandboxError, match="died"):
+                await bash_until_the_end(sandbox)
+        async with started(provider) as sandbox:
+            assert await output(sandbox, "echo here") == "here"
+
+
+def _run_as(user: int | None, command: list[str]) -> None:
+    groups: list[int] | None = None if user is None else []
+    subprocess.run(command, check=True, user=user, group=user, extra_groups=groups)
+
+
+async def test_what_a_living_container_refuses_is_not_tried_for_ever() -> None:
+    async with providing("apptainer") as provider, started(provider) as sandbox:
+        assert sandbox.server_pid is not None
+        template = psutil.Process(sandbox.server_pid).parent()
+        assert template is not None
+        no_more = ["prlimit", f"--pid={template.pid}", "--nproc=1:1"]
+        user = OUTER_USER if os.geteuid() == 0 else None
+        await asyncio.to_thread(_run_as, user, no_more)
+        with pytest.raises(SandboxError, match="temporarily unavailable"):
+            async with asyncio.timeout(20), started(provider):
+                pass
+        assert await output(sandbox, "echo alive") == "alive"
+
+
+async def test_a_service_without_descriptors_says_so_and_loses_none(
+    isolating: SandboxProvider,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with started(isolating):
+        pass  # its container goes on
+    before = len(os.listdir("/proc/self/fd"))
+    refused = 0
+    for room in range(16):
+        sandbox = new_sandbox(isolating)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + room, hard))
+        try:
+            await sandbox.start()
+        except SandboxError:
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await sandbox.stop()
+    assert refused < 16
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_a_container_that_ends_under_many_starts_loses_no_descriptors() -> None:
+    async with providing("apptainer") as provider:
+        held: list[int] = []
+        for _ in range(3):
+            sandboxes = [new_sandbox(provider) for _ in range(8)]
+            await sandboxes[0].start()
+            starts = [asyncio.create_task(sandbox.start()) for sandbox in sandboxes[1:]]
+            await asyncio.sleep(0.01)
+            (container,) = containers()
+            container.kill()
+            await asyncio.wait(starts, timeout=20)
+            for start in starts:
+                start.exception()
+            await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
+            await provider.close()
+            held.append(len(os.listdir("/proc/self/fd")))
+    assert held[-1] <= held[0]
+
+
+async def test_an_absolute_link_for_tmp_stays_in_the_image(tmp_path: Path) -> None:
+    image = make_tiny_image(tmp_path / "image")
+    (image / "tmp").rmdir()
+    (image / "tmp").symlink_to("/var/tmp")
+    belong_to_container_user(image)
+    async with providing("apptainer") as provider, started(provider, image=image) as sandbox:
+        assert await output(sandbox, "touch /tmp/x; ls /var/tmp") == "x"

@@ -1,0 +1,55 @@
+"""Measure all parts, or those named: `python -m bench.tools [--only bash,ipython] [--quick]`.
+
+Only a whole run leaves bench/results/tools.json and tools.png; it takes about ten minutes.
+"""
+
+import argparse
+import os
+import time
+
+import uvloop
+
+from bench import result
+from bench.tools import bash, ipython, many, orphans, plot, sockets, starts
+from bench.tools.headline import headline
+from bench.tools.timing import Effort, Row
+
+PARTS = {module.PART: module.measure for module in (bash, ipython, sockets, starts, many, orphans)}
+FULL = Effort(
+    rounds=12,
+    turn_actions=40,
+    turn_s=0.15,
+    start_rounds={1: 12, 16: 3, 64: 2},
+    crowd_s=5.0,
+    cycles=1000,
+)
+QUICK = Effort(
+    rounds=2, turn_actions=20, turn_s=0.05, start_rounds={1: 2, 16: 1}, crowd_s=1.0, cycles=60
+)
+
+
+async def measure(parts: list[str], effort: Effort) -> list[Row]:
+    rows = []
+    for part in parts:
+        started = time.monotonic()
+        print(f"{part} (load {os.getloadavg()[0]:.1f})", flush=True)
+        rows += await PARTS[part](effort)
+        print(f"{part} took {time.monotonic() - started:.0f} s", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    parser.add_argument("--quick", action="store_true", help="few repetitions: to see that it runs")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    # The event loop of the service.
+    rows = uvloop.run(measure(parts, QUICK if options.quick else FULL))
+    if parts == list(PARTS) and not options.quick:
+        plot.draw(rows, result.RESULTS / "tools.png")
+        result.write("tools", rows, headline(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""How long one shell command takes, by the way it is sent; ours on each rung of isolation."""
+
+from contextlib import AsyncExitStack
+from functools import partial
+
+from bench.tools import rungs, tmux
+from bench.tools.instances import exec_into_instance
+from bench.tools.shells import Run, host_shells, process_per_command
+from bench.tools.timing import Action, Effort, Row, finished, row, take_turns
+
+PART = "bash"
+LINE = "7" * 99
+HEREDOC = "".join(f"{n} a 'line' of \"text\" with $signs and \\ in it\n" for n in range(40))
+COMMANDS = {
+    "true": "true",
+    "ls /": "ls /",
+    "100 KB": f"yes {LINE} | head -c 100000",
+    "1 MB": f"yes {LINE} | head -c 1000000",
+    "heredoc": f"cat > /tmp/prorl-bench-heredoc <<'EOF'\n{HEREDOC}EOF",
+}
+SEVENS = {"100 KB": 99_000, "1 MB": 990_000}
+
+POLLED, CONTROL = "tmux as OpenHands", "tmux control mode"
+FLOOR, BLOCKING_FLOOR = "bare pty on the event loop", "bare pty, blocking"
+
+
+async def measure(effort: Effort) -> list[Row]:
+    async with AsyncExitStack() as stack:
+        runs = _others(stack)
+        for name, sandbox in (await rungs.enter_all(stack)).items():
+            runs[name] = rungs.tool(sandbox, "bash", "command")
+        actions: dict[tuple[str, str], Action] = {}
+        for who, run in runs.items():
+            for what, command in COMMANDS.items():
+                _check(who, what, await finished(run(command)))
+                actions[who, what] = partial(run, command)
+        times = await take_turns(actions, effort)
+    return [row(PART, who, what, times[who, what]) for who, what in actions]
+
+
+def _others(stack: AsyncExitStack) -> dict[str, Run]:
+    """Those of the host, and two that start a process in a container for each command."""
+    sif = rungs.sif()
+    each = [*rungs.bare_exec(sif, rungs.CONTAINED), "bash", "-c"]
+    return {
+        POLLED: stack.enter_context(tmux.polled()),
+        "apptainer exec each": process_per_command(each, user=rungs.CONTAINER_USER),
+        "apptainer exec instance each": stack.enter_context(exec_into_instance(sif)),
+        CONTROL: stack.enter_context(tmux.control_mode()),
+        **host_shells(stack),
+    }
+
+
+def _check(who: str, what: str, output: object) -> None:
+    """A way that loses output must not look fast."""
+    text = output.decode() if isinstance(output, bytes) else str(output)
+    complete = {"true": not text.strip(), "ls /": "usr" in text, "heredoc": not text.strip()}
+    if not complete.get(what, text.count("7") == SEVENS.get(what)):
+        raise RuntimeError(f"{who}: {what} gave {len(text)} characters: {text[:200]!r}")

@@ -1,0 +1,39 @@
+"""How long one IPython cell takes, by the way to the kernel; ours on each rung of isolation."""
+
+from contextlib import AsyncExitStack
+from functools import partial
+
+from bench.tools import kernels, rungs
+from bench.tools.timing import Action, Effort, Row, row, take_turns
+
+PART = "ipython"
+GATEWAY = "kernel gateway"
+CODES = {
+    "1+1": "1+1",
+    "print loop": "for number in range(1000): print(number)",
+    "1 MB": "print('\\n'.join(['7' * 99] * 10_000))",
+}
+EXPECTED = {
+    "1+1": "2",
+    "print loop": "\n".join(map(str, range(1000))),
+    "1 MB": "\n".join(["7" * 99] * 10_000),
+}
+
+
+async def measure(effort: Effort) -> list[Row]:
+    async with AsyncExitStack() as stack:
+        runs = {
+            GATEWAY: await stack.enter_async_context(kernels.gateway()),
+            "jupyter_client": await stack.enter_async_context(kernels.direct()),
+        }
+        for name, sandbox in (await rungs.enter_all(stack)).items():
+            runs[name] = rungs.tool(sandbox, "ipython", "code")
+        actions: dict[tuple[str, str], Action] = {}
+        for who, run in runs.items():
+            for what, code in CODES.items():
+                output = await run(code)
+                if output.strip() != EXPECTED[what]:
+                    raise RuntimeError(f"{who}: {what} gave {output[:200]!r}")
+                actions[who, what] = partial(run, code)
+        times = await take_turns(actions, effort)
+    return [row(PART, who, what, times[who, what]) for who, what in actions]

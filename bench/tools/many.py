@@ -1,0 +1,94 @@
+"""Many sandboxes busy at the same time in one service, and the memory they take.
+
+Two loads: *back to back*, where every sandbox is sent its next `true` as soon as the last has
+ended, so that the machine is always full; and *thinking*, as with agents whose model takes time:
+between two actions each sandbox waits, for 100 ms on average, exponentially distributed.
+"""
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+
+import psutil
+
+from bench.tools import rungs
+from bench.tools.rungs import Rung
+from bench.tools.timing import Action, Effort, Row, row, timed_ms
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+
+PART = "many"
+APPTAINER = "ours, apptainer SIF"
+AT_ONCE = (1, 64, 256)
+LOADS = {"back to back": 0.0, "thinking": 0.1}
+"""Mean seconds between two actions of a sandbox."""
+
+STARTING_AT_ONCE = 16
+
+
+async def measure(effort: Effort) -> list[Row]:
+    async with rungs.apptainer() as provider:
+        crowd_rungs = [
+            Rung(APPTAINER, provider, str(rungs.sif())),
+            Rung("ours, bubblewrap", BubblewrapProvider()),
+        ]
+        rows = []
+        for at_once in AT_ONCE:
+            for rung in crowd_rungs:
+                rows += await _crowd(rung, at_once, effort.crowd_s)
+    return rows
+
+
+async def _crowd(rung: Rung, at_once: int, seconds: float) -> list[Row]:
+    before_mb = _children_pss_mb()
+    async with AsyncExitStack() as stack:
+        actions = await _start(rung, at_once, stack)
+        pss_mb = round((_children_pss_mb() - before_mb) / at_once, 2)
+        rows = []
+        for load, think_s in LOADS.items():
+            times, per_s = await _busy(actions, seconds, think_s)
+            figures = {"at_once": at_once, "per_s": round(per_s, 1), "pss_mb": pss_mb}
+            rows.append(row(PART, rung.name, load, times, **figures))
+    return rows
+
+
+async def _start(rung: Rung, at_once: int, stack: AsyncExitStack) -> list[Action]:
+    """Sandboxes that have run a command already, and how to run one more in each."""
+    slots = asyncio.Semaphore(STARTING_AT_ONCE)
+
+    async def start(sandbox: Sandbox) -> Action:
+        stack.push_async_callback(sandbox.stop)
+        async with slots:
+            await sandbox.start()
+            action = partial(rungs.tool(sandbox, "bash", "command"), "true")
+            await action()
+        return action
+
+    return await asyncio.gather(*(start(rung.new()) for _ in range(at_once)))
+
+
+async def _busy(actions: list[Action], seconds: float, think_s: float) -> tuple[list[float], float]:
+    """Milliseconds of every action, and actions per second of all together."""
+    times: list[float] = []
+    began = time.perf_counter()
+    rng = random.Random(0)
+
+    async def loop(action: Action) -> None:
+        while time.perf_counter() < began + seconds:
+            if think_s:
+                await asyncio.sleep(rng.expovariate(1 / think_s))
+            times.append(await timed_ms(action))
+
+    await asyncio.gather(*map(loop, actions))
+    return times, len(times) / (time.perf_counter() - began)
+
+
+def _children_pss_mb() -> float:
+    """Of all processes below this one; memory they share counts once."""
+    total = 0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            total += child.memory_full_info().pss
+    return total / 2**20

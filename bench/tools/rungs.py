@@ -1,0 +1,122 @@
+"""Our own sandboxes, from the least to the most isolated, and what else runs the same image."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_service.sandbox.apptainer import OPTIONS, ApptainerProvider
+from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider, ToolResult
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.cache import cache_root
+from prorl_service.sandbox.process import ProcessSandboxProvider
+from prorl_service.sandbox.template import OUTER_USER
+from tests.sandbox.images.debian import debian_directory, debian_image
+
+LIMITS = SandboxLimits(output_bytes=2 << 20)
+"""All output is kept, as the others keep it."""
+
+TIMEOUT_S = 60.0
+CONTAINER_USER = OUTER_USER if os.geteuid() == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    name: str
+    provider: SandboxProvider
+    image: str | None = None
+
+    def new(self) -> Sandbox:
+        return self.provider.create(image=self.image, limits=LIMITS)
+
+
+@asynccontextmanager
+async def all_rungs() -> AsyncIterator[list[Rung]]:
+    async with apptainer() as provider:
+        yield [
+            Rung("ours, process", ProcessSandboxProvider()),
+            Rung("ours, bubblewrap", BubblewrapProvider()),
+            Rung("ours, apptainer directory", provider, str(directory())),
+            Rung("ours, apptainer SIF", provider, str(sif())),
+        ]
+
+
+@asynccontextmanager
+async def apptainer() -> AsyncIterator[ApptainerProvider]:
+    """A provider that has started nothing yet. What it started ends with the context."""
+    provider = new_apptainer()
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+def new_apptainer() -> ApptainerProvider:
+    return ApptainerProvider(_local)
+
+
+@asynccontextmanager
+async def _local(image: str) -> AsyncIterator[Path]:
+    yield Path(image)
+
+
+@asynccontextmanager
+async def running(rung: Rung) -> AsyncIterator[Sandbox]:
+    sandbox = rung.new()
+    await sandbox.start()
+    try:
+        yield sandbox
+    finally:
+        await sandbox.stop()
+
+
+async def enter_all(stack: AsyncExitStack) -> dict[str, Sandbox]:
+    """One running sandbox of each rung."""
+    rungs = await stack.enter_async_context(all_rungs())
+    return {rung.name: await stack.enter_async_context(running(rung)) for rung in rungs}
+
+
+def tool(sandbox: Sandbox, name: str, argument: str) -> Callable[[str], Awaitable[str]]:
+    """A way to run text with a tool that takes it in `argument`."""
+
+    async def run(text: str) -> str:
+        result: ToolResult = await sandbox.call_tool(name, {argument: text}, timeout_s=TIMEOUT_S)
+        if result.is_error:
+            raise RuntimeError(f"{name} failed: {result.output[-500:]}")
+        return result.output
+
+    return run
+
+
+def sif() -> Path:
+    return debian_image()
+
+
+def directory() -> Path:
+    """Files of a directory image must belong to whom containers run as."""
+    source = debian_directory()
+    if CONTAINER_USER is None:
+        return source
+    path = cache_root() / "bench" / source.name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        subprocess.run(["cp", "-a", source, unfinished], check=True)
+        owner = f"{CONTAINER_USER}:{CONTAINER_USER}"
+        subprocess.run(["chown", "-hR", owner, unfinished], check=True)
+        unfinished.rename(path)
+    return path
+
+
+def bare_exec(image: Path | str, options: list[str]) -> list[str]:
+    """A command line of Apptainer that lacks only what to run."""
+    program = shutil.which("apptainer")
+    assert program, "apptainer is not installed"
+    return [program, "--silent", "exec", *options, str(image)]
+
+
+SAME_OPTIONS = list(OPTIONS)
+CONTAINED = ["-C"]

@@ -1,0 +1,194 @@
+"""Other ways to run a shell command than ours: all on the host, and none isolates but Apptainer.
+
+Each `run` blocks until the command has ended and gives its output, in full.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import tty
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+
+import pexpect.replwrap  # type: ignore[import-untyped]
+from ptyprocess import PtyProcess
+
+Run = Callable[[str], object]
+
+BASH = ["bash", "--norc", "--noprofile"]
+_READ_BYTES = 1 << 16
+_LENGTH = struct.Struct(">I")
+_MARK = "printf '\\036%d\\036' $?"
+_END = re.compile(rb"\x1e\d+\x1e$")
+
+
+@contextmanager
+def bare_pty() -> Iterator[Callable[[str], bytes]]:
+    """The floor: bash on a terminal, one write, reads up to the mark; no framework, no safety."""
+    shell = PtyProcess.spawn([*BASH, "--noediting"], echo=False, env={**os.environ, "PS1": ""})
+    tty.setraw(shell.fd, termios.TCSANOW)
+
+    def run(command: str) -> bytes:
+        os.write(shell.fd, f"{command}\n{_MARK}\n".encode())
+        return _read_to_mark(shell.fd)
+
+    run("PS1= PS2=")
+    try:
+        yield run
+    finally:
+        shell.close(force=True)
+
+
+class _Events:
+    """What comes from a descriptor, taken by the event loop, as a service for many has to."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._data = bytearray()
+        self._come = asyncio.Event()
+        os.set_blocking(fd, False)
+        asyncio.get_running_loop().add_reader(fd, self._read)
+
+    def _read(self) -> None:
+        self._data += os.read(self._fd, _READ_BYTES)
+        self._come.set()
+
+    async def next(self) -> bytearray:
+        await self._come.wait()
+        self._come.clear()
+        data, self._data = self._data, bytearray()
+        return data
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+
+
+@contextmanager
+def pty_on_event_loop() -> Iterator[Callable[[str], Awaitable[bytes]]]:
+    """The floor on the event loop that serves all sandboxes: nothing may block it."""
+    shell = PtyProcess.spawn([*BASH, "--noediting"], echo=False, env={**os.environ, "PS1": ""})
+    tty.setraw(shell.fd, termios.TCSANOW)
+    os.write(shell.fd, f"PS1= PS2=\n{_MARK}\n".encode())
+    _read_to_mark(shell.fd)
+    events = _Events(shell.fd)
+
+    async def run(command: str) -> bytes:
+        os.write(shell.fd, f"{command}\n{_MARK}\n".encode())
+        output = bytearray()
+        while True:
+            output += await events.next()
+            end = _END.search(output, max(0, len(output) - 8))
+            if end:
+                return bytes(output[: end.start()])
+
+    try:
+        yield run
+    finally:
+        events.close()
+        shell.close(force=True)
+
+
+@contextmanager
+def pty_behind_socket() -> Iterator[Run]:
+    """The floor with a process between, as any server has it: command and answer by a socket."""
+    ours, theirs = socket.socketpair()
+    with subprocess.Popen([sys.executable, "-m", __name__], stdin=theirs.fileno()):
+        theirs.close()
+
+        def run(command: str) -> bytes:
+            ours.sendall(command.encode())  # shorter than one read
+            (length,) = _LENGTH.unpack(ours.recv(_LENGTH.size, socket.MSG_WAITALL))
+            return ours.recv(length, socket.MSG_WAITALL)
+
+        with ours:
+            yield run
+
+
+def _serve_pty() -> None:
+    connection = socket.socket(fileno=0)
+    with bare_pty() as shell:
+        while command := connection.recv(_READ_BYTES):
+            output = shell(command.decode())
+            connection.sendall(_LENGTH.pack(len(output)) + output)
+
+
+@contextmanager
+def on_pipes() -> Iterator[Run]:
+    """bash that reads commands from a pipe: no terminal, so programs buffer and nothing prompts."""
+    with subprocess.Popen(
+        BASH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as shell:
+        assert shell.stdin
+        assert shell.stdout
+        commands, output = shell.stdin.fileno(), shell.stdout.fileno()
+
+        def run(command: str) -> bytes:
+            os.write(commands, f"{command}\n{_MARK}\n".encode())
+            return _read_to_mark(output)
+
+        yield run
+        shell.stdin.close()
+
+
+def _read_to_mark(fd: int) -> bytes:
+    output = bytearray()
+    while True:
+        output += os.read(fd, _READ_BYTES)
+        end = _END.search(output, max(0, len(output) - 8))
+        if end:
+            return bytes(output[: end.start()])
+
+
+@contextmanager
+def pexpect_repl() -> Iterator[Run]:
+    """pexpect's own wrapper of bash, without the 50 ms it waits before sending."""
+    shell = pexpect.replwrap.bash()
+    shell.child.delaybeforesend = None
+    try:
+        yield shell.run_command
+    finally:
+        shell.child.close(force=True)
+
+
+def process_per_command(argv: list[str], *, user: int | None = None, home: str = "/") -> Run:
+    """`argv` with a command added, anew for each: directory, variables and jobs do not persist."""
+    return lambda command: run_process([*argv, command], user=user, home=home)
+
+
+def run_process(argv: list[str], *, user: int | None = None, home: str = "/") -> bytes:
+    """What it printed. As `user` of the host, also its group. Raises `CalledProcessError`."""
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+        cwd="/",
+        env=environment(home),
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    ).stdout
+
+
+def environment(home: str = "/") -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": home}
+
+
+def host_shells(stack: AsyncExitStack) -> dict[str, Run]:
+    return {
+        "bare pty, blocking": stack.enter_context(bare_pty()),
+        "bare pty on the event loop": stack.enter_context(pty_on_event_loop()),
+        "bare pty behind a socket": stack.enter_context(pty_behind_socket()),
+        "bash on pipes": stack.enter_context(on_pipes()),
+        "pexpect replwrap": stack.enter_context(pexpect_repl()),
+        "bash -c each": process_per_command(["bash", "-c"]),
+    }
+
+
+if __name__ == "__main__":
+    _serve_pty()

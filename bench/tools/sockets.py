@@ -1,0 +1,141 @@
+"""What the way to the execution server costs: our frames or HTTP, each over UDS and over TCP.
+
+Ours always is a socket pair; the same server over TCP exists only here. HTTP is what the original
+has: FastAPI on uvicorn, here with both aiohttp and httpx for its client.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import aiohttp
+import httpx
+
+from bench.tools.rungs import LIMITS, TIMEOUT_S
+from bench.tools.timing import Action, Effort, Row, row, take_turns
+from prorl_service.sandbox.channel import Channel
+from prorl_service.sandbox.process import ProcessSandbox
+
+PART = "sockets"
+UDS, TCP = "frames, UDS", "frames, TCP"
+PING = {"action": "ping", "args": {}}
+
+
+async def measure(effort: Effort) -> list[Row]:
+    async with AsyncExitStack() as stack:
+        actions: dict[tuple[str, str], Action] = {}
+        for who, pair in ((UDS, socket.socketpair), (TCP, _tcp_pair)):
+            channel = await stack.enter_async_context(_served(*pair()))
+            actions[who, "ping"] = _ping(channel)
+            actions[who, "bash true"] = _true(channel)
+        for who, post in (await stack.enter_async_context(_http_clients())).items():
+            actions[who, "ping"] = post
+        times = await take_turns(actions, effort)
+    return [row(PART, who, what, times[who, what]) for who, what in actions]
+
+
+def _ping(channel: Channel) -> Action:
+    return lambda: channel.request("ping", timeout_s=TIMEOUT_S)
+
+
+def _true(channel: Channel) -> Action:
+    arguments = {"command": "true"}
+    return lambda: channel.request("tool", timeout_s=TIMEOUT_S, name="bash", arguments=arguments)
+
+
+class _Server(ProcessSandbox):
+    """An execution server on any connection."""
+
+    @asynccontextmanager
+    async def on(self, connection: socket.socket) -> AsyncIterator[None]:
+        child = await self._spawn(connection.fileno())
+        connection.close()
+        try:
+            yield
+        finally:  # its connection has been closed
+            await child.ended
+            child.close()
+            await self._clean_up()
+
+
+@asynccontextmanager
+async def _served(ours: socket.socket, theirs: socket.socket) -> AsyncIterator[Channel]:
+    async with _Server(LIMITS).on(theirs):
+        ours.setblocking(False)
+        channel = Channel(max_payload_bytes=1 << 20, why_lost=lambda: "the server has ended")
+        loop = asyncio.get_running_loop()
+        connect = (
+            loop.create_unix_connection if ours.family == socket.AF_UNIX else loop.create_connection
+        )
+        await connect(lambda: channel, sock=ours)
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    for end in (ours, theirs):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, theirs
+
+
+@contextmanager
+def _http_server() -> Iterator[tuple[str, int]]:
+    """The path of its UNIX socket and its TCP port."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        socket.socket(socket.AF_UNIX) as uds,
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+    ):
+        path = f"{directory}/socket"
+        uds.bind(path)
+        uds.listen()
+        fds = (uds.fileno(), tcp.fileno())
+        argv = [sys.executable, "-m", "bench.tools.http_server", *map(str, fds)]
+        with subprocess.Popen(argv, pass_fds=fds) as server:
+            try:
+                yield path, tcp.getsockname()[1]
+            finally:
+                server.terminate()
+
+
+Post = Callable[[], Awaitable[object]]
+
+
+@asynccontextmanager
+async def _http_clients() -> AsyncIterator[dict[str, Post]]:
+    async with AsyncExitStack() as stack:
+        uds, port = stack.enter_context(_http_server())
+        url = f"http://127.0.0.1:{port}"
+        connectors = {"UDS": aiohttp.UnixConnector(uds), "TCP": aiohttp.TCPConnector()}
+        transports = {"UDS": httpx.AsyncHTTPTransport(uds=uds), "TCP": httpx.AsyncHTTPTransport()}
+        posts: dict[str, Post] = {}
+        for way in ("UDS", "TCP"):
+            session = aiohttp.ClientSession(url, connector=connectors[way])
+            posts[f"HTTP, {way}, aiohttp"] = _aiohttp_post(await stack.enter_async_context(session))
+            client = httpx.AsyncClient(base_url=url, transport=transports[way])
+            posts[f"HTTP, {way}, httpx"] = _httpx_post(await stack.enter_async_context(client))
+        yield posts
+
+
+def _aiohttp_post(session: aiohttp.ClientSession) -> Post:
+    async def post() -> object:
+        async with session.post("/execute_action", json=PING) as answer:
+            return await answer.json()
+
+    return post
+
+
+def _httpx_post(client: httpx.AsyncClient) -> Post:
+    async def post() -> object:
+        return (await client.post("/execute_action", json=PING)).json()
+
+    return post

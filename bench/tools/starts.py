@@ -1,0 +1,191 @@
+"""How long until a sandbox is there, one at a time and many at once.
+
+Everything is in the page cache. *Cold*: no container of the image runs. *Warm*: one does. *From the
+pool*: spares of the image are ready. What is bare has run `true`; ours has answered, and has also
+run `true` in bash where that is said.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from uuid import uuid4
+
+from bench.tools import rungs
+from bench.tools.instances import instance_home, start_command, stop_all
+from bench.tools.rungs import CONTAINER_USER, Rung
+from bench.tools.shells import environment, run_process
+from bench.tools.timing import Effort, Row, row, timed_ms
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.sandbox.bubblewrap import ISOLATION, BubblewrapProvider
+from prorl_service.sandbox.child import Child
+from prorl_service.sandbox.warm import WarmSandboxes
+
+PART = "start"
+COLD, WARM = "ours cold, SIF", "ours warm, SIF"
+POOL = "ours from the pool, SIF"
+SAME_EXEC = "apptainer exec, same options, SIF"
+
+TURN_STARTS, TURN_S = 10, 0.4
+SPARES, POLL_S = 64, 0.005
+
+StartOne = Callable[[], Awaitable[object]]
+Contender = Callable[[], AbstractAsyncContextManager[StartOne]]
+"""One batch: entering makes ready for it, untimed; leaving ends all that was started."""
+
+
+async def measure(effort: Effort) -> list[Row]:
+    contenders = _contenders()
+    rng = random.Random(0)
+    rows = []
+    for at_once, rounds in effort.start_rounds.items():
+        each: dict[str, list[float]] = {who: [] for who in contenders}
+        all_ms: dict[str, list[float]] = {who: [] for who in contenders}
+        for who in _shuffled_rounds(list(contenders), rounds, rng):
+            await _batches(who, contenders[who], at_once, each[who], all_ms[who])
+        for who in contenders:
+            what, together = f"{at_once} at once", round(median(all_ms[who]), 2)
+            rows.append(row(PART, who, what, each[who], at_once=at_once, all_ms=together))
+    return rows
+
+
+def _shuffled_rounds(names: list[str], rounds: int, rng: random.Random) -> list[str]:
+    return [name for _ in range(rounds) for name in rng.sample(names, len(names))]
+
+
+async def _batches(
+    who: str, contender: Contender, at_once: int, each: list[float], all_ms: list[float]
+) -> None:
+    """One batch; of single starts several, since they differ, where the first changes nothing."""
+    async with contender() as start:
+        end = time.perf_counter() + TURN_S
+        for _ in range(TURN_STARTS):
+            starting = partial(_batch, start, at_once, each)
+            all_ms.append(await timed_ms(starting))
+            if at_once > 1 or "cold" in who or time.perf_counter() > end:
+                break
+
+
+async def _batch(start: StartOne, at_once: int, each: list[float]) -> None:
+    """A start counts from the batch's beginning."""
+    each += await asyncio.gather(*(timed_ms(start) for _ in range(at_once)))
+
+
+def _contenders() -> dict[str, Contender]:
+    sif, directory = rungs.sif(), rungs.directory()
+    bubblewrap = BubblewrapProvider()
+    return {
+        SAME_EXEC: _exec(sif, rungs.SAME_OPTIONS),
+        "apptainer exec, same options, directory": _exec(directory, rungs.SAME_OPTIONS),
+        "apptainer exec -C, SIF": _exec(sif, rungs.CONTAINED),
+        "apptainer exec -C, directory": _exec(directory, rungs.CONTAINED),
+        "apptainer instance start, SIF": partial(_instances, sif),
+        COLD: partial(_ours, sif, keeper=False, first=_nothing),
+        "ours cold, SIF, and true": partial(_ours, sif, keeper=False, first=_true),
+        "ours cold, directory": partial(_ours, directory, keeper=False, first=_nothing),
+        WARM: partial(_ours, sif, keeper=True, first=_nothing),
+        "ours warm, SIF, and true": partial(_ours, sif, keeper=True, first=_true),
+        POOL: partial(_from_pool, sif, first=_nothing),
+        "ours from the pool, SIF, and true": partial(_from_pool, sif, first=_true),
+        "bare bwrap": partial(_bare, _bwrap_command(), None),
+        "ours, bubblewrap": partial(_sandboxes, Rung("", bubblewrap), _nothing),
+        "ours, bubblewrap, and true": partial(_sandboxes, Rung("", bubblewrap), _true),
+    }
+
+
+def _exec(image: Path, options: list[str]) -> Contender:
+    command = [*rungs.bare_exec(image, options), "true"]
+    run_process(command, user=CONTAINER_USER)  # raises if it does not work
+    return partial(_bare, command, CONTAINER_USER)
+
+
+def _bwrap_command() -> list[str]:
+    bwrap = shutil.which("bwrap")
+    assert bwrap, "bubblewrap is not installed"
+    files = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    command = [bwrap, *ISOLATION, *files, "--", "/usr/bin/true"]
+    run_process(command)
+    return command
+
+
+@asynccontextmanager
+async def _bare(command: list[str], user: int | None) -> AsyncIterator[StartOne]:
+    yield partial(_run_to_end, command, user)
+
+
+async def _run_to_end(command: list[str], user: int | None, home: str = "/") -> None:
+    """Started in the same way as ours are."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        child = Child(command, stdin=null, env=environment(home), cwd="/", user=user)
+    finally:
+        os.close(null)
+    await child.ended
+    child.close()
+
+
+@asynccontextmanager
+async def _instances(image: Path) -> AsyncIterator[StartOne]:
+    with instance_home() as home:
+        try:
+            yield lambda: _run_to_end(start_command(image, uuid4().hex), CONTAINER_USER, home)
+        finally:
+            stop_all(home)
+
+
+First = Callable[[Sandbox], Awaitable[object]]
+
+
+async def _nothing(sandbox: Sandbox) -> None:
+    pass
+
+
+async def _true(sandbox: Sandbox) -> None:
+    await rungs.tool(sandbox, "bash", "command")("true")
+
+
+@asynccontextmanager
+async def _ours(image: Path, *, keeper: bool, first: First) -> AsyncIterator[StartOne]:
+    """`keeper`: whether a container of the image runs before, with one sandbox."""
+    async with AsyncExitStack() as stack:
+        rung = Rung("", await stack.enter_async_context(rungs.apptainer()), str(image))
+        if keeper:
+            await stack.enter_async_context(rungs.running(rung))
+        yield await stack.enter_async_context(_sandboxes(rung, first))
+
+
+@asynccontextmanager
+async def _from_pool(image: Path, *, first: First) -> AsyncIterator[StartOne]:
+    pool = WarmSandboxes(rungs.new_apptainer(), spares=SPARES)
+    rung = Rung("", pool, str(image))
+    try:
+        async with rungs.running(rung):  # tells the pool which limits are wanted
+            pool.expect([rung.image] * SPARES)
+            while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(POLL_S)
+            async with _sandboxes(rung, first) as start:
+                yield start
+    finally:
+        await pool.close()
+
+
+@asynccontextmanager
+async def _sandboxes(rung: Rung, first: First) -> AsyncIterator[StartOne]:
+    started: list[Sandbox] = []
+
+    async def start() -> None:
+        sandbox = rung.new()
+        started.append(sandbox)
+        await sandbox.start()
+        await first(sandbox)
+
+    try:
+        yield start
+    finally:
+        await asyncio.gather(*(sandbox.stop() for sandbox in started))

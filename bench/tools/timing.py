@@ -1,0 +1,83 @@
+"""Contenders that take turns, and what is said of their times."""
+
+import inspect
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import TypeVar
+
+Row = dict[str, object]
+Key = TypeVar("Key", bound=Hashable)
+Action = Callable[[], Awaitable[object] | object]
+
+MIN_SAMPLES = {"p95_ms": 20, "p99_ms": 100}
+"""A percentile of fewer is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure. A turn ends after `turn_actions` or `turn_s`, whichever is first."""
+
+    rounds: int
+    turn_actions: int
+    turn_s: float
+    start_rounds: dict[int, int]
+    """By the number of sandboxes started at once."""
+    crowd_s: float
+    cycles: int
+
+
+async def take_turns(actions: Mapping[Key, Action], effort: Effort) -> dict[Key, list[float]]:
+    """Milliseconds of each action, of all its turns; at least one per round."""
+    times: dict[Key, list[float]] = {key: [] for key in actions}
+    order = list(actions)
+    rng = random.Random(0)
+    for _ in range(effort.rounds):
+        rng.shuffle(order)
+        for key in order:
+            times[key] += await _turn(actions[key], effort)
+    return times
+
+
+async def _turn(action: Action, effort: Effort) -> list[float]:
+    times: list[float] = []
+    end = time.perf_counter() + effort.turn_s
+    while not times or (len(times) < effort.turn_actions and time.perf_counter() < end):
+        times.append(await timed_ms(action))
+    return times
+
+
+async def timed_ms(action: Action) -> float:
+    started = time.perf_counter()
+    await finished(action())
+    return 1e3 * (time.perf_counter() - started)
+
+
+async def finished(result: object) -> object:
+    """Of what blocks and of what is awaited alike."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def row(part: str, who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
+    """One line of the results; None where a figure does not apply."""
+    figures: Row = {"n": len(times_ms), "p50_ms": round(median(times_ms), 4)}
+    cuts = quantiles(times_ms, n=100, method="inclusive") if len(times_ms) > 1 else []
+    for name, cut in (("p95_ms", 94), ("p99_ms", 98)):
+        enough = len(times_ms) >= MIN_SAMPLES[name]
+        figures[name] = round(cuts[cut], 4) if enough else None
+    return complete(part=part, who=who, what=what, **figures, **more)
+
+
+COLUMNS = (
+    *("part", "who", "what", "at_once", "n", "p50_ms", "p95_ms", "p99_ms"),
+    *("all_ms", "per_s", "pss_mb", "count"),
+)
+"""`all_ms`: until all of `at_once` were there. `pss_mb` is of each of them."""
+
+
+def complete(**values: object) -> Row:
+    """Also prints the row: a long run should show how it goes."""
+    print("  " + "  ".join(f"{key} {value}" for key, value in values.items()), flush=True)
+    return {column: values.get(column) for column in COLUMNS}

@@ -1,12 +1,9 @@
 import asyncio
-import os
-import pwd
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
-import pydantic
 
 
 def marker(image: Path, name: str = "marker") -> str:
@@ -61,30 +58,3 @@ async def use_in_other_process(root: Path, reference: str) -> asyncio.subprocess
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-
-
-ROOT = Path(__file__).parents[3]
-
-
-def python_path() -> dict[str, str]:
-    """For a Python that is not of this virtual environment."""
-    packages = Path(pydantic.__path__[0]).parent
-    return {"PYTHONPATH": f"{ROOT}:{packages}"}
-
-
-def as_ordinary_user() -> list[str]:
-    """A Python as a user who has subordinate ids: without them %post of a definition cannot run."""
-    if os.geteuid() != 0:
-        return [sys.executable]
-    known = {entry.pw_name for entry in pwd.getpwall()} - {"root"}
-    names = [line.split(":")[0] for line in Path("/etc/subuid").read_text().splitlines()]
-    user = next((name for name in names if name in known), None)
-    assert user, "an ordinary user in /etc/subuid is needed: run scripts/install-sandbox"
-    become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"]
-    # A Python below root's home is out of an ordinary user's reach; the system's is not.
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for directory in (f"{sys.base_prefix}/bin", "/usr/local/bin", "/usr/bin"):
-        python = f"{directory}/{version}"
-        if subprocess.run([*become, "test", "-x", python], check=False).returncode == 0:
-            return [*become, python]
-    raise AssertionError(f"{user} can run no {version}")

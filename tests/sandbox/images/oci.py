@@ -25,7 +25,17 @@ class Layout:
 
     def add(self, text: str, *, tag: str = "latest", padding: int = 0) -> str:
         """An image whose /marker is `text`. Returns the digest of its manifest."""
-        tree = _tar({"marker": text.encode(), "bin/pad": _noise(padding), "etc/hosts": b""})
+        files = {"marker": text.encode(), "bin/pad": _noise(padding), "etc/hosts": b""}
+        return self._add_layer(_tar(files), tag)
+
+    def add_tree(self, root: Path, *, tag: str) -> str:
+        """An image of a root file system. Returns the digest of its manifest."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            tar.add(root, arcname="", filter=_of_root)
+        return self._add_layer(buffer.getvalue(), tag)
+
+    def _add_layer(self, tree: bytes, tag: str) -> str:
         layer = self._blob(
             gzip.compress(tree, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip"
         )
@@ -107,6 +117,12 @@ def root_file_system(path: Path, text: str, *, padding: int = 0) -> Path:
     (path / "marker").write_text(text)
     (path / "bin" / "pad").write_bytes(_noise(padding))
     return path
+
+
+def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
 
 
 def _tar(files: dict[str, bytes]) -> bytes:

@@ -1,17 +1,13 @@
-"""Images of one's own: definitions, Dockerfiles, directories; as an ordinary user too."""
+"""Images of one's own: definitions, Dockerfiles, directories."""
 
-import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images import ImageCache, recipes
-from tests.sandbox.images.debian import debian_directory
-from tests.sandbox.images.helpers import as_ordinary_user, litter, marker, python_path
+from tests.sandbox.images.helpers import litter, marker
 from tests.sandbox.images.oci import Layout, root_file_system
 
 DEFINITION = """Bootstrap: localimage
@@ -96,55 +92,3 @@ def test_a_debian_is_described_by_its_suite() -> None:
         recipes.of_debian("trixie", mirror="http://x\n%post")
     with pytest.raises(SandboxError, match="no source of nosuchsuite"):
         recipes.of_debian("nosuchsuite")
-
-
-AS_USER = """
-import asyncio, os, sys
-from pathlib import Path
-from prorl_service.sandbox.images import ImageCache, recipes
-
-async def main():
-    assert os.geteuid() != 0
-    cache = ImageCache(Path(sys.argv[1]))
-    made = await cache.build("mine", recipes.of_file(Path(sys.argv[2])))
-    async with cache.image("oci:" + sys.argv[3]) as image:
-        print(made.path, image)
-    print(len(await cache.prune(everything=True)), [str(path) for path in cache.root.rglob("*/*")])
-
-asyncio.run(main())
-"""
-
-WITH_POST = """Bootstrap: localimage
-From: {image}
-
-%post
-    id -u; mkdir /locked; touch /locked/x; chown 7:7 /locked; chmod 500 /locked
-"""
-
-
-@pytest.fixture
-def open_directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory that the ordinary user of these tests may write to."""
-    path = Path("/var/tmp") / f"prorl-test-{os.getpid()}"
-    path.mkdir(mode=0o777)
-    path.chmod(0o777)
-    yield path
-    shutil.rmtree(path)
-
-
-def test_an_ordinary_user_pulls_and_builds(open_directory: Path) -> None:
-    layout = Layout(open_directory / "layout")
-    layout.add("x")
-    definition = open_directory / "post.def"
-    definition.write_text(WITH_POST.format(image=debian_directory()))
-    paths = [str(open_directory / "cache"), str(definition), str(layout.path)]
-    done = subprocess.run(
-        [*as_ordinary_user(), "-c", AS_USER, *paths],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd="/",
-        env={**python_path(), "PATH": os.environ["PATH"], "HOME": str(open_directory)},
-    )
-    assert done.stdout.endswith("\n2 []\n"), done.stderr

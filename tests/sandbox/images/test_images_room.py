@@ -1,0 +1,40 @@
+"""Containers hold the images they run: they are ended where their images take the room of others."""
+
+from pathlib import Path
+
+import pytest
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.apptainer import ApptainerProvider
+from prorl_service.sandbox.images import ImageCache
+from tests.sandbox.helpers import output, started
+from tests.sandbox.images.oci import Layout
+from tests.sandbox.test_apptainer import make_tiny_image
+
+
+async def test_an_idle_container_gives_its_image_up_for_another(
+    root: Path, layout: Layout, tmp_path: Path
+) -> None:
+    references = []
+    for tag in ("one", "two"):
+        image = make_tiny_image(tmp_path / tag)
+        (image / "name").write_text(tag)
+        layout.add_tree(image, tag=tag)
+        references.append(f"oci:{layout.path}:{tag}")
+    async with ImageCache(tmp_path / "other").image(references[0]) as first:
+        budget_bytes = first.stat().st_size * 3 // 2
+    cache = ImageCache(
+        root, budget_bytes=budget_bytes, give_up_one=lambda: provider.give_up_image(wait_s=1)
+    )
+    provider = ApptainerProvider(cache.image)
+    try:
+        for reference, tag in zip(references, ("one", "two"), strict=True):
+            async with started(provider, image=reference) as sandbox:
+                assert await output(sandbox, "cat /name") == tag
+        assert len(await cache.entries()) == 1
+        async with started(provider, image=references[1]):
+            with pytest.raises(SandboxError, match="no room for"):
+                async with started(provider, image=references[0]):
+                    pass
+    finally:
+        await provider.close()

@@ -44,7 +44,7 @@ async def providing(kind: Kind) -> AsyncIterator[SandboxProvider]:
 
 
 def new_sandbox(
-    provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | None = None
+    provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
 ) -> ServedSandbox:
     """Of the given image, or of one that has what tests need where the kind wants one."""
     if image is None and provider.kind == "apptainer":
@@ -56,7 +56,7 @@ def new_sandbox(
 
 @asynccontextmanager
 async def started(
-    provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | None = None
+    provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
 ) -> AsyncIterator[ServedSandbox]:
     sandbox = new_sandbox(provider, limits, image)
     await sandbox.start()

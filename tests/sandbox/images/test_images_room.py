@@ -1,4 +1,4 @@
-"""Containers hold the images they run: they are ended where their images take the room of others."""
+"""Containers hold the images they run, and end where those take the room of others."""
 
 from pathlib import Path
 

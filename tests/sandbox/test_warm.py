@@ -2,106 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
-from prorl_service.sandbox.warm import PARALLEL_STARTS, WarmSandbox, WarmSandboxes
-from prorl_service.testing import FakeSandbox
-
-LIMITS = SandboxLimits()
-OTHER_LIMITS = SandboxLimits(memory_mb=64)
-
-
-class Sandbox(FakeSandbox):
-    def __init__(self, provider: "Provider", image: str | None, limits: SandboxLimits) -> None:
-        super().__init__(lambda name, arguments: ToolResult(image or ""))
-        self.image = image
-        self.limits = limits
-        self.starts = 0
-        self._provider = provider
-        self.stopped = asyncio.Event()
-
-    async def start(self) -> None:
-        self.starts += 1
-        await self._unless_stopped(self._provider.may_start)
-        if self.image in self._provider.broken:
-            raise SandboxError("it is broken")
-        self.running = True
-
-    async def ping(self, *, timeout_s: float) -> None:
-        await self._unless_stopped(self._provider.may_answer)
-        await super().ping(timeout_s=timeout_s)
-
-    async def _unless_stopped(self, event: asyncio.Event) -> None:
-        waits = [asyncio.create_task(one.wait()) for one in (event, self.stopped)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if self.stopped.is_set() and self._provider.starts_notice_stop:
-            raise SandboxError("the sandbox was stopped")
-
-    async def stop(self) -> None:
-        self.stopped.set()
-        await super().stop()
-
-
-class Provider(SandboxProvider):
-    kind = "fake"
-
-    def __init__(self) -> None:
-        self.made: list[Sandbox] = []
-        self.broken: set[str | None] = set()
-        self.expected: Sequence[str | None] = ()
-        self.closed = False
-        self.starts_notice_stop = True
-        self.may_start = asyncio.Event()
-        self.may_answer = asyncio.Event()
-        self.may_start.set()
-        self.may_answer.set()
-
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
-        self.check(image)
-        self.made.append(Sandbox(self, image, limits))
-        return self.made[-1]
-
-    def check(self, image: str | None) -> None:
-        if image == "refused":
-            raise TaskError("there are no such images")
-
-    def expect(self, images: Sequence[str | None]) -> None:
-        self.expected = images
-
-    async def close(self) -> None:
-        self.closed = True
-
-    def running(self) -> list[str | None]:
-        return [sandbox.image for sandbox in self.made if sandbox.running]
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.sandbox.warm import PARALLEL_STARTS, WarmSandboxes
+from tests.sandbox.warm_fakes import LIMITS, OTHER_LIMITS, Provider, background, started
 
 
 @pytest.fixture
 def provider() -> Provider:
     return Provider()
-
-
-async def background() -> None:
-    """All that can go on without a change from outside."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def started(pool: WarmSandboxes, image: str | None = "a", **options: Any) -> WarmSandbox:
-    sandbox = pool.create(image=image, limits=options.get("limits", LIMITS))
-    await sandbox.start()
-    return sandbox
 
 
 async def test_what_is_expected_is_there_before_it_is_asked_for(provider: Provider) -> None:
@@ -334,98 +246,3 @@ async def test_without_spares_it_only_counts(provider: Provider) -> None:
     assert provider.running() == ["a"]
     assert pool.counts() == {"kind": "fake", "running": 1, "warm": 0, "hits": 0, "misses": 1}
     await sandbox.stop()
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Whatever happens in whatever order."""
-
-    images = st.sampled_from(["a", "b", None])
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.in_loop(self._make())
-        self.users: list[WarmSandbox] = []
-        self.starts: list[asyncio.Task[WarmSandbox]] = []
-
-    async def _make(self) -> None:
-        self.provider = Provider()
-        self.pool = WarmSandboxes(self.provider, spares=3)
-
-    def in_loop(self, work: Any = None) -> None:
-        async def settle() -> None:
-            if work is not None:
-                await work
-            await background()
-
-        self.runner.run(settle())
-
-    @rule(images=st.lists(images, max_size=6))
-    def expect(self, images: list[str | None]) -> None:
-        async def call() -> None:
-            self.pool.expect(images)
-
-        self.in_loop(call())
-
-    @rule(image=images)
-    def start(self, image: str | None) -> None:
-        async def call() -> None:
-            sandbox = self.pool.create(image=image, limits=LIMITS)
-            self.users.append(sandbox)
-            self.starts.append(asyncio.create_task(self._start(sandbox)))
-
-        self.in_loop(call())
-
-    async def _start(self, sandbox: WarmSandbox) -> WarmSandbox:
-        await sandbox.start()
-        return sandbox
-
-    @precondition(lambda self: self.users)
-    @rule(data=st.data())
-    def stop(self, data: st.DataObject) -> None:
-        sandbox = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
-        self.in_loop(sandbox.stop())
-
-    @precondition(lambda self: self.starts)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        self.starts.pop(data.draw(st.integers(0, len(self.starts) - 1))).cancel()
-        self.in_loop()
-
-    @precondition(lambda self: self.provider.made)
-    @rule(data=st.data())
-    def die(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.provider.made)).running = False
-
-    @rule(broken=st.sets(images))
-    def break_images(self, broken: set[str | None]) -> None:
-        self.provider.broken = broken
-
-    @rule(start=st.booleans(), answer=st.booleans())
-    def hold(self, start: bool, answer: bool) -> None:
-        for event, may in ((self.provider.may_start, start), (self.provider.may_answer, answer)):
-            event.set() if may else event.clear()
-        self.in_loop()
-
-    @invariant()
-    def no_more_than_agreed(self) -> None:
-        assert int(self.pool.counts()["warm"]) <= 3
-        assert {one.starts for one in self.provider.made} <= {0, 1}
-        unowned = len(self.provider.running()) - self.pool.running
-        in_hand_out = sum(not start.done() for start in self.starts)
-        assert unowned <= 3 + in_hand_out
-
-    def teardown(self) -> None:
-        async def end() -> None:
-            await asyncio.gather(*(user.stop() for user in self.users))
-            await asyncio.gather(*self.starts, return_exceptions=True)
-            await self.pool.close()
-
-        self.in_loop(end())
-        assert not self.provider.running()
-        assert self.pool.running == 0
-        self.runner.close()
-
-
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -83,6 +83,13 @@ async def output(sandbox: ServedSandbox, command: str, timeout_s: float = 20) ->
     return result.output.removesuffix("\n")
 
 
+def open_to_others(path: Path) -> None:
+    """With the way to it: a container may be another user's, pytest's directories are private."""
+    for directory in (path, *path.parents):
+        if directory.owner() == path.owner():
+            directory.chmod(directory.stat().st_mode | 0o755)
+
+
 def processes_with(argument: str) -> list[psutil.Process]:
     """Of the whole host, this one and the dead excepted."""
     return [

@@ -17,7 +17,15 @@ from prorl_service.sandbox import template
 from prorl_service.sandbox.apptainer import ApptainerProvider
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.template import OUTER_USER
-from tests.sandbox.helpers import LIMITS, bash, new_sandbox, output, providing, started
+from tests.sandbox.helpers import (
+    LIMITS,
+    bash,
+    new_sandbox,
+    open_to_others,
+    output,
+    providing,
+    started,
+)
 
 PROGRAMS = ("bash", "ls", "cat", "mkdir", "rm", "sleep", "touch", "id")
 
@@ -56,8 +64,7 @@ def make_tiny_image(image: Path) -> Path:
 
 def belong_to_container_user(image: Path) -> None:
     """Where tests run as root, its container does not; and pytest's directories are private."""
-    for path in (image, *image.parents[:-1]):
-        path.chmod(path.stat().st_mode | 0o755)
+    open_to_others(image)
     if os.geteuid() == 0:
         subprocess.run(["chown", "-hR", f"{OUTER_USER}:{OUTER_USER}", image], check=True)
 

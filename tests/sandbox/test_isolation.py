@@ -11,7 +11,7 @@ import pytest
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.served import ServedSandbox
-from tests.sandbox.helpers import ISOLATED, bash, output, running, started
+from tests.sandbox.helpers import ISOLATED, bash, open_to_others, output, running, started
 
 
 async def python(sandbox: ServedSandbox, program: str) -> str:
@@ -26,8 +26,7 @@ def is_hosts_own(sandbox: ServedSandbox) -> bool:
 
 async def test_files_of_the_host_are_not_there(isolated: ServedSandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret-of-the-host")
-    for directory in (tmp_path, *tmp_path.parents[:-1]):
-        directory.chmod(directory.stat().st_mode | 0o755)
+    open_to_others(tmp_path)
     for path in (
         tmp_path,
         Path(__file__).parent,

@@ -32,8 +32,10 @@ UNPACKAGED = ("bin", "sbin", "lib", "lib64", "etc/passwd", "etc/group", "etc/ld.
 """Made when Debian was installed, not part of a package."""
 DIRECTORIES = ("dev", "proc", "sys", "run", "root", "tmp", "var/tmp", "home")
 
-_NOT_NEEDED = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bug|gitweb|perl)/")
-_VERSION = "1"
+_NOT_NEEDED = re.compile(
+    r"/usr/share/(doc|man|locale|info|lintian|bug|gitweb|perl)/|/var/cache/|/etc/.*(shadow|sudoers)"
+)
+_VERSION = "2"
 """To be changed with how the tree is made."""
 
 
@@ -141,7 +143,8 @@ def _files(packages: dict[str, str]) -> list[str]:
 def _copy(files: list[str], into: Path) -> None:
     listing = "\0".join(files).encode()
     # The options come first: after the list, tar would take whole directories.
-    reader = ["tar", "-C", "/", "--no-recursion", "-c", "--null", "--verbatim-files-from", "-T-"]
+    reader = ["tar", "-C", "/", "--no-recursion", "--ignore-failed-read", "-c"]
+    reader += ["--null", "--verbatim-files-from", "-T-"]
     packed = subprocess.run(reader, input=listing, stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["tar", "-C", str(into), "-xp"], input=packed, check=True)
     for name in DIRECTORIES:

@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 from bench.tools import rungs, tmux
 from bench.tools.instances import exec_into_instance
@@ -11,12 +12,13 @@ from bench.tools.timing import Action, Effort, Row, finished, row, take_turns
 PART = "bash"
 LINE = "7" * 99
 HEREDOC = "".join(f"{n} a 'line' of \"text\" with $signs and \\ in it\n" for n in range(40))
+HEREDOC_FILE = Path("/tmp/prorl-bench-heredoc")
 COMMANDS = {
     "true": "true",
     "ls /": "ls /",
     "100 KB": f"yes {LINE} | head -c 100000",
     "1 MB": f"yes {LINE} | head -c 1000000",
-    "heredoc": f"cat > /tmp/prorl-bench-heredoc <<'EOF'\n{HEREDOC}EOF",
+    "heredoc": f"cat > {HEREDOC_FILE} <<'EOF'\n{HEREDOC}EOF",
 }
 SEVENS = {"100 KB": 99_000, "1 MB": 990_000}
 
@@ -26,6 +28,7 @@ FLOOR, BLOCKING_FLOOR = "bare pty on the event loop", "bare pty, blocking"
 
 async def measure(effort: Effort) -> list[Row]:
     async with AsyncExitStack() as stack:
+        stack.callback(HEREDOC_FILE.unlink, missing_ok=True)
         runs = _others(stack)
         for name, sandbox in (await rungs.enter_all(stack)).items():
             runs[name] = rungs.tool(sandbox, "bash", "command")

@@ -28,7 +28,9 @@ def headline(rows: Sequence[Row]) -> dict[str, object]:
 
     ours = true(OURS)
     ipython_ms = figure(ipython.PART, OURS, "1+1")
-    gateway_ms = figure(ipython.PART, ipython.GATEWAY, "1+1")
+    gateway_ms, quick_gateway_ms = (
+        figure(ipython.PART, who, "1+1") for who in (ipython.GATEWAY, ipython.GATEWAY_QUICK)
+    )
     full, thinking = (figure(many.PART, OURS, load, "p95_ms", at_once=BUSY) for load in many.LOADS)
     cold, same_exec, warm, pool = (
         figure(starts.PART, who, "1 at once")
@@ -45,9 +47,11 @@ def headline(rows: Sequence[Row]) -> dict[str, object]:
         "bash_vs_blocking_pty_ratio": ratio(ours, true(bash.BLOCKING_FLOOR)),
         "ipython_p50_ms": ipython_ms,
         "ipython_vs_gateway_ratio": ratio(gateway_ms, ipython_ms),
+        "ipython_vs_gateway_no_delayed_ack_ratio": ratio(quick_gateway_ms, ipython_ms),
         "uds_vs_tcp_ratio": ratio(uds, tcp),
         "warm_start_p50_ms": warm,
         "pool_start_p50_ms": pool,
         "cold_start_vs_exec_ratio": ratio(cold, same_exec),
         "orphans_after_1000_cycles": orphans.count(rows, OURS),
+        "kills_blamed_on_image_of_1000_cycles": orphans.blamed(rows, OURS),
     }

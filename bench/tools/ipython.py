@@ -7,7 +7,7 @@ from bench.tools import kernels, rungs
 from bench.tools.timing import Action, Effort, Row, row, take_turns
 
 PART = "ipython"
-GATEWAY = "kernel gateway"
+GATEWAY, GATEWAY_QUICK = "kernel gateway", "kernel gateway, no delayed ACK"
 CODES = {
     "1+1": "1+1",
     "print loop": "for number in range(1000): print(number)",
@@ -23,7 +23,10 @@ EXPECTED = {
 async def measure(effort: Effort) -> list[Row]:
     async with AsyncExitStack() as stack:
         runs = {
-            GATEWAY: await stack.enter_async_context(kernels.gateway()),
+            who: await stack.enter_async_context(kernels.gateway(acknowledge_at_once=quick))
+            for who, quick in ((GATEWAY, False), (GATEWAY_QUICK, True))
+        }
+        runs |= {
             "jupyter_client": await stack.enter_async_context(kernels.direct()),
         }
         for name, sandbox in (await rungs.enter_all(stack)).items():

@@ -1,15 +1,19 @@
 """Other ways to an IPython kernel: Jupyter's gateway, and Jupyter's client in this process.
 
 The gateway is what OpenHands puts between its agent and the kernel: HTTP to start one, a websocket
-for each message. It lives in an environment of its own, .venv-gateway, made at first use.
+for each message. It writes the messages of an answer one by one with Nagle's algorithm on, so an
+ordinary client, whose kernel delays acknowledgements, waits 40 ms; a client that acknowledges at
+once shows what the gateway itself takes. It lives in an environment of its own, .venv-gateway, made
+at first use.
 """
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -78,7 +82,7 @@ async def direct() -> AsyncIterator[RunCode]:
 
 
 @asynccontextmanager
-async def gateway() -> AsyncIterator[RunCode]:
+async def gateway(*, acknowledge_at_once: bool) -> AsyncIterator[RunCode]:
     port = _free_port()
     server = await asyncio.create_subprocess_exec(
         _gateway_program(),
@@ -94,14 +98,23 @@ async def gateway() -> AsyncIterator[RunCode]:
                 answer.raise_for_status()
                 kernel = (await answer.json())["id"]
             async with http.ws_connect(f"/api/kernels/{kernel}/channels", max_msg_size=0) as ws:
-                yield lambda code: _over_websocket(ws, code)
+                with closing(_same_socket(ws)) as connection:
+                    quick = connection if acknowledge_at_once else None
+                    yield lambda code: _over_websocket(ws, code, quick)
             await http.delete(f"/api/kernels/{kernel}")
     finally:
         server.terminate()
         await server.wait()
 
 
-async def _over_websocket(ws: aiohttp.ClientWebSocketResponse, code: str) -> str:
+def _same_socket(ws: aiohttp.ClientWebSocketResponse) -> socket.socket:
+    """The event loop's own object has no options."""
+    return socket.socket(fileno=os.dup(ws.get_extra_info("socket").fileno()))
+
+
+async def _over_websocket(
+    ws: aiohttp.ClientWebSocketResponse, code: str, quick: socket.socket | None
+) -> str:
     request = uuid4().hex
     header = {"msg_id": request, "msg_type": "execute_request", "version": "5.0"}
     content = {
@@ -122,9 +135,11 @@ async def _over_websocket(ws: aiohttp.ClientWebSocketResponse, code: str) -> str
         }
     )
     collected = _Collected(request)
-    while not collected.add(await ws.receive_json()):
-        pass
-    return collected.text
+    while True:
+        if quick is not None:  # holds for a few segments only
+            quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        if collected.add(await ws.receive_json()):
+            return collected.text
 
 
 async def _until_answered(http: aiohttp.ClientSession) -> None:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -25,14 +25,14 @@ import psutil
 from bench.tools import rungs
 from bench.tools.rungs import CONTAINER_USER, Rung
 from bench.tools.timing import Effort, Row, complete, row
-from prorl_service.errors import SandboxError
+from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.served import ServedSandbox
 
 PART = "orphans"
 APPTAINER, BUBBLEWRAP = "ours, apptainer SIF", "ours, bubblewrap"
-MEMORY = "MB more in the service"
+MEMORY, BLAMED = "MB more in the service", "kills blamed on the image"
 
 # A container that is killed is replaced, and mounts left in it go with it: so not at first.
 FATES = (
@@ -59,10 +59,26 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 async def measure(effort: Effort) -> list[Row]:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    rows = await _left_by(APPTAINER, effort.cycles)
-    rows += await _left_by(BUBBLEWRAP, effort.cycles // BUBBLEWRAP_SHARE)
-    return [*rows, _service_kills(max(1, effort.cycles // SERVICE_KILLS_SHARE))]
+    with _adopted_orphans():
+        rows = await _left_by(APPTAINER, effort.cycles)
+        rows += await _left_by(BUBBLEWRAP, effort.cycles // BUBBLEWRAP_SHARE)
+        rows.append(_service_kills(max(1, effort.cycles // SERVICE_KILLS_SHARE)))
+    return rows
+
+
+@contextmanager
+def _adopted_orphans() -> Iterator[None]:
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def blamed(rows: Sequence[Row], who: str) -> float:
+    (row,) = (row for row in rows if row["who"] == who and BLAMED in str(row["what"]))
+    return float(str(row["count"]))
 
 
 def count(rows: Sequence[Row], who: str) -> float:
@@ -70,7 +86,8 @@ def count(rows: Sequence[Row], who: str) -> float:
     counts = [
         row["count"]
         for row in rows
-        if (row["part"], row["who"]) == (PART, who) and MEMORY not in str(row["what"])
+        if (row["part"], row["who"]) == (PART, who)
+        and not any(other in str(row["what"]) for other in (MEMORY, BLAMED))
     ]
     return sum(max(0.0, float(str(number))) for number in counts)
 
@@ -89,14 +106,14 @@ async def _left_by(who: str, cycles: int) -> list[Row]:
 
 
 async def _live_through(who: str, cycles: int) -> dict[str, float]:
-    """The whole life of a provider. Returns what grew in its container."""
+    """The whole life of a provider. Returns what grew in its container, and wrong blame."""
     async with AsyncExitStack() as stack:
         rung = await _rung(who, stack)
         before = await _container_mounts(rung)
-        await _cycles(rung, cycles // 2, FATES[0])
+        wrong = await _cycles(rung, cycles // 2, FATES[0])
         grown = await _container_mounts(rung) - before
-        await _cycles(rung, cycles - cycles // 2, FATES[1])
-    return {"mounts in the container": grown}
+        wrong += await _cycles(rung, cycles - cycles // 2, FATES[1])
+    return {"mounts in the container": grown, BLAMED: wrong}
 
 
 async def _rung(who: str, stack: AsyncExitStack) -> Rung:
@@ -117,18 +134,19 @@ def _mounts(pid: int) -> int:
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
 
 
-async def _cycles(rung: Rung, cycles: int, fates: Mapping[str, float]) -> None:
+async def _cycles(rung: Rung, cycles: int, fates: Mapping[str, float]) -> int:
+    """How many kills were taken for a fault of the image."""
     rng = random.Random(cycles)
     left = iter(rng.choices(list(fates), list(fates.values()), k=cycles))
 
-    async def worker() -> None:
-        for fate in left:
-            await _cycle(rung, fate, rng)
+    async def worker() -> int:
+        return sum([await _cycle(rung, fate, rng) for fate in left])
 
-    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return sum(await asyncio.gather(*(worker() for _ in range(AT_ONCE))))
 
 
-async def _cycle(rung: Rung, fate: str, rng: random.Random) -> None:
+async def _cycle(rung: Rung, fate: str, rng: random.Random) -> bool:
+    """Whether the image was blamed, which is always whole."""
     sandbox = rung.new()
     life = asyncio.create_task(_live(sandbox))
     if fate != "stop":
@@ -137,9 +155,16 @@ async def _cycle(rung: Rung, fate: str, rng: random.Random) -> None:
             life.cancel()
         else:
             _kill(sandbox, fate, rng)
-    with suppress(SandboxError, asyncio.CancelledError):
+    blamed = False
+    try:
         await life
-    await sandbox.stop()
+    except TaskError:
+        blamed = True
+    except (SandboxError, asyncio.CancelledError):
+        pass
+    finally:
+        await sandbox.stop()
+    return blamed
 
 
 async def _live(sandbox: Sandbox) -> None:

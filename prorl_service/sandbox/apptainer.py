@@ -167,11 +167,19 @@ class ApptainerSandbox(ServedSandbox):
         try:
             await super()._start()
         except SandboxError as error:
-            if not _IMAGE_AT_FAULT.search(error.message):
+            if not _IMAGE_AT_FAULT.search(error.message) or self._container_at_fault():
                 raise
             raise TaskError(
                 f"the image {self._image} cannot be used: {error.message}", hint=IMAGE_HINT
             ) from error
+
+        assert self._template is not None
+        self._template.has_served = True
+
+    def _container_at_fault(self) -> bool:
+        """One that dies takes the files along that a sandbox then misses."""
+        template = self._template
+        return template is not None and (template.has_served or not template.usable)
 
     async def _prepare(self) -> None:
         assert self._child is not None

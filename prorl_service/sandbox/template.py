@@ -16,7 +16,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
 
 MAX_IDLE = 16
-"""Containers without sandboxes that are kept for the next one: 15 MB of memory each."""
+"""Containers without sandboxes that are kept for the next one: 70 MB of memory each."""
 
 MAX_AHEAD = 8
 """Containers that are started, and images that are fetched, before a sandbox is asked for."""
@@ -40,6 +40,8 @@ class Template:
         self.users = 0
         self.proven = False
         """It has forked sandboxes."""
+        self.has_served = False
+        """One of them has answered."""
         self._one_at_a_time = asyncio.Lock()
         self._ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
         self._life = asyncio.create_task(self._live(launch))

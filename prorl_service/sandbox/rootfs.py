@@ -28,7 +28,7 @@ def arguments(limits: SandboxLimits, runtime: Path) -> list[str]:
         *(item for path in DIRECTORIES for item in ("--perms", "0755", "--dir", path)),
         *_etc(),
         *_read_only(runtime, portable.INSIDE),
-        *("--proc", "/proc", "--dev", "/dev"),
+        *("--proc", "/proc", *_read_only("/proc/sys"), "--dev", "/dev"),
         *_memory("/dev/shm", SHARED_MEMORY_MB, "1777"),
         *_memory("/tmp", temporary_mb, "1777"),
         *_memory(WORKDIR, max(1, limits.disk_mb - temporary_mb), "0755"),

@@ -111,7 +111,7 @@ def _failure(shown: str, status: int, messages: str) -> ProRLError:
         return SandboxError(message, hint="free space, or move the cache: set PRORL_CACHE")
     if _NETWORK.search(messages):
         return SandboxError(message, hint="check the network, or bring the image as an archive")
-    if _MACHINE.search(messages):
+    if _MACHINE.search(said):
         hint = "as root in a container, build as an ordinary user; otherwise " + INSTALL_HINT
         return SandboxError(message, hint=hint, retryable=False)
     if status < 0:

@@ -77,6 +77,14 @@ class Channel(asyncio.Protocol):
                 self._transport.write(encode({"id": request_id, "op": "cancel"}))
         return _result(header), answer_payload
 
+    def tell(self, operation: str, *, payload: bytes = b"", **arguments: Any) -> None:
+        """Ask for `operation`, and to cancel it at once: nobody waits for its answer."""
+        request_id = next(self._ids)
+        header = {"id": request_id, "op": operation, "timeout_s": 0.0, "arguments": arguments}
+        if not self._transport.is_closing():
+            self._transport.write(_encode(header, payload))
+            self._transport.write(encode({"id": request_id, "op": "cancel"}))
+
     async def close(self) -> None:
         self._transport.abort()
         await self._lost

@@ -19,6 +19,8 @@ from prorl_service.sandbox.base import OnOutput, SandboxLimits, ToolResult
 from prorl_service.sandbox.cgroups import ControlGroup
 from prorl_service.sandbox.channel import Channel, OnPart, Refused
 from prorl_service.sandbox.child import Process, close_in_forks
+from prorl_service.sandbox.execd import handover
+from prorl_service.sandbox.lent_shell import LentShell
 
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
@@ -36,6 +38,7 @@ class ServedSandbox(ABC):
         self._limits = limits
         self._child: Process | None = None
         self._channel: Channel | None = None
+        self._shell: LentShell | None = None
         self._added_tools: dict[str, str] = {}
         self._starting: asyncio.Task[None] | None = None
         self._start_ended = asyncio.Event()
@@ -79,6 +82,11 @@ class ServedSandbox(ABC):
         ours, theirs = socket.socketpair()
         with theirs:
             try:
+                self._shell = shell = LentShell(
+                    handover.offer(ours),
+                    max_bytes=self._limits.output_bytes,
+                    give_back=self._return_shell,
+                )
                 self._child = await self._spawn(theirs.fileno())
             except BaseException:
                 ours.close()
@@ -86,6 +94,7 @@ class ServedSandbox(ABC):
         # Whatever ended it, nothing inside may outlive it.
         child = self._child
         child.ended.add_done_callback(lambda _: self._end(child))
+        child.ended.add_done_callback(lambda _: shell.close())
         channel = Channel(
             # Text decoded with replacement is up to three times what was kept of the output.
             max_payload_bytes=(self._limits.file_mb << 20) + 4 * self._limits.output_bytes,
@@ -125,21 +134,70 @@ class ServedSandbox(ABC):
         timeout_s: float,
         on_output: OnOutput | None = None,
     ) -> ToolResult:
+        if name == "bash" and self._shell is not None:
+            return await self._call_bash(self._shell, dict(arguments), timeout_s, on_output)
+        return _tool_result(*await self._request_tool(name, dict(arguments), timeout_s, on_output))
+
+    async def _call_bash(
+        self,
+        shell: LentShell,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        on_output: OnOutput | None,
+    ) -> ToolResult:
+        """In the lent shell if it can be done there, by the execution server otherwise."""
+        while shell.running is not None:
+            await asyncio.wait([shell.running])
+        command = arguments.get("command")
+        if on_output is None and isinstance(command, str):
+            try:
+                result = await shell.run(command, timeout_s)
+            except asyncio.CancelledError:
+                self._abandon(shell, arguments)
+                raise
+            if result is not None:
+                return result
+        read, nonce = shell.give_up()
+        answer = await self._request_tool(
+            "bash", arguments | _begun(nonce), timeout_s, on_output, payload=read
+        )
+        if answer[0].get("lent"):
+            shell.take()
+        return _tool_result(*answer)
+
+    def _abandon(self, shell: LentShell, arguments: dict[str, Any]) -> None:
+        """Nobody waits for the command any more."""
+        read, nonce = shell.give_up()
+        if nonce is None:
+            self._return_shell(read)
+        elif self._channel is not None:
+            arguments = arguments | _begun(nonce)
+            self._channel.tell("tool", payload=read, name="bash", arguments=arguments)
+
+    def _return_shell(self, read: bytes) -> None:
+        if self._channel is not None:
+            self._channel.tell("return_shell", payload=read)
+
+    async def _request_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        on_output: OnOutput | None,
+        payload: bytes = b"",
+    ) -> tuple[dict[str, Any], bytes]:
         try:
-            result, output = await self._request(
+            return await self._request(
                 "tool",
                 timeout_s=timeout_s,
+                payload=payload,
                 on_part=on_output,
                 stream=on_output is not None,
                 name=name,
-                arguments=dict(arguments),
+                arguments=arguments,
             )
         except Refused as refusal:
             raise SandboxError(f"the tool {name!r} failed inside: {refusal.message}") from None
-        match result:
-            case {"is_error": bool(is_error), "data": dict(data)}:
-                return ToolResult(output.decode("utf-8", "replace"), is_error, data)
-        raise SandboxError(f"the sandbox broke its protocol: no result of a tool: {result}")
 
     async def add_tool(self, name: str, source: str) -> None:
         if self._added_tools.get(name) == source:
@@ -225,11 +283,24 @@ class ServedSandbox(ABC):
             await self._start_ended.wait()
         if self._channel is not None:
             await self._channel.close()
+        if self._shell is not None:
+            self._shell.close()
         if self._child is not None:
             await _wait_for_end(self._child)
         if self._group is not None:
             self._group.remove()
         await self._clean_up()
+
+
+def _begun(nonce: str | None) -> dict[str, Any]:
+    return {} if nonce is None else {"nonce": nonce}
+
+
+def _tool_result(result: dict[str, Any], output: bytes) -> ToolResult:
+    match result:
+        case {"is_error": bool(is_error), "data": dict(data)}:
+            return ToolResult(output.decode("utf-8", "replace"), is_error, data)
+    raise SandboxError(f"the sandbox broke its protocol: no result of a tool: {result}")
 
 
 class _Parts:

@@ -5,6 +5,9 @@ killed; when none of that brings the shell back, the shell itself is killed. A s
 replaced by a new one in the working directory, and the result says so. Output that comes between
 two commands is read at once, so that background jobs never block on it, and belongs to the next
 result.
+
+Between commands the shell is lent to the service, which runs short commands in it by itself and
+comes here with what takes longer: each switch between processes costs as much as a short command.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import time
 from collections import deque
 from functools import partial
 
+from .command import exit_notes, result_data, with_notes
+from .handover import send_fds
 from .output import HeadTail
 from .shell import Shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import socket
 
     from .call import Call
     from .loop import Loop
@@ -30,13 +35,20 @@ ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 GRACE_S = 1.0
 """How long each step of the escalation may take to bring the shell back."""
 
+READING_S = 0.001
+"""How often it is looked whether bash has read a command that is to be interrupted at once."""
+
 TIMED_OUT = "timed out"
 CANCELLED = "cancelled"
 
 
 class BashTool:
-    def __init__(self, loop: Loop, *, output_bytes: int) -> None:
+    def __init__(self, loop: Loop, handover: socket.socket, *, output_bytes: int) -> None:
+        """`handover` is where the descriptors of a lent shell go."""
         self._loop = loop
+        self._handover = handover
+        self._handed_over: Shell | None = None
+        self._lent = False
         self._output_bytes = output_bytes
         self._output = HeadTail(output_bytes)
         self._waiting: deque[Call] = deque()
@@ -47,6 +59,10 @@ class BashTool:
         self._shell: Shell | None = self._start_shell()
 
     def __call__(self, call: Call) -> None:
+        """The payload is what was read while the shell was lent; `nonce` tells that the command was
+        begun then."""
+        if "nonce" not in call.arguments:
+            self._take_back(call.payload)
         command = call.arguments.get("command")
         if not isinstance(command, str) or "\0" in command:
             call.reply_tool("bash needs a `command`: text without NUL", is_error=True)
@@ -62,6 +78,10 @@ class BashTool:
         self._call = self._waiting.popleft()
         self._ending = ""
         self._steps = list(ESCALATION)
+        nonce = self._call.arguments.get("nonce")
+        if nonce is not None:
+            self._take_back(self._call.payload, nonce)
+            return
         try:
             if self._shell is None:
                 self._shell = self._new_shell()
@@ -70,6 +90,30 @@ class BashTool:
             self._finish(None)
         else:
             self._shell.run(self._call.arguments["command"])
+
+    def return_shell(self, call: Call) -> None:
+        self._take_back(call.payload)
+        call.reply()
+
+    def _take_back(self, data: bytes, nonce: str | None = None) -> None:
+        if self._lent:
+            self._lent = False
+            assert self._shell is not None
+            self._shell.take_back(data, nonce)
+
+    def _lend(self) -> bool:
+        shell = self._shell
+        if shell is None or shell.has_exited or self._waiting:
+            return False
+        if shell is not self._handed_over:
+            try:
+                send_fds(self._handover, shell.descriptors)
+            except OSError:  # as many are under way as may be
+                return False
+            self._handed_over = shell
+        shell.lend()
+        self._lent = True
+        return True
 
     def _new_shell(self) -> Shell:
         try:
@@ -87,7 +131,7 @@ class BashTool:
         return Shell(
             self._loop,
             on_output=self._append,
-            on_done=self._finish,
+            on_done=self._done,
             on_exit=self._shell_exited,
         )
 
@@ -104,10 +148,19 @@ class BashTool:
             call.reply_tool(
                 f"[{_note(reason, call)}, before the shell was free]",
                 is_error=True,
-                data=_data(timed_out=reason == TIMED_OUT),
+                data=result_data(timed_out=reason == TIMED_OUT),
             )
         elif not self._ending:
             self._ending = reason
+            self._escalate_once_read(time.monotonic() + GRACE_S)
+
+    def _escalate_once_read(self, deadline: float) -> None:
+        assert self._shell is not None
+        now = time.monotonic()
+        if now < deadline and self._shell.is_reading():
+            again = partial(self._escalate_once_read, deadline)
+            self._loop.set_timer(self._call, now + READING_S, again)
+        else:
             self._escalate()
 
     def _escalate(self) -> None:
@@ -123,56 +176,40 @@ class BashTool:
         self._restarted = True
         self._finish(code)
 
-    def _finish(self, exit_code: int | None) -> None:
+    def _done(self, exit_code: int, rest: bytes) -> None:
+        # Output that is here already is not to come after what will be read elsewhere.
+        self._finish(exit_code, may_lend=not rest)
+        if rest:
+            self._append(rest)
+
+    def _finish(self, exit_code: int | None, *, may_lend: bool = False) -> None:
         """Answer the command that is running, if one is, and go on to the next."""
-        call, output = self._call, self._output
+        call, output, ending, restarted = self._call, self._output, self._ending, self._restarted
         if call is None:
             return
         self._loop.clear_timer(call)
-        if self._ending:
-            exit_code = None
-        text = self._text(call, exit_code)
-        data = _data(
-            exit_code,
-            timed_out=self._ending == TIMED_OUT,
-            truncated=output.dropped_bytes > 0,
-            restarted=self._restarted,
-        )
-        call.reply_tool(text, is_error=exit_code != 0 or self._restarted, data=data)
         self._output = HeadTail(self._output_bytes)
         self._call = None
         self._restarted = False
+        if ending:
+            exit_code = None
+            if self._shell is not None:
+                self._shell.end_foreground_job()
+        notes = [_note(ending, call)] if ending else exit_notes(exit_code)
+        if restarted:
+            notes.append("the shell exited and was restarted")
+        text = with_notes(output.text(), notes)
+        data = result_data(
+            exit_code,
+            timed_out=ending == TIMED_OUT,
+            truncated=output.dropped_bytes > 0,
+            restarted=restarted,
+        )
+        # Nobody takes the answer of a call that was cancelled, nor the shell with it.
+        lent = may_lend and ending != CANCELLED and self._lend()
+        call.reply_tool(text, is_error=exit_code != 0 or restarted, data=data, lent=lent)
         self._next()
-
-    def _text(self, call: Call, exit_code: int | None) -> str:
-        """The output, and a line for each thing the model should know that is not in it."""
-        text = self._output.text()
-        notes = []
-        if self._ending:
-            notes.append(f"[{_note(self._ending, call)}]")
-        elif exit_code:
-            notes.append(f"[exit code {exit_code}]")
-        if self._restarted:
-            notes.append("[the shell exited and was restarted]")
-        if notes and text:
-            notes.insert(0, text.rstrip("\n"))
-        return "\n".join(notes) if notes else text
 
 
 def _note(reason: str, call: Call) -> str:
     return f"{reason} after {call.timeout_s:g} s" if reason == TIMED_OUT else reason
-
-
-def _data(
-    exit_code: int | None = None,
-    *,
-    timed_out: bool,
-    truncated: bool = False,
-    restarted: bool = False,
-) -> dict[str, Any]:
-    return {
-        "exit_code": exit_code,
-        "timed_out": timed_out,
-        "truncated": truncated,
-        "restarted": restarted,
-    }

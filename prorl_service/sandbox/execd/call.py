@@ -38,10 +38,14 @@ class Call:
         self._end({"id": self._id, "result": result}, payload)
 
     def reply_tool(
-        self, output: str, *, is_error: bool, data: dict[str, Any] | None = None
+        self, output: str, *, is_error: bool, data: dict[str, Any] | None = None, lent: bool = False
     ) -> None:
-        """The answer of a tool: text for the model, and what the tool says besides."""
-        self.reply(output.encode("utf-8", "replace"), is_error=is_error, data=data or {})
+        """The answer of a tool: text for the model, and what the tool says besides. `lent`: the
+        shell is the service's until its next request for it."""
+        result = {"is_error": is_error, "data": data or {}}
+        if lent:
+            result["lent"] = True
+        self.reply(output.encode("utf-8", "replace"), **result)
 
     def fail(self, message: str, errno: int | None = None) -> None:
         """The operation could not be done; `errno` where the operating system said so."""

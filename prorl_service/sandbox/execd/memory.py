@@ -1,8 +1,8 @@
 """Keeps the memory of all processes together below a limit, where the kernel does not.
 
-Limits of a process (`confine`) say nothing of their sum. This adds it up a few times a second
-from the first command on, and kills the largest process while it is too much; what is allocated in
-between is overshoot. For the first process of a PID namespace, which sees all others.
+Limits of a process (`confine`) say nothing of their sum. This adds it up from the first command on,
+the more often the nearer the limit is, and kills the largest process while it is too much; what is
+allocated in between is overshoot. For the first process of a PID namespace, which sees all others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .loop import Loop
 
-INTERVAL_S = 0.2
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 1.0
+GROWTH_BYTES_PER_S = 4 << 30
+"""What programs are taken to allocate and touch, when it is decided how soon to look again."""
+
 HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
 """Private, shared and swapped memory, without files, and page tables."""
 
@@ -32,10 +35,7 @@ class MemoryGuard:
         """Something begins to run. Goes on for ever: a single shell may start all at any time."""
         if self._limit_bytes is not None and not self._watching:
             self._watching = True
-            self._wait()
-
-    def _wait(self) -> None:
-        self._loop.set_timer(self, time.monotonic() + INTERVAL_S, self._check)
+            self._check()
 
     def _check(self) -> None:
         assert self._limit_bytes is not None
@@ -45,7 +45,9 @@ class MemoryGuard:
             del sizes[largest]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(largest, signal.SIGKILL)
-        self._wait()
+        room_s = (self._limit_bytes - sum(sizes.values())) / GROWTH_BYTES_PER_S
+        interval_s = min(max(room_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+        self._loop.set_timer(self, time.monotonic() + interval_s, self._check)
 
 
 def held_bytes() -> dict[int, int]:

@@ -19,6 +19,7 @@ from .call import Call
 from .confine import confine, kill_all_and_exit
 from .editor import Editor
 from .files import download, upload
+from .handover import receive
 from .ipython import IPythonTool
 from .loop import Loop
 from .memory import MemoryGuard
@@ -55,11 +56,13 @@ def serve(
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     confine(workdir=workdir, user=user, rlimits=rlimits)
+    handover = receive(CONNECTION)
     # The first request tells that this process is where its limits are: children inherit that.
     select.select([CONNECTION], [], [])
     loop = Loop()
+    bash = BashTool(loop, handover, output_bytes=output_bytes)
     tools: dict[str, Operation] = {
-        "bash": BashTool(loop, output_bytes=output_bytes),
+        "bash": bash,
         "str_replace_editor": Editor(output_bytes=output_bytes),
         "ipython": IPythonTool(loop, kernel=kernel, output_bytes=output_bytes),
     }
@@ -70,6 +73,7 @@ def serve(
         "snapshot": partial(snapshot, max_bytes=file_bytes),
         "restore": restore,
         "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),
+        "return_shell": bash.return_shell,
         "add_tool": partial(add_tool, tools, frozenset(tools)),
     }
     connection = Connection(loop, operations, FrameDecoder(file_bytes))

@@ -5,16 +5,21 @@ error in one command never ends the shell. It reads commands from a pipe, not fr
 no echo, no 4096-byte lines, nothing a command could read by mistake. Commands themselves get an
 empty standard input. A command's end is told by a mark with a nonce, printed to the terminal after
 its last output, hence in order with it. Time-outs, truncation and restarts are not known here.
+
+While it is lent somebody else writes the commands and reads the terminal, by the same descriptors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
 import sys
 import termios
+
+from .command import END_BYTES, EndMark, new_nonce, script
 
 # ptyprocess needs `which` alone of shutil, which takes a tenth of this program's start, and has its
 # own where shutil is missing.
@@ -41,19 +46,7 @@ RESTORED_SIGNALS = (
 
 _INIT = b"PS1= PS2=; declare +x PS1; unset HISTFILE; set +o history +H\n"
 
-# The empty line ends what a syntax error in the command may have left open in the parser. errexit
-# is for one command: kept on, the next failing command would take the shell down. Prompts are
-# emptied because activation scripts set them. `2>/dev/null` hides this line from `set -x`, and the
-# backslash keeps aliases out.
-_SCRIPT = (
-    b"\\builtin eval '%s' </dev/null\n"
-    b"\n"
-    b"{ \\builtin printf '\\036%s %%d\\036' \"$?\" >/dev/tty;"
-    b" PS1= PS2= PROMPT_COMMAND=; \\builtin set +e; } 2>/dev/null\n"
-)
-
 _READ_BYTES = 65536
-_MAX_CODE_BYTES = 8
 _MAX_LAST_READS = 256
 
 
@@ -63,7 +56,7 @@ class Shell:
         loop: Loop,
         *,
         on_output: Callable[[bytes], None],
-        on_done: Callable[[int], None],
+        on_done: Callable[[int, bytes], None],
         on_exit: Callable[[int], None],
     ) -> None:
         """Starts bash in the working directory of this process. Raises `OSError`."""
@@ -71,8 +64,9 @@ class Shell:
         self._on_output = on_output
         self._on_done = on_done
         self._on_exit = on_exit
-        self._mark = b""
-        self._held = b""
+        self._end: EndMark | None = None
+        self._lent = False
+        self._exit_code: int | None = None
         self._unwritten = b""
         self._process, self._commands = _spawn()
         self._terminal: int = self._process.fd
@@ -82,11 +76,40 @@ class Shell:
         self._send(_INIT)
 
     def run(self, command: str) -> None:
-        """Start `command`; `on_done` or `on_exit` will be called with its exit code."""
-        nonce = os.urandom(12).hex().encode()
-        self._mark = b"\x1e%s " % nonce
-        quoted = command.encode("utf-8", "replace").replace(b"'", b"'\\''")
-        self._send(_SCRIPT % (quoted, nonce))
+        """Start `command`; `on_exit` is called with its exit code, or `on_done` with what came
+        after it as well."""
+        nonce = new_nonce()
+        self._end = EndMark(nonce)
+        self._send(script(command, nonce))
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Of the terminal, and for commands."""
+        return self._terminal, self._commands
+
+    @property
+    def has_exited(self) -> bool:
+        return self._exit_code is not None
+
+    def lend(self) -> None:
+        """Leave the descriptors alone until it is taken back. No command may be running."""
+        self._lent = True
+        self._loop.unwatch(self._terminal)
+
+    def take_back(self, data: bytes, nonce: str | None) -> None:
+        """`data` is what was read and not used; `nonce` is of a command that has been started."""
+        self._lent = False
+        self._loop.watch(self._terminal, self._read)
+        self._end = EndMark(nonce) if nonce else None
+        self._feed(data)
+        if self._exit_code is not None:
+            self._exited(self._exit_code)
+
+    def is_reading(self) -> bool:
+        """Whether bash is still at the command's text: an interrupt now would be lost."""
+        unread = bytearray(4)
+        fcntl.ioctl(self._commands, termios.FIONREAD, unread)
+        return int.from_bytes(unread, sys.byteorder) > END_BYTES
 
     def signal_foreground(self, number: int) -> None:
         """Signal what is running; an interrupt also makes bash drop the rest of the command.
@@ -99,6 +122,14 @@ class Shell:
                 os.kill(self.pid, number)
             if group > 1:
                 os.killpg(group, number)
+
+    def end_foreground_job(self) -> None:
+        """For when a command has ended. An interrupt that meets bash just as it starts a program
+        makes it drop the command and wait for the program all the same."""
+        with contextlib.suppress(OSError):
+            group = os.tcgetpgrp(self._terminal)
+            if group > 1 and group != self.pid:
+                os.killpg(group, signal.SIGKILL)
 
     def kill(self) -> None:
         self.signal_foreground(signal.SIGKILL)
@@ -129,42 +160,30 @@ class Shell:
             self._loop.unwatch(self._terminal)
 
     def _feed(self, data: bytes) -> None:
-        """Pass output on without the mark, which may come in pieces."""
-        data = self._held + data
-        self._held = b""
-        start = data.find(self._mark) if self._mark else -1
-        if start < 0:
-            self._hold_start_of_mark(data)
+        if self._end is None:
+            self._emit(data)
             return
-        self._emit(data[:start])
-        code, ended, rest = data[start + len(self._mark) :].partition(b"\x1e")
-        if ended and code.isdigit():
-            self._mark = b""
-            self._on_done(int(code))
-            self._emit(rest)
-        elif not ended and len(code) <= _MAX_CODE_BYTES:
-            self._held = data[start:]
-        else:  # a forgery: the command found its own nonce
-            self._emit(data[start:])
-
-    def _hold_start_of_mark(self, data: bytes) -> None:
-        start = data.rfind(b"\x1e")
-        if start >= 0 and self._mark.startswith(data[start:]):
-            self._held = data[start:]
-            data = data[:start]
-        self._emit(data)
+        output, exit_code, rest = self._end.feed(data)
+        self._emit(output)
+        if exit_code is not None:
+            self._end = None
+            self._on_done(exit_code, rest)
 
     def _emit(self, output: bytes) -> None:
         if output:
             self._on_output(output)
 
     def _exited(self, code: int) -> None:
+        self._exit_code = code
+        if self._lent:  # its last words are another's to read
+            return
         # The exit of a session's leader hangs its terminal up: reads end with an error once what
         # was written is read, whoever else holds the terminal.
         with contextlib.suppress(OSError):
             for _ in range(_MAX_LAST_READS):
                 self._feed(os.read(self._terminal, _READ_BYTES))
-        self._emit(self._held)
+        if self._end is not None:
+            self._emit(self._end.held)
         self._close()
         self._on_exit(code)
 

@@ -1,0 +1,51 @@
+"""Descriptors on their way out of a sandbox: a socket of packets beside the connection.
+
+The connection itself carries them only before anything else, while it has no event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def offer(connection: socket.socket) -> socket.socket:
+    """Send one end of a new socket as the first of `connection`; the other is the caller's."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    with theirs:
+        socket.send_fds(connection, [b"x"], [theirs.fileno()])
+    return ours
+
+
+def receive(connection: int) -> socket.socket:
+    """The other side of `offer`; waits for it."""
+    with socket.socket(fileno=os.dup(connection)) as copy:
+        _, fds, _, _ = socket.recv_fds(copy, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    theirs = socket.socket(fileno=fds[0])
+    theirs.setblocking(False)
+    return theirs
+
+
+def send_fds(to: socket.socket, fds: Sequence[int]) -> None:
+    """Raises `OSError` where there is no room for more."""
+    socket.send_fds(to, [b"x"], fds)
+
+
+def take_fds(come: socket.socket) -> list[int]:
+    """The last that were sent, if any are new."""
+    newest: list[int] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            message, fds, _, _ = socket.recv_fds(come, 1, 2, socket.MSG_CMSG_CLOEXEC)
+            for fd in newest:
+                os.close(fd)
+            newest = fds
+            if not message:
+                break
+    return newest

@@ -1,6 +1,7 @@
 """What the way to the execution server costs: our frames or HTTP, each over UDS and over TCP.
 
-Ours always is a socket pair; the same server over TCP exists only here. HTTP is what the original
+Ours always is a socket pair; the same server over TCP exists only here, and its shell is not lent,
+for descriptors do not travel over TCP. HTTP is what the original
 has: FastAPI on uvicorn, here with both aiohttp and httpx for its client.
 """
 
@@ -65,6 +66,7 @@ class _Server(ProcessSandbox):
 @asynccontextmanager
 async def _served(ours: socket.socket, theirs: socket.socket) -> AsyncIterator[Channel]:
     async with _Server(LIMITS).on(theirs):
+        ours.sendall(b"x")  # nothing to hand its shell over with: every call takes the whole way
         ours.setblocking(False)
         channel = Channel(max_payload_bytes=1 << 20, why_lost=lambda: "the server has ended")
         loop = asyncio.get_running_loop()

@@ -43,8 +43,8 @@ CANCELLED = "cancelled"
 
 
 class BashTool:
-    def __init__(self, loop: Loop, handover: socket.socket, *, output_bytes: int) -> None:
-        """`handover` is where the descriptors of a lent shell go."""
+    def __init__(self, loop: Loop, handover: socket.socket | None, *, output_bytes: int) -> None:
+        """`handover` is where the descriptors of a lent shell go; None if it is never lent."""
         self._loop = loop
         self._handover = handover
         self._handed_over: Shell | None = None
@@ -103,7 +103,7 @@ class BashTool:
 
     def _lend(self) -> bool:
         shell = self._shell
-        if shell is None or shell.has_exited or self._waiting:
+        if self._handover is None or shell is None or shell.has_exited or self._waiting:
             return False
         if shell is not self._handed_over:
             try:

@@ -23,10 +23,12 @@ def offer(connection: socket.socket) -> socket.socket:
     return ours
 
 
-def receive(connection: int) -> socket.socket:
-    """The other side of `offer`; waits for it."""
+def receive(connection: int) -> socket.socket | None:
+    """The other side of `offer`; waits for it. None if a byte comes without one."""
     with socket.socket(fileno=os.dup(connection)) as copy:
         _, fds, _, _ = socket.recv_fds(copy, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not fds:
+        return None
     theirs = socket.socket(fileno=fds[0])
     theirs.setblocking(False)
     return theirs

@@ -22,6 +22,7 @@ from prorl_service.schemas import (
     ErrorInfo,
     ErrorResponse,
     Group,
+    GroupIds,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -133,6 +134,11 @@ def stream(rollout_ids: Iterable[str], timeout_s: float) -> Call[Rollout]:
 def cancel(rollout_ids: Iterable[str]) -> Call[list[Rollout]]:
     ids = RolloutIds(rollout_ids=list(rollout_ids))
     return Call("POST", "/v1/rollouts/cancel", _rollouts, ids)
+
+
+def acknowledge(group_ids: Iterable[str]) -> Call[None]:
+    ids = GroupIds(group_ids=list(group_ids))
+    return Call("POST", "/v1/groups/acknowledge", lambda _: None, ids)
 
 
 def add_backend(url: str, tokenizer: str | None) -> Call[BackendStatus]:

@@ -1,26 +1,25 @@
 """The `prorl` command: starts what the package offers, and turns known errors into one line."""
 
 import logging
+import os
 import resource
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvicorn
 
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_images import images
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.doctor import doctor
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.app import create_app
+from prorl_service.server.run import run
 from prorl_service.server.settings import Settings
-
-GRACE_S = 5
-"""How long open connections may delay a shutdown."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="ProRL rollout service.")
 app.add_typer(images, name="images")
@@ -75,9 +74,25 @@ def serve(
     wait_for_backend_s: Annotated[
         float, typer.Option(min=0, help="How long a model call waits while no engine is healthy.")
     ] = 60.0,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help="File for what was accepted and what came of it, which a restart goes on from; "
+            "default: one for the port, in ~/.local/state/prorl. 'none' keeps it in memory."
+        ),
+    ] = None,
     keep_mb: Annotated[
-        int, typer.Option(min=1, help="Memory for ended rollouts; older ones are forgotten.")
-    ] = 1024,
+        int, typer.Option(min=1, help="Room for ended rollouts that nobody acknowledged.")
+    ] = 4096,
+    keep_hours: Annotated[
+        float, typer.Option(min=0, help="How long they are kept at most.")
+    ] = 168.0,
+    max_unfinished: Annotated[
+        int, typer.Option(min=1, help="Rollouts accepted and not ended; more are refused.")
+    ] = 50_000,
+    drain_s: Annotated[
+        float, typer.Option(min=0, help="What runs may take to end when the service is stopped.")
+    ] = 10.0,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 64,
 ) -> None:
     """Run the rollout service."""
@@ -93,26 +108,21 @@ def serve(
             image_cache=image_cache,
             image_budget_bytes=None if image_budget_gb is None else int(image_budget_gb * 1e9),
             warm_sandboxes=warm_sandboxes,
+            journal=_journal(journal, port),
+            retention=Retention(keep_bytes=keep_mb * 2**20, keep_s=keep_hours * 3600),
             max_body_mb=max_body_mb,
             pipeline=PipelineConfig(
                 init_workers=init_workers,
                 run_workers=run_workers,
                 eval_workers=eval_workers,
                 ready_rollouts=ready_rollouts,
-                keep_bytes=keep_mb * 2**20,
+                max_unfinished=max_unfinished,
             ),
             pool=PoolConfig(wait_for_backend_s=wait_for_backend_s),
         )
         application = create_app(settings)
     _raise_open_files_limit()
-    uvicorn.run(
-        application,
-        host=host,
-        port=port,
-        log_level="info",
-        access_log=False,
-        timeout_graceful_shutdown=GRACE_S,
-    )
+    run(application, host=host, port=port, drain_s=drain_s)
 
 
 @app.command()
@@ -134,6 +144,15 @@ def engine(
                 hint="pip install 'prorl-service[engine]'",
             ) from error
         serve_engine(model, host=host, port=port, max_model_len=max_model_len, threads=threads)
+
+
+def _journal(given: str | None, port: int) -> Path | None:
+    if given == "none":
+        return None
+    if given is not None:
+        return Path(given)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(state) / "prorl" / f"journal-{port}.sqlite"
 
 
 def _raise_open_files_limit() -> None:

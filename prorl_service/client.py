@@ -4,8 +4,8 @@ Each call is described once, as data, in `calls`; the clients only add how they 
 
 - Every call is idempotent, so an unreachable service and an answer that says a retry can help are
   retried with exponential backoff, for at most `retry_s` after the last sign of progress.
-- A broken stream is resumed for the rollouts not yet received. A restarted service remembers none:
-  it answers 404, and the same groups have to be submitted again.
+- A broken stream is resumed for the rollouts not yet received, over a restart of the service too;
+  one without a journal remembers none: it answers 404, and the groups must be submitted again.
 - Whatever ends a call is a `ServiceCallError` (or `WaitTimeout`) that says what to do about it.
 
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
@@ -106,6 +106,10 @@ class RolloutClient:
     def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         return self._send(calls.cancel(rollout_ids))
 
+    def acknowledge(self, group_ids: Sequence[str]) -> None:
+        """The rollouts of these groups have been taken; the service may forget them."""
+        self._send(calls.acknowledge(group_ids))
+
     def backends(self) -> list[BackendStatus]:
         return self._send(calls.BACKENDS)
 
@@ -196,6 +200,9 @@ class AsyncRolloutClient:
 
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         return await self._send(calls.cancel(rollout_ids))
+
+    async def acknowledge(self, group_ids: Sequence[str]) -> None:
+        await self._send(calls.acknowledge(group_ids))
 
     async def backends(self) -> list[BackendStatus]:
         return await self._send(calls.BACKENDS)

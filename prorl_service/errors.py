@@ -15,6 +15,8 @@ class ProRLError(Exception):
     blame: Blame = Blame.SERVICE
     retryable: bool = False
     status: ClassVar[int] = 500
+    retry_after_s: int = 1
+    """Sent with 429 and 503."""
 
     def __init__(
         self,
@@ -125,8 +127,27 @@ class ServiceStopping(ProRLError):
 
 
 class Overloaded(ProRLError):
+    """Too much is queued already. `retry_after_s`: when there is likely to be room."""
+
+    retryable = True
+    status = 429
+
+    def __init__(self, message: str, *, hint: str, retry_after_s: int) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class JournalError(ProRLError):
+    """The journal cannot be opened, read or written."""
+
     retryable = True
     status = 503
+
+
+class LeaseExpired(ProRLError):
+    """Nobody wanted the rollout any more."""
+
+    retryable = True
 
 
 class StageTimeout(ProRLError):

@@ -56,9 +56,10 @@ def engine(
 def service(
     backends: Sequence[str], *, log: Path, port: int | None = None, options: Sequence[str] = ()
 ) -> Iterator[LocalProcess]:
-    """The rollout service, using engines by URL. `options` as for `prorl serve`."""
+    """The rollout service, using engines by URL. `options` as for `prorl serve`, but that without
+    `--journal` there is none on disk."""
     urls = [argument for url in backends for argument in ("--backend", url)]
-    with _running(["serve", *urls, *options], log, port) as process:
+    with _running(["serve", "--journal", "none", *urls, *options], log, port) as process:
         yield process
 
 

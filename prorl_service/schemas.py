@@ -30,6 +30,7 @@ GroupId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,189}$")]
 MAX_INT32 = 2**31 - 1
 MAX_GROUP_SIZE = 4096
 MAX_ROLLOUTS_PER_REQUEST = 16_384
+MAX_LEASE_S = 7 * 86_400.0
 
 
 def _encodable(text: str) -> str:
@@ -110,6 +111,16 @@ class Group(WireModel):
     n: int = Field(1, ge=1, le=MAX_GROUP_SIZE)
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
+    priority: int = Field(0, ge=-1000, le=1000, description="What is higher is begun first.")
+    client: Id | None = Field(
+        None, description="Who submits it: clients take turns within a priority."
+    )
+    lease_s: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_LEASE_S,
+        description="Cancelled when nobody asks for it for so long; None never is.",
+    )
 
     def rollout_id(self, index: int) -> str:
         return f"{self.group_id}.{index}"
@@ -133,6 +144,10 @@ class SubmitRequest(WireModel):
 
 class RolloutIds(WireModel):
     rollout_ids: list[Id] = Field(min_length=1)
+
+
+class GroupIds(WireModel):
+    group_ids: list[GroupId] = Field(min_length=1)
 
 
 # --- states -------------------------------------------------------------------------------------
@@ -290,6 +305,9 @@ class Rollout(WireModel):
     agent: str
     index: int
     state: RolloutState
+    attempt: int = Field(
+        0, description="How often it was begun: again after each restart of the service."
+    )
     error: ErrorInfo | None = None
     reward: float | None = None
     reward_components: dict[str, float] = {}
@@ -352,6 +370,7 @@ class WeightsReport(WireModel):
 
 class ServiceStatus(WireModel):
     version: str
+    is_stopping: bool = Field(description="It begins nothing more.")
     policy_version: int
     sandbox: str
     agents: list[str]

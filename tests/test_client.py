@@ -199,6 +199,7 @@ BACKEND = BackendStatus(
 )
 STATUS = ServiceStatus(
     version="0",
+    is_stopping=False,
     policy_version=0,
     sandbox="process",
     agents=["math"],

@@ -9,7 +9,7 @@ weights older than the newest. A failed call is not tried again; that is the cal
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,15 +62,28 @@ class ServedModel:
     max_model_len: int
 
 
+async def _forget_weights(_: Weights) -> None: ...
+
+
 class BackendPool:
     """`async with BackendPool(...)`; closing it stops the monitors and the HTTP session."""
 
-    def __init__(self, spool_directory: Path, config: PoolConfig = PoolConfig()) -> None:
+    def __init__(
+        self,
+        spool_directory: Path,
+        config: PoolConfig = PoolConfig(),
+        *,
+        newest: Weights | None = None,
+        keep: Callable[[Weights], Awaitable[None]] = _forget_weights,
+    ) -> None:
+        """`newest`: what backends are to be given before they serve. `keep` is told of each that
+        takes its place, before any file of the one before is removed."""
         self.config = config
         self.model: ServedModel | None = None
         self.background = Background()
         self._members: dict[str, Member] = {}
-        self._weights: Weights | None = None
+        self._weights = newest
+        self._keep = keep
         self._spool = WeightSpool(spool_directory)
         self._weights_lock = asyncio.Lock()
         self._model_lock = asyncio.Lock()
@@ -84,7 +97,6 @@ class BackendPool:
     async def __aexit__(self, *_: object) -> None:
         await self.background.close()
         await self._session.close()
-        await self._spool.remove()
 
     # --- membership -----------------------------------------------------------------------------
 
@@ -185,6 +197,11 @@ class BackendPool:
             )
         return self.model
 
+    async def model_known(self) -> None:
+        """Waits until `require_model` has an answer."""
+        while self.model is None:
+            await self._changed.wait()
+
     # --- routing --------------------------------------------------------------------------------
 
     @contextmanager
@@ -259,6 +276,7 @@ class BackendPool:
             for result in results:
                 if result is not None and not isinstance(result, BackendUnavailable):
                     raise result
+            await self._keep(weights)
         except BaseException:
             self._weights = previous
             raise

@@ -1,10 +1,12 @@
 """The newest weights, kept so that an engine which comes back can be given them again."""
 
 import asyncio
-import shutil
+import json
+import uuid
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.inference.backend import WeightDirectory, WeightFile, WeightSource
@@ -14,6 +16,22 @@ from prorl_service.inference.backend import WeightDirectory, WeightFile, WeightS
 class Weights:
     source: WeightSource
     version: int
+
+    def to_json(self) -> bytes:
+        is_streamed = isinstance(self.source, WeightFile)
+        fields = {
+            "path": str(self.source.path),
+            "is_streamed": is_streamed,
+            "version": self.version,
+        }
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        fields = json.loads(text)
+        path = fields["path"]
+        source = WeightFile(Path(path)) if fields["is_streamed"] else WeightDirectory(path)
+        return cls(source, fields["version"])
 
 
 def check_directory(source: WeightSource) -> None:
@@ -34,12 +52,10 @@ class WeightSpool:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._uploads = 0
 
     async def receive(self, chunks: AsyncIterable[bytes]) -> Path:
         await asyncio.to_thread(self._directory.mkdir, parents=True, exist_ok=True)
-        self._uploads += 1
-        partial = self._directory / f"{self._uploads}.partial"
+        partial = self._directory / f"{uuid.uuid4().hex}.partial"
         file = await asyncio.to_thread(partial.open, "wb")
         try:
             async for chunk in chunks:
@@ -53,6 +69,3 @@ class WeightSpool:
         for path in await asyncio.to_thread(lambda: list(self._directory.glob("*"))):
             if path != kept:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
-
-    async def remove(self) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)

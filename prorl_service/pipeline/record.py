@@ -1,17 +1,21 @@
 """One rollout on its way: its state, its budgets and what it has come to so far.
 
-The only place that changes a rollout's state, and only along `LEGAL_MOVES`.
+The only place that changes a rollout's state, and only along `LEGAL_MOVES`. A rollout has ended
+when its end is in the journal, and not before: until then nobody is told.
 """
 
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.arrays import PACKED
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.journal_tables import EndedRow
 from prorl_service.schemas import (
     LEGAL_MOVES,
     TERMINAL_STATES,
@@ -32,32 +36,48 @@ class IllegalMove(RuntimeError):
     """A bug in the pipeline, never a user's fault."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admitted:
     """A group that passed all checks, with what the checks made. Shared by its rollouts."""
 
     group: Group
-    handler: type[AgentHandler]
-    prompt_ids: Sequence[int]
+    agent: type[AgentHandler] | None
+    """None for one that the service had before it was restarted, and has no more."""
+    prompt_ids: Sequence[int] | None = None
+    """None after a restart, when the tokenizer is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRollout:
+    packed: bytes
+    """With its trajectory, as packed JSON: a fraction of the objects' memory."""
+
+    def to_wire(self) -> Rollout:
+        return Rollout.model_validate_json(self.packed)
+
+    def to_json(self, *, packed: bool) -> bytes:
+        return self.packed if packed else self.to_wire().model_dump_json().encode()
 
 
 @dataclass(slots=True, eq=False)
 class RolloutRecord:
     admitted: Admitted
     index: int
+    journal: Journal
+    attempt: int = 0
     state: RolloutState = RolloutState.QUEUED
     handler: AgentHandler | None = None
     context: RolloutContext | None = None
     finish_reason: FinishReason = FinishReason.ERROR
     verdict: Verdict | None = None
     error: ErrorInfo | None = None
-    packed: bytes | None = None
-    """The ended rollout with its trajectory, as packed JSON: a fraction of the objects' memory."""
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
     work: asyncio.Task[None] | None = None
     """The stage's work while one is under way."""
     cancel_requested: bool = False
+    end_state: RolloutState | None = None
+    """Decided, and perhaps not yet written."""
     is_waiting: bool = True
     """In a queue, and nobody's to end but a canceller's."""
     _waiting_since: float = field(default_factory=time.monotonic)
@@ -67,6 +87,11 @@ class RolloutRecord:
     @property
     def group(self) -> Group:
         return self.admitted.group
+
+    @property
+    def agent(self) -> type[AgentHandler]:
+        assert self.admitted.agent is not None
+        return self.admitted.agent
 
     @property
     def rollout_id(self) -> str:
@@ -94,48 +119,63 @@ class RolloutRecord:
             raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
         self.state = state
 
+    def begin(self) -> None:
+        self.attempt += 1
+        self.journal.begin(self.rollout_id, self.group.group_id, self.attempt)
+
     def end(self, state: RolloutState, error: ErrorInfo | None = None) -> None:
-        """Terminal move. Keeps the answer, drops everything else, tells the watchers.
+        """Terminal move, once it is written. Drops everything but the answer.
 
         An answer that cannot be written down (a handler's odd values) becomes a failure.
         """
+        if self.end_state is not None or state not in LEGAL_MOVES[self.state]:
+            raise IllegalMove(f"{self.rollout_id}: {self.end_state or self.state} -> {state}")
         try:
-            packed = self._answer(state, error, self.context)
+            row = self._row(state, error, self.context)
         except Exception as unwritable:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
             state, error = RolloutState.FAILED, _unwritable(unwritable)
-            packed = self._answer(state, error, None)
-        self.move(state)
-        self.error, self.packed = error, packed
+            row = self._row(state, error, None)
+        self.end_state, self.error = state, error
         self.handler = self.context = self.work = None
+        self.journal.end(row).add_done_callback(self._written)
+
+    def _written(self, written: "asyncio.Future[Counter[str]]") -> None:
+        if written.cancelled():
+            return  # the journal was closed: it will be told of as unfinished
+        assert self.end_state is not None
+        self.move(self.end_state)
         for watcher in self._watchers:
             watcher(self)
         self._watchers.clear()
 
-    def _answer(
+    def _row(
         self, state: RolloutState, error: ErrorInfo | None, context: RolloutContext | None
-    ) -> bytes:
+    ) -> EndedRow:
         answer = self.to_wire(state, error)
+        summary = answer.model_dump_json().encode()
         if context is not None and context.turns:
             answer.trajectory = context.trajectory(self.finish_reason)
-        return answer.model_dump_json(context=PACKED).encode()
+        packed = answer.model_dump_json(context=PACKED).encode()
+        return EndedRow(self.rollout_id, self.group.group_id, self.attempt, state, summary, packed)
 
     def waited_for(self) -> Blame | None:
         """Whom the handler was waiting for, if the context knows."""
         calls_model = self.context is not None and self.context.calls_model
         return Blame.BACKEND if calls_model else None
 
-    def request_cancel(self) -> None:
+    def request_cancel(self, reason: ErrorInfo | None = None) -> None:
         """The worker that holds the rollout ends it; one in a queue needs `end_if_waiting`."""
-        self.cancel_requested = self.cancel_requested or not self.is_terminal
+        if self.end_state is None and not self.cancel_requested:
+            self.cancel_requested, self.error = True, reason
         if self.work is not None:
             self.work.cancel()
 
     async def end_if_waiting(self) -> None:
-        if self.is_waiting and not self.is_terminal:
+        if self.is_waiting and self.end_state is None:
             await self.release()
-            if not self.is_terminal:
-                self.end(RolloutState.CANCELLED)
+            if self.end_state is None:
+                self.end(RolloutState.CANCELLED, self.error)
 
     async def release(self) -> None:
         """Free sandboxes and backend pin. Goes on when the caller is cancelled; never raises."""
@@ -179,7 +219,8 @@ class RolloutRecord:
             agent=self.group.task.agent,
             index=self.index,
             state=state,
-            error=error or self.error,
+            attempt=self.attempt,
+            error=error if self.end_state is None else self.error,
             reward=verdict.reward if verdict else None,
             reward_components=verdict.components if verdict else {},
             timings=self.timings,
@@ -187,12 +228,8 @@ class RolloutRecord:
         )
 
     def to_json(self, *, packed: bool) -> bytes:
-        """With the trajectory, once it has ended."""
-        if self.packed is None:
-            return self.to_wire().model_dump_json().encode()
-        if packed:
-            return self.packed
-        return Rollout.model_validate_json(self.packed).model_dump_json().encode()
+        """As it is; whether arrays are to be packed does not matter, for there are none yet."""
+        return self.to_wire().model_dump_json().encode()
 
 
 def _unwritable(problem: Exception) -> ErrorInfo:

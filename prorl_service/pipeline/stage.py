@@ -6,11 +6,11 @@ Whatever the work does, the rollout is handed on or ended, and never silently dr
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
 from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
+from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
 
@@ -19,35 +19,31 @@ log = logging.getLogger(__name__)
 Work = Callable[[RolloutRecord], Awaitable[None]]
 
 
-class _Queue(asyncio.Queue[RolloutRecord]):
-    """One that can be looked into."""
-
-    def _init(self, maxsize: int) -> None:
-        self._queue = self.records = deque[RolloutRecord]()
-
-
 class StagePool:
     def __init__(
         self,
         stage: Stage,
         *,
         workers: int,
+        queue: FifoQueue | FairQueue,
         work: Work,
         hand_on: Work,
-        entering: RolloutState | None = None,
-        max_waiting: int = 0,
-        on_free: Callable[[], None] = lambda: None,
+        entering: RolloutState,
+        may_begin: Callable[[], Awaitable[object]] | None = None,
+        on_change: Callable[[], None],
     ) -> None:
         """`hand_on` gets the rollouts whose work succeeded, outside the budget. `entering` is the
-        state a rollout gets when a worker takes it. `max_waiting` bounds the queue; 0 does not.
-        `on_free` is called when a worker is about to look for its next rollout."""
+        state a rollout gets when a worker takes it, which it does not before `may_begin` returns.
+        `on_change` is called when a worker has taken a rollout, and when it is done with it."""
         self.stage = stage
         self.workers = workers
-        self._queue = _Queue(max_waiting)
+        self.at_work: dict[RolloutRecord, None] = {}
+        self._queue = queue
         self._work = work
         self._hand_on = hand_on
         self._entering = entering
-        self._on_free = on_free
+        self._may_begin = may_begin
+        self._on_change = on_change
 
     async def serve(self) -> None:
         """One worker; run `workers` of them. Ends when cancelled, even if a handler hides that."""
@@ -55,9 +51,10 @@ class StagePool:
         assert worker is not None
         while not worker.cancelling():
             record = await self._queue.get()
+            if self._may_begin is not None:
+                await self._may_begin()
             if not record.cancel_requested:
                 await self._process(record)
-                self._on_free()
 
     async def put(self, record: RolloutRecord) -> None:
         """Waits while the queue is full. A cancelled rollout is ended, by whoever comes first."""
@@ -76,12 +73,20 @@ class StagePool:
 
     def next(self, limit: int) -> Iterable[RolloutRecord]:
         """Of the first `limit` in the queue, those that a worker will work on, in order."""
-        return (one for one in islice(self._queue.records, limit) if not one.cancel_requested)
+        return (one for one in islice(self._queue, limit) if not one.cancel_requested)
 
     async def _process(self, record: RolloutRecord) -> None:
         record.is_waiting = False
-        if self._entering is not None:
-            record.move(self._entering)
+        record.move(self._entering)
+        self.at_work[record] = None
+        self._on_change()
+        try:
+            await self._work_and_hand_on(record)
+        finally:
+            del self.at_work[record]
+            self._on_change()
+
+    async def _work_and_hand_on(self, record: RolloutRecord) -> None:
         with record.timed(self.stage):
             problem = await self._attempt(record)
         if problem is None and not record.cancel_requested:
@@ -89,7 +94,7 @@ class StagePool:
             return
         await record.release()
         if record.cancel_requested:
-            record.end(RolloutState.CANCELLED)
+            record.end(RolloutState.CANCELLED, record.error)
         else:
             record.end(RolloutState.FAILED, problem)
 

@@ -9,8 +9,8 @@ import asyncio
 import json
 import shutil
 import signal
-import tempfile
 
+from prorl_service import leftovers
 from prorl_service.errors import TaskError
 from prorl_service.sandbox import portable, runtime
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
@@ -36,7 +36,7 @@ class ProcessSandbox(ServedSandbox):
     _workdir: str | None = None
 
     async def _spawn(self, connection: int) -> Process:
-        self._workdir = tempfile.mkdtemp(prefix="prorl-sandbox-")
+        self._workdir = str(leftovers.temporary_directory("sandbox"))
         directory = str(portable.directory())
         config = runtime.config(
             self._limits,

@@ -1,17 +1,19 @@
 """The application: its parts, started in the order of their floors and stopped in reverse."""
 
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from prorl_service import __version__, sandbox
+from prorl_service import __version__, leftovers, sandbox
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.inference.pool import BackendPool
+from prorl_service.inference.weights import Weights
+from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
@@ -22,16 +24,19 @@ from prorl_service.tokens.chat import ChatFormat
 
 log = logging.getLogger(__name__)
 
+WEIGHTS = "weights"
+"""What the journal calls the newest."""
 ROOM_TIMEOUT_S = 60.0
 """How long an image waits for another's last sandbox to end where the budget is used up."""
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers."""
+    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers, journal."""
     for spec in settings.backends:
         if spec.tokenizer is not None:
             ChatFormat.load(spec.tokenizer)
     agents = AgentRegistry(settings.agents)
+    leftovers.sweep()
     images = ImageCache(
         settings.image_cache,
         budget_bytes=settings.image_budget_bytes,
@@ -43,14 +48,21 @@ def create_app(settings: Settings) -> FastAPI:
     sandboxes = WarmSandboxes(provider, spares=settings.warm_sandboxes)
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, settings.warm_sandboxes)
 
+    journal = Journal(settings.journal, settings.retention)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(sandboxes.close)
-            spool = Path(stack.enter_context(TemporaryDirectory(prefix="prorl-weights-")))
-            backends = BackendPool(spool, settings.pool)
+            await stack.enter_async_context(journal)
+            backends = BackendPool(
+                _weights_directory(settings.journal, stack),
+                settings.pool,
+                newest=await _newest_weights(journal),
+                keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
+            )
             await stack.enter_async_context(backends)
-            pipeline = Pipeline(backends, sandboxes, agents, settings.pipeline)
+            pipeline = Pipeline(journal, backends, sandboxes, agents, settings.pipeline)
             await stack.enter_async_context(pipeline)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)
@@ -68,3 +80,17 @@ def create_app(settings: Settings) -> FastAPI:
         unlimited=["PUT /v1/weights"],
     )
     return app
+
+
+def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
+    """Beside the journal, which knows what is in it."""
+    if journal is not None:
+        return journal.with_suffix(".weights")
+    directory = leftovers.temporary_directory("weights")
+    stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+async def _newest_weights(journal: Journal) -> Weights | None:
+    text = await journal.recall(WEIGHTS)
+    return None if text is None else Weights.from_json(text)

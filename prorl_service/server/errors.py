@@ -15,8 +15,6 @@ from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse, FieldProblem
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 1
-
 
 def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ProRLError, _known)
@@ -77,7 +75,7 @@ class _CountedBody:
 
 
 def _response(error: ProRLError) -> Response:
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if error.status == 503 else {}
+    headers = {"Retry-After": str(error.retry_after_s)} if error.status in (429, 503) else {}
     return _json(error.info(), error.status, headers)
 
 

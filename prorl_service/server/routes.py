@@ -19,7 +19,7 @@ from prorl_service.inference.backend import WeightDirectory
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
-from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import (
     MAX_INT32,
@@ -27,6 +27,7 @@ from prorl_service.schemas import (
     BackendSpec,
     BackendStatus,
     ErrorResponse,
+    GroupIds,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -85,6 +86,7 @@ async def status(service: ServiceDep) -> ServiceStatus:
     pipeline = service.pipeline
     return ServiceStatus(
         version=__version__,
+        is_stopping=pipeline.is_stopping,
         policy_version=service.backends.policy_version,
         sandbox=service.sandboxes.kind,
         agents=pipeline.agents.names,
@@ -101,7 +103,7 @@ async def status(service: ServiceDep) -> ServiceStatus:
 @router.post("/rollouts", status_code=202, response_model=Rollouts)
 async def submit(body: SubmitRequest, service: ServiceDep) -> Response:
     """Idempotent by `group_id`: an equal group gives the rollouts it has, an unequal one a 409."""
-    return _without_trajectories(await service.pipeline.submit(body.groups), status_code=202)
+    return _rollouts(await service.pipeline.submit(body.groups), status_code=202)
 
 
 @router.get("/rollouts/{rollout_id}", response_model=Rollout)
@@ -112,21 +114,22 @@ async def get_rollout(
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
 ) -> Response:
     """Answers when the rollout has ended, or after `wait_s` with the state it is in."""
-    record = service.pipeline.get(rollout_id)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            async for _ in service.pipeline.ended([rollout_id]):
-                pass
+    rollout = await service.pipeline.get(rollout_id)
+    if wait_s and isinstance(rollout, RolloutRecord):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                async for _ in service.pipeline.ended([rollout_id]):
+                    pass
+        rollout = await service.pipeline.get(rollout_id)
     packed = _wants_packed(request)
     media_type = PACKED_MEDIA_TYPE if packed else "application/json"
-    return Response(record.to_json(packed=packed), media_type=media_type)
+    return Response(rollout.to_json(packed=packed), media_type=media_type)
 
 
 @router.post("/rollouts/stream", response_model=Rollout)
 async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
     """NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
-    for rollout_id in body.rollout_ids:
-        service.pipeline.get(rollout_id)
+    await service.pipeline.check_known(body.rollout_ids)
     ended = service.pipeline.ended(body.rollout_ids)
     lines = _lines(ended, packed=_wants_packed(request))
     return StreamingResponse(lines, media_type="application/x-ndjson")
@@ -135,12 +138,19 @@ async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> Str
 @router.post("/rollouts/cancel", response_model=Rollouts)
 async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all are ended; those that had ended before stay as they were."""
-    return _without_trajectories(await service.pipeline.cancel(body.rollout_ids))
+    return _rollouts(await service.pipeline.cancel(body.rollout_ids))
 
 
-def _without_trajectories(records: list[RolloutRecord], status_code: int = 200) -> Response:
+@router.post("/groups/acknowledge", status_code=204)
+async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
+    """Their rollouts have been taken and may be forgotten. Unknown groups are forgotten already;
+    a 409 if one is under way."""
+    await service.pipeline.acknowledge(body.group_ids)
+
+
+def _rollouts(found: list[Rollout], status_code: int = 200) -> Response:
     """A response of our own making: FastAPI would validate every rollout once more."""
-    rollouts = Rollouts.model_construct(rollouts=[record.to_wire() for record in records])
+    rollouts = Rollouts.model_construct(rollouts=found)
     return Response(rollouts.model_dump_json(), status_code, media_type="application/json")
 
 
@@ -148,7 +158,7 @@ def _wants_packed(request: Request) -> bool:
     return PACKED_MEDIA_TYPE in request.headers.get("accept", "")
 
 
-async def _lines(ended: AsyncIterator[RolloutRecord], *, packed: bool) -> AsyncIterator[bytes]:
+async def _lines(ended: AsyncIterator[EndedRollout], *, packed: bool) -> AsyncIterator[bytes]:
     upcoming = asyncio.ensure_future(anext(ended, None))
     try:
         while True:

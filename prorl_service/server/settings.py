@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
@@ -24,6 +25,9 @@ class Settings:
     """Most that finished images may take in the cache; None is no limit."""
     warm_sandboxes: int = 8
     """Started ahead of their rollouts. 0 starts each when it is asked for."""
+    journal: Path | None = None
+    """File that survives the process; None keeps everything in memory."""
+    retention: Retention = Retention()
     max_body_mb: int = 64
     """Of one request, streamed weights excepted."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)

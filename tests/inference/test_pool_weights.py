@@ -1,4 +1,5 @@
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,8 @@ async def test_a_monitor_survives_weights_that_vanished(
     engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
         await pool.stream_weights(upload(b"trained"), version=1)
-        (tmp_path / "1.safetensors").unlink()
+        (file,) = os.listdir(tmp_path)
+        os.unlink(tmp_path / file)
         engine.restart()
         await until(pool, BackendState.DOWN, 1)
         assert "FileNotFoundError" in pool.statuses()[0].reason

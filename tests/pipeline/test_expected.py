@@ -12,6 +12,7 @@ from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verd
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.warm import WarmSandboxes
@@ -38,6 +39,7 @@ class Waiting(AgentHandler):
     may_end_init: ClassVar[asyncio.Semaphore]
     may_end_eval: ClassVar[asyncio.Event]
     in_eval: ClassVar[asyncio.Event]
+    in_run: ClassVar[asyncio.Event]
 
     def prompt(self) -> Prompt:
         return Prompt(self.task.messages)
@@ -54,6 +56,17 @@ class Waiting(AgentHandler):
         await Waiting.may_end_eval.wait()
         await rollout.open_sandbox()
         return Verdict(1.0)
+
+
+class Running(Waiting):
+    """Stays in RUN."""
+
+    name: ClassVar[str] = "running"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        Waiting.in_run.set()
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 class NoSandbox(Waiting):
@@ -85,10 +98,16 @@ async def running(
     Waiting.may_end_init = asyncio.Semaphore(0)
     Waiting.may_end_eval = asyncio.Event()
     Waiting.in_eval = asyncio.Event()
+    Waiting.in_run = asyncio.Event()
     async with BackendPool(spool) as backends:
         await backends.add(BackendSpec(url=engine.url))
-        agents = AgentRegistry([f"{__name__}:Waiting", f"{__name__}:NoSandbox"])
-        async with Pipeline(backends, sandboxes, agents, ONE_BY_ONE) as pipeline:
+        agents = AgentRegistry(
+            [f"{__name__}:{name}" for name in ("Waiting", "Running", "NoSandbox")]
+        )
+        async with (
+            Journal() as journal,
+            Pipeline(journal, backends, sandboxes, agents, ONE_BY_ONE) as pipeline,
+        ):
             yield pipeline
 
 
@@ -100,8 +119,13 @@ def group(image: str | None, n: int = 1, agent: str = "waiting") -> Group:
 
 async def ended(pipeline: Pipeline, groups: list[Group]) -> None:
     ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-    records = [record async for record in pipeline.ended(ids)]
-    assert {record.state for record in records} == {RolloutState.DONE}
+    rollouts = [ended.to_wire() async for ended in pipeline.ended(ids)]
+    assert {rollout.state for rollout in rollouts} == {RolloutState.DONE}
+
+
+async def all_that_need_not_wait() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 async def test_a_queue_is_announced_in_order_once_for_each_sandbox(
@@ -110,10 +134,22 @@ async def test_a_queue_is_announced_in_order_once_for_each_sandbox(
     async with running(engine, sandboxes, tmp_path) as pipeline:
         groups = [group("a", n=2), group(None), group("c"), group("d", agent="no-sandbox")]
         await pipeline.submit(groups)
-        assert sandboxes.expected == [["a", "a", None, "c"]]
+        assert sandboxes.expected[-1] == ["a", None, "c"]
         Waiting.may_end_init.release()
         await Waiting.in_eval.wait()
-        assert sandboxes.expected[1:] == [["a", None, "c"]]
+        await all_that_need_not_wait()
+        assert sandboxes.expected[-1] == [None, "c"]
+
+
+async def test_what_runs_will_need_one_for_eval_after_all_that_are_queued(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        await pipeline.submit([group("a", agent="running"), group("b"), group("c")])
+        Waiting.may_end_init.release()
+        await Waiting.in_run.wait()
+        await all_that_need_not_wait()
+        assert sandboxes.expected[-1] == ["c", "a"]
 
 
 async def test_what_waits_for_eval_comes_first_and_the_cancelled_not_at_all(
@@ -127,8 +163,7 @@ async def test_what_waits_for_eval_comes_first_and_the_cancelled_not_at_all(
         await pipeline.cancel(groups[2].rollout_ids())
         assert sandboxes.expected[-1] == ["d"]
         Waiting.may_end_init.release()
-        for _ in range(100):  # all that goes on without waiting for anything
-            await asyncio.sleep(0)
+        await all_that_need_not_wait()
         await pipeline.submit([group("e")])
         assert sandboxes.expected[-1] == ["b", "e"]
         Waiting.may_end_eval.set()
@@ -148,9 +183,11 @@ async def test_an_image_that_cannot_be_one_is_refused_at_submission(
         assert caught.value.hint == "name another"
         assert pipeline.count_by_state() == {}
         assert not sandboxes.expected
-        (record,) = await pipeline.submit([group("???", agent="no-sandbox")])
+        submitted = group("???", agent="no-sandbox")
+        await pipeline.submit([submitted])
         Waiting.may_end_init.release()
-        assert record.group.task.image == "???"
+        Waiting.may_end_eval.set()
+        await ended(pipeline, [submitted])
 
 
 async def test_rollouts_are_given_warm_sandboxes(

@@ -18,8 +18,9 @@ from prorl_service.errors import (
     TaskError,
 )
 from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
-from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import (
     BackendSpec,
@@ -113,13 +114,17 @@ async def running(
     sandboxes: FakeSandboxes,
     spool: Path,
     config: PipelineConfig = PipelineConfig(),
+    retention: Retention = Retention(),
 ) -> AsyncIterator[Pipeline]:
     Probe.started = asyncio.Event()
     pool_config = PoolConfig(wait_for_backend_s=20)
     async with BackendPool(spool, pool_config) as backends:
         await backends.add(BackendSpec(url=engine.url))
         agents = AgentRegistry([f"{__name__}:Probe"])
-        async with Pipeline(backends, sandboxes, agents, config) as pipeline:
+        async with (
+            Journal(retention=retention) as journal,
+            Pipeline(journal, backends, sandboxes, agents, config) as pipeline,
+        ):
             yield pipeline
 
 
@@ -131,15 +136,22 @@ def group(
     return Group(group_id=group_id, task=task, n=n, limits=limits)
 
 
-async def outcome(pipeline: Pipeline, submitted: Group) -> list[RolloutRecord]:
+async def outcome(pipeline: Pipeline, submitted: Group) -> list[Rollout]:
     await pipeline.submit([submitted])
-    return [record async for record in pipeline.ended(submitted.rollout_ids())]
+    return await collect(pipeline, submitted.rollout_ids())
 
 
-def trajectory(record: RolloutRecord) -> Trajectory:
-    found = Rollout.model_validate_json(record.to_json(packed=True)).trajectory
-    assert found is not None
-    return found
+async def collect(pipeline: Pipeline, rollout_ids: list[str]) -> list[Rollout]:
+    return [ended.to_wire() async for ended in pipeline.ended(rollout_ids)]
+
+
+def trajectory(rollout: Rollout) -> Trajectory:
+    assert rollout.trajectory is not None
+    return rollout.trajectory
+
+
+async def now(pipeline: Pipeline, rollout_id: str) -> Rollout:
+    return (await pipeline.get(rollout_id)).to_wire()
 
 
 async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
@@ -149,7 +161,7 @@ async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
         records = await outcome(pipeline, group(n=20))
         assert {record.state for record in records} == {RolloutState.DONE}
         assert {record.rollout_id for record in records} == {f"g.{i}" for i in range(20)}
-        assert records[0].to_wire().reward == 1.0
+        assert records[0].reward == 1.0
         assert trajectory(records[0]).segments[0].response_ids[:2] == [5, 6]
     assert len(sandboxes.made) == 40
     assert not any(sandbox.running for sandbox in sandboxes.made)
@@ -184,10 +196,8 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
     assert record.error is not None
     assert (record.error.kind, record.error.stage) == (kind, stage)
     assert record.error.blame == (blame or by_stage[stage])
-    assert record.verdict is None
-    assert (Rollout.model_validate_json(record.to_json(packed=True)).trajectory is None) == (
-        stage is Stage.INIT
-    )
+    assert record.reward is None
+    assert (record.trajectory is None) == (stage is Stage.INIT)
     assert after.state is RolloutState.DONE
     assert not any(sandbox.running for sandbox in sandboxes.made)
 
@@ -264,19 +274,19 @@ async def test_init_and_eval_go_on_while_run_is_busy(
         await Probe.started.wait()
         records = await outcome(pipeline, group("rest", n=8))
         assert {record.state for record in records} == {RolloutState.DONE}
-        assert pipeline.get("busy.0").state is RolloutState.RUNNING
+        assert (await now(pipeline, "busy.0")).state is RolloutState.RUNNING
 
 
-async def test_stopping_the_pipeline_ends_every_rollout(
+async def test_stopping_the_pipeline_ends_all_waits_and_frees_all_sandboxes(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        records = await pipeline.submit(
-            [group("a", n=100, acts={Stage.RUN: "hang"}), group("b", acts={Stage.INIT: "hang"})]
-        )
+        in_run = group("a", n=100, acts={Stage.RUN: "hang"})
+        await pipeline.submit([in_run, group("b", acts={Stage.INIT: "hang"})])
         await Probe.started.wait()
-    assert {record.state for record in records} == {RolloutState.FAILED}
-    assert {record.error.kind for record in records if record.error} == {"ServiceStopping"}
+        waiting = asyncio.create_task(collect(pipeline, ["b.0", *in_run.rollout_ids()]))
+        await asyncio.sleep(0)
+    assert await waiting == []
     assert not any(sandbox.running for sandbox in sandboxes.made)
 
 
@@ -297,17 +307,17 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(
 async def test_what_ended_first_is_forgotten_first_and_whole(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    async with running(engine, sandboxes, tmp_path, PipelineConfig(keep_bytes=1)) as pipeline:
+    async with running(engine, sandboxes, tmp_path, retention=Retention(keep_bytes=1)) as pipeline:
         await pipeline.submit([group("long", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         await outcome(pipeline, group("first", n=2))
         await outcome(pipeline, group("second", n=2))
-        assert pipeline.get("second.1").state is RolloutState.DONE
+        assert (await now(pipeline, "second.1")).state is RolloutState.DONE
         for rollout_id in ("first.0", "first.1"):
             with pytest.raises(NotFound):
-                pipeline.get(rollout_id)
+                await pipeline.get(rollout_id)
         await pipeline.cancel(["long.0"])
-        assert pipeline.get("long.0").state is RolloutState.CANCELLED
+        assert (await now(pipeline, "long.0")).state is RolloutState.CANCELLED
 
 
 async def test_too_much_unfinished_work_is_refused_for_the_time_being(

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from prorl_service.arrays import PACKED_MEDIA_TYPE
-from prorl_service.client import AsyncRolloutClient
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import (
     BackendSpec,
     Blame,
@@ -350,3 +350,24 @@ async def test_the_api_page_lists_every_route_and_needs_no_internet(url: str) ->
         paths = (await http.get("/openapi.json")).json()["paths"]
     assert "https://" not in page
     assert {"/v1/rollouts", "/v1/rollouts/stream", "/v1/backends", "/v1/weights"} <= set(paths)
+
+
+async def test_what_is_acknowledged_is_forgotten(client: AsyncRolloutClient) -> None:
+    await finished(client, group(n=2))
+    await client.acknowledge(["g", "never-there"])
+    await client.acknowledge(["g"])
+    assert (await client.status()).rollouts == {}
+    with pytest.raises(ServiceCallError, match="there is no rollout") as refused:
+        await client.get("g.0")
+    assert refused.value.http_status == 404
+
+
+async def test_what_is_under_way_cannot_be_acknowledged(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    engine.latency_s = 5
+    await client.submit([group()])
+    with pytest.raises(ServiceCallError, match="have not ended") as refused:
+        await client.acknowledge(["g"])
+    assert refused.value.http_status == 409
+    await client.cancel(["g.0"])

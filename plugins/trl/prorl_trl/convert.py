@@ -88,6 +88,10 @@ def _content_id(prompt: Sequence[ChatMessage]) -> str:
     return "prompt-" + hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+LEASE_S = 300.0
+"""The service goes on without this trainer for so long, then reclaims what it runs for it."""
+
+
 def groups_of(
     prompts: Sequence[Sequence[ChatMessage]],
     *,
@@ -110,7 +114,16 @@ def groups_of(
             )
         task = task_of(first, default_agent=agent)
         group_id = f"{name}-{block}"
-        groups.append(Group(group_id=group_id, task=task, n=n, sampling=sampling, limits=limits))
+        groups.append(
+            Group(
+                group_id=group_id,
+                task=task,
+                n=n,
+                sampling=sampling,
+                limits=limits,
+                lease_s=LEASE_S,
+            )
+        )
     return groups
 
 

@@ -288,7 +288,13 @@ class ProRLRollout:
                 if running := [one for one in rollout_ids if one not in ended]:
                     self._cancel(running)
                 raise
+        self._acknowledge([group.group_id for group in groups])
         return [ended[rollout_id] for rollout_id in rollout_ids]
+
+    def _acknowledge(self, group_ids: Sequence[str]) -> None:
+        """What is not acknowledged expires."""
+        with self._client(retry_s=0) as client, suppress(ServiceCallError):
+            client.acknowledge(group_ids)
 
     def _cancel(self, rollout_ids: Sequence[str]) -> None:
         with self._client(retry_s=0) as client, suppress(ServiceCallError):

@@ -1,0 +1,41 @@
+"""Who still wants a group: work that nobody asks for any more is reclaimed.
+
+A lease runs while nobody holds it. Submitting, reading and waiting renew it; an open wait or stream
+holds it. Knows nothing of rollouts.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Lease:
+    """Calls `on_expiry` once when nobody held or renewed it for `seconds`; None never expires."""
+
+    def __init__(self, seconds: float | None, on_expiry: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._on_expiry = on_expiry
+        self._holders = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        self.end()
+        if self._seconds is not None and not self._holders:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._seconds, self._on_expiry)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self._holders += 1
+        self.end()
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self.renew()

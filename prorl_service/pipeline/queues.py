@@ -1,0 +1,99 @@
+"""In which order a stage's workers get the rollouts that wait for it. No rollout is dropped here.
+
+INIT's queue decides what is begun next: the highest priority; within it clients take turns, so that
+whoever submits ten thousand rollouts does not hold up whoever submits eight; siblings of a group
+stay together. Later stages take what comes in the order in which it comes.
+"""
+
+import asyncio
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, count
+
+from prorl_service.pipeline.record import RolloutRecord
+
+
+class FifoQueue(asyncio.Queue[RolloutRecord]):
+    def _init(self, maxsize: int) -> None:
+        self._queue = deque[RolloutRecord]()
+
+    def __iter__(self) -> Iterator[RolloutRecord]:
+        return iter(self._queue)
+
+
+class FairQueue(asyncio.Queue[RolloutRecord]):
+    def _init(self, maxsize: int) -> None:
+        self._queue = _FairOrder()
+
+    def _put(self, item: RolloutRecord) -> None:
+        self._queue.add(item)
+
+    def _get(self) -> RolloutRecord:
+        return self._queue.pop()
+
+    def __iter__(self) -> Iterator[RolloutRecord]:
+        return iter(self._queue)
+
+
+@dataclass(order=True, slots=True)
+class _Turn:
+    """One group's place in the order."""
+
+    minus_priority: int
+    start: int
+    number: int
+    records: deque[RolloutRecord] = field(default_factory=deque, compare=False)
+
+
+class _FairOrder:
+    """Start-time fair queueing, a rollout being the unit of service.
+
+    Each priority has a clock that counts the rollouts begun. A client's group starts when its last
+    one has been served or, for a client that had nothing queued, now. The earliest goes first.
+    """
+
+    def __init__(self) -> None:
+        self._turns: list[_Turn] = []
+        self._by_group: dict[str, _Turn] = {}
+        self._numbers = count()
+        self._length = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._clocks: dict[int, int] = {}
+        self._served: dict[tuple[int, str | None], int] = {}
+        """When all that a client has queued at a priority will have been served."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[RolloutRecord]:
+        return chain.from_iterable(turn.records for turn in self._turns)
+
+    def add(self, record: RolloutRecord) -> None:
+        group = record.group
+        client = group.priority, group.client
+        turn = self._by_group.get(group.group_id)
+        if turn is None:
+            start = max(self._clocks.get(group.priority, 0), self._served.get(client, 0))
+            turn = _Turn(-group.priority, start, next(self._numbers))
+            insort(self._turns, turn)
+            self._by_group[group.group_id] = turn
+            self._served[client] = start
+        turn.records.append(record)
+        self._served[client] += 1
+        self._length += 1
+
+    def pop(self) -> RolloutRecord:
+        turn = self._turns[0]
+        self._clocks[-turn.minus_priority] = turn.start
+        record = turn.records.popleft()
+        self._length -= 1
+        if not turn.records:
+            del self._turns[0]
+            del self._by_group[record.group.group_id]
+        if not self._turns:
+            self._reset()
+        return record

@@ -1,0 +1,108 @@
+"""The groups that are not yet through, in memory; what has ended is the journal's."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from prorl_service.errors import LeaseExpired
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.leases import Lease
+from prorl_service.pipeline.record import Admitted, RolloutRecord
+from prorl_service.schemas import ErrorInfo, RolloutState
+
+
+@dataclass(slots=True)
+class GroupUnderWay:
+    admitted: Admitted
+    records: list[RolloutRecord]
+    lease: Lease
+    unended: int
+
+
+class GroupsUnderWay:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._groups: dict[str, GroupUnderWay] = {}
+        self._rollouts: dict[str, RolloutRecord] = {}
+        self.ended = Counter[str]()
+        """Rollouts that the journal has, by state."""
+        self.ended_here = 0
+        """Since this process began."""
+        self._reclaiming: set[asyncio.Task[None]] = set()
+
+    def add(
+        self,
+        admitted: Admitted,
+        created_at: float,
+        attempts: Mapping[str, int] = MappingProxyType({}),
+        ended: Collection[str] = (),
+    ) -> list[RolloutRecord]:
+        """`attempts` of rollouts that were begun before; no records are made of `ended` ones."""
+        group = admitted.group
+        indices = (i for i in range(group.n) if group.rollout_id(i) not in ended)
+        records = [RolloutRecord(admitted, i, self._journal) for i in indices]
+        lease = Lease(group.lease_s, lambda: self._expired(group.group_id))
+        self._groups[group.group_id] = GroupUnderWay(admitted, records, lease, len(records))
+        for record in records:
+            record.created_at = created_at
+            record.attempt = attempts.get(record.rollout_id, 0)
+            self._rollouts[record.rollout_id] = record
+            record.watch(self._one_ended)
+        return records
+
+    def get(self, rollout_id: str) -> RolloutRecord | None:
+        """Renews its lease. None if it is not under way."""
+        record = self._rollouts.get(rollout_id)
+        if record is None or record.is_terminal:
+            return None
+        self.lease(record).renew()
+        return record
+
+    def lease(self, record: RolloutRecord) -> Lease:
+        return self._groups[record.group.group_id].lease
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def __iter__(self) -> Iterator[RolloutRecord]:
+        return (record for record in self._rollouts.values() if not record.is_terminal)
+
+    def count(self) -> int:
+        return sum(group.unended for group in self._groups.values())
+
+    def count_by_state(self) -> dict[RolloutState, int]:
+        ended = {RolloutState(state): count for state, count in self.ended.items() if count}
+        return dict(Counter(record.state for record in self) + Counter(ended))
+
+    def _one_ended(self, record: RolloutRecord) -> None:
+        self.ended[record.state] += 1
+        self.ended_here += 1
+        group = self._groups[record.group.group_id]
+        group.unended -= 1
+        if group.unended == 0:
+            group.lease.end()
+            del self._groups[record.group.group_id]
+            for one in group.records:
+                del self._rollouts[one.rollout_id]
+
+    def _expired(self, group_id: str) -> None:
+        group = self._groups[group_id]
+        reason = LeaseExpired(
+            f"nobody asked for group {group_id!r} in {group.admitted.group.lease_s:g} s",
+            hint="wait for rollouts with an open stream, or give groups a longer lease_s",
+        )
+        reclaiming = asyncio.create_task(_reclaim(group.records, reason.info()))
+        self._reclaiming.add(reclaiming)
+        reclaiming.add_done_callback(self._reclaiming.discard)
+
+    def end_leases(self) -> None:
+        for group in self._groups.values():
+            group.lease.end()
+
+
+async def _reclaim(records: list[RolloutRecord], reason: ErrorInfo) -> None:
+    for record in records:
+        record.request_cancel(reason)
+    await asyncio.gather(*(record.end_if_waiting() for record in records))

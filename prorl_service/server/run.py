@@ -1,0 +1,46 @@
+"""Runs the application until a signal asks for its end, and lets it drain first.
+
+The first SIGTERM or SIGINT: nothing more is begun, and what runs may come to its end. The second
+ends that at once.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+GRACE_S = 5
+"""How long open connections may delay a shutdown, once all waits have been ended."""
+
+
+class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._draining: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._draining is not None:
+            self._draining.get_loop().call_soon_threadsafe(self._draining.cancel)
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._draining = asyncio.ensure_future(self._drain())
+        await asyncio.wait([self._draining])
+        await super().shutdown(sockets)
+
+
+def run(app: FastAPI, *, host: str, port: int, drain_s: float) -> None:
+    """Returns when it has ended."""
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="info",
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    Server(config, lambda: app.state.service.pipeline.drain(drain_s)).run()

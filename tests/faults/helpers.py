@@ -1,0 +1,104 @@
+"""A service as a process of its own, an engine to break, and what may not be left of either."""
+
+import asyncio
+import os
+import random
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from pydantic import JsonValue
+
+from prorl_service import local
+from prorl_service.schemas import Group, Limits, Message, Task
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+
+WAIT_S = 120
+
+
+@contextmanager
+def stub_engine(model: Path, *, latency_s: float = 0.02) -> Iterator[StubEngine]:
+    """On an event loop in a thread of its own."""
+    end_of_turn = ChatFormat.load(model).end_of_turn_id
+    engine = StubEngine(model, lambda _: [5, 6, end_of_turn], latency_s=latency_s)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(WAIT_S)
+        yield engine
+    finally:
+        asyncio.run_coroutine_threadsafe(engine.__aexit__(), loop).result(WAIT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def service(
+    engines: Sequence[str], directory: Path, *options: str, port: int | None = None
+) -> Iterator[local.LocalProcess]:
+    """With a journal on disk in `directory`."""
+    journal = ["--journal", str(directory / "journal.sqlite")]
+    agent = ["--agent", "tests.faults.agents:Shell", "--sandbox", "bubblewrap"]
+    log = directory / "service.log"
+    with local.service(
+        engines, log=log, port=port, options=[*journal, *agent, *options]
+    ) as running:
+        yield running
+
+
+def port_to_come_back_to() -> int:
+    """Outside the range from which connections take theirs."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
+
+
+def group(
+    group_id: str, n: int = 4, turns: int = 3, lease_s: float | None = None, **data: JsonValue
+) -> Group:
+    task = Task(
+        task_id="t",
+        agent="shell",
+        messages=[Message(role="user", content="Go on.")],
+        data=data,
+    )
+    limits = Limits(max_turns=turns, run_timeout_s=WAIT_S)
+    return Group(group_id=group_id, task=task, n=n, limits=limits, lease_s=lease_s)
+
+
+def ids_of(groups: Sequence[Group]) -> list[str]:
+    return [rollout_id for one in groups for rollout_id in one.rollout_ids()]
+
+
+class Traces:
+    """What a service could leave behind: processes below it, mounts, sockets, directories."""
+
+    def __init__(self) -> None:
+        self._processes: set[psutil.Process] = set()
+        self._before = _of_this_machine()
+
+    def note(self, running: local.LocalProcess) -> None:
+        """Those that live now."""
+        self._processes.update(psutil.Process(running.pid).children(recursive=True))
+
+    def assert_none_left(self) -> None:
+        """All services have ended."""
+        _, alive = psutil.wait_procs(list(self._processes), timeout=20)
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        assert _of_this_machine() <= self._before
+
+
+def _of_this_machine() -> set[str]:
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    sockets = Path("/proc/net/unix").read_text().splitlines()
+    named = {line.split()[-1] for line in sockets if "prorl" in line}
+    directories = {str(path) for path in Path(os.environ.get("TMPDIR", "/tmp")).glob("prorl-tmp-*")}
+    return {*mounts, *named, *directories}

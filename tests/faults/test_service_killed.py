@@ -1,0 +1,158 @@
+"""The service is killed, stopped and restarted: what it accepted ends once, whatever happens."""
+
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Rollout, RolloutState
+from tests.faults.helpers import (
+    WAIT_S,
+    Traces,
+    group,
+    ids_of,
+    port_to_come_back_to,
+    service,
+    stub_engine,
+)
+
+KILLS = 20
+
+
+def test_killed_at_random_moments_every_accepted_rollout_ends_once(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    rng = random.Random(0)
+    traces = Traces()
+    port = port_to_come_back_to()
+    groups = []
+    seen: dict[str, Rollout] = {}
+    with stub_engine(tiny_model) as engine:
+        for kill in range(KILLS + 1):
+            with service([engine.url], tmp_path, port=port) as running:
+                with RolloutClient(running.url) as client:
+                    groups += [group(f"g{kill}-{i}") for i in range(3)]
+                    client.submit(groups)
+                    if kill == KILLS:
+                        ended = client.wait(ids_of(groups), WAIT_S)
+                    else:
+                        time.sleep(rng.uniform(0, 0.8))
+                        for rollout in client.submit(groups):
+                            _note(rollout, seen)
+                traces.note(running)
+                if kill < KILLS:
+                    running.kill()
+    for rollout in ended:
+        _note(rollout, seen)
+        assert rollout.state is RolloutState.DONE, rollout.error
+        assert rollout.trajectory is not None
+        assert len(rollout.trajectory.turns) == 3
+    assert max(rollout.attempt for rollout in ended) > 1
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db:
+        rows = db.execute("SELECT rollout_id, state FROM rollouts").fetchall()
+    assert Counter(rows) == Counter({(one, "done"): 1 for one in ids_of(groups)})
+    traces.assert_none_left()
+
+
+def _note(rollout: Rollout, seen: dict[str, Rollout]) -> None:
+    """What was told of a rollout that has ended stays so."""
+    if rollout.is_terminal:
+        told = rollout.model_copy(update={"trajectory": None})
+        assert seen.setdefault(rollout.rollout_id, told) == told
+
+
+def test_a_stream_goes_on_over_a_restart(tiny_model: Path, tmp_path: Path) -> None:
+    port = port_to_come_back_to()
+    slow = group("slow", n=2, turns=1, sleep=2)
+    with stub_engine(tiny_model) as engine, RolloutClient(f"http://127.0.0.1:{port}") as client:
+        with service([engine.url], tmp_path, port=port) as running:
+            client.submit([slow])
+            stream = client.stream(slow.rollout_ids(), WAIT_S)
+            while client.get("slow.0").state is not RolloutState.RUNNING:
+                time.sleep(0.01)
+            running.kill()
+        with service([engine.url], tmp_path, port=port):
+            ended = list(stream)
+    assert [rollout.state for rollout in ended] == [RolloutState.DONE] * 2
+    assert {rollout.attempt for rollout in ended} == {2}
+
+
+def test_a_terminated_service_lets_end_what_runs_and_goes_on_with_the_rest(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    traces = Traces()
+    groups = [group(f"g{i}", n=4, turns=1, sleep=0.5) for i in range(4)]
+    with stub_engine(tiny_model) as engine:
+        with service([engine.url], tmp_path, "--run-workers", "2") as running:
+            with RolloutClient(running.url) as client:
+                client.submit(groups)
+                while not client.status().rollouts.get(RolloutState.RUNNING):
+                    time.sleep(0.01)
+            traces.note(running)
+            running.process.send_signal(signal.SIGTERM)
+            running.process.wait(WAIT_S)
+        with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db:
+            states = Counter(state for (state,) in db.execute("SELECT state FROM rollouts"))
+        assert states["done"] >= 2
+        assert states.keys() <= {"done", None}
+        with service([engine.url], tmp_path) as running, RolloutClient(running.url) as client:
+            ended = client.wait(ids_of(groups), WAIT_S)
+            traces.note(running)
+    assert {rollout.state for rollout in ended} == {RolloutState.DONE}
+    traces.assert_none_left()
+
+
+def test_a_second_signal_does_not_wait(tiny_model: Path, tmp_path: Path) -> None:
+    with (
+        stub_engine(tiny_model) as engine,
+        service([engine.url], tmp_path, "--drain-s", "1000") as running,
+        RolloutClient(running.url) as client,
+    ):
+        client.submit([group("g", n=1, sleep=1000)])
+        while client.get("g.0").state is not RolloutState.RUNNING:
+            time.sleep(0.01)
+        running.process.send_signal(signal.SIGTERM)
+        while client.status().is_stopping is False:
+            time.sleep(0.01)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(WAIT_S) in (0, -signal.SIGTERM)
+
+
+def test_the_newest_weights_outlive_the_service(tiny_model: Path, tmp_path: Path) -> None:
+    content = (tiny_model / "model.safetensors").read_bytes()
+    with stub_engine(tiny_model) as engine:
+        with service([engine.url], tmp_path) as running, RolloutClient(running.url) as client:
+            client.stream_weights([content], version=3)
+            running.kill()
+        engine.restart()
+        with service([engine.url], tmp_path) as running, RolloutClient(running.url) as client:
+            assert client.status().policy_version == 3
+            (ended, *_) = client.wait(
+                [one.rollout_id for one in client.submit([group("g")])], WAIT_S
+            )
+    assert engine.version == 3
+    assert engine.weights == content
+    assert ended.state is RolloutState.DONE
+    assert ended.trajectory is not None
+    assert set(ended.trajectory.segments[0].policy_versions) <= {3, -1}
+
+
+def test_directories_of_a_killed_service_are_removed_by_the_next(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    traces = Traces()
+    with stub_engine(tiny_model) as engine:
+        log = tmp_path / "log"
+        with local.service([engine.url], log=log) as running:
+            psutil.Process(running.pid)
+            running.kill()
+        with local.service([engine.url], log=log):
+            pass
+    traces.assert_none_left()

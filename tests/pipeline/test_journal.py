@@ -1,0 +1,190 @@
+"""The journal by itself: what is on disk when it says so, and what it says when it cannot write."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prorl_service.errors import JournalError
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.journal_tables import (
+    APPLICATION_ID,
+    AcceptedRow,
+    EndedRow,
+    Retention,
+)
+from prorl_service.schemas import RolloutState
+
+
+def accepted(group_id: str, n: int = 2) -> AcceptedRow:
+    return AcceptedRow(group_id, n, b"{}", 1.0)
+
+
+def ended(group_id: str, index: int = 0, size: int = 100) -> EndedRow:
+    rollout_id = f"{group_id}.{index}"
+    return EndedRow(rollout_id, group_id, 1, RolloutState.DONE, b"summary", b"x" * size)
+
+
+async def test_groups_are_accepted_all_or_none(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        assert await journal.accept([accepted("a")])
+        assert not await journal.accept([accepted("b"), accepted("a")])
+        assert list(await journal.find(["a", "b"])) == ["a"]
+
+
+async def test_a_restart_finds_what_has_ended_and_what_has_not(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a"), accepted("b", n=3)])
+        await asyncio.gather(journal.end(ended("a", 0)), journal.end(ended("a", 1)))
+        await journal.begin("b.0", "b", 1)
+        await journal.begin("b.1", "b", 1)
+        await journal.end(ended("b", 0))
+        await journal.begin("b.1", "b", 2)
+        await journal.remember("weights", b"newest")
+    async with Journal(tmp_path / "j") as journal:
+        (unfinished,) = await journal.unfinished()
+        assert unfinished.attempts == {"b.1": 2}
+        assert unfinished.ended == {"b.0"}
+        assert await journal.count_ended() == {RolloutState.DONE: 3}
+        assert await journal.answer("a.1") == b"x" * 100
+        assert await journal.answer("b.1") is None
+        assert await journal.recall("weights") == b"newest"
+
+
+async def test_what_is_acknowledged_is_forgotten_and_what_is_under_way_is_not(
+    tmp_path: Path,
+) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a", n=1), accepted("b")])
+        await journal.end(ended("a"))
+        await journal.end(ended("b"))
+        assert await journal.forget(["a", "b", "never"]) == {RolloutState.DONE: 1}
+        assert list(await journal.find(["a", "b"])) == ["b"]
+        assert await journal.answer("a.0") is None
+
+
+async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j", Retention(keep_bytes=11_000)) as journal:
+        for number in range(5):
+            await journal.accept([accepted(f"g{number}", n=1)])
+            await journal.end(ended(f"g{number}", size=4000))
+        kept = [n for n in range(5) if await journal.answer(f"g{n}.0") is not None]
+        assert kept == [3, 4]
+
+
+async def test_results_expire(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j", Retention(keep_s=0)) as journal:
+        for name in "ab":
+            await journal.accept([accepted(name, n=1)])
+            await journal.end(ended(name))
+        assert await journal.answer("a.0") is None
+        assert await journal.answer("b.0") is not None
+
+
+async def test_a_file_has_one_service(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j"):
+        with pytest.raises(JournalError, match="is in use"):
+            Journal(tmp_path / "j")
+
+
+def _newer(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE t (a)")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("PRAGMA user_version = 77")
+
+
+def _foreign(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE t (a)")
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(b"no database" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"), [(_newer, "version"), (_foreign, "no journal"), (_damaged, "is damaged")]
+)
+def test_a_file_of_no_use_is_refused_with_the_reason(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(tmp_path / "j")
+    with pytest.raises(JournalError, match=message):
+        Journal(tmp_path / "j")
+
+
+async def test_what_cannot_be_written_is_refused_or_kept_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prorl_service.pipeline.journal.RETRY_S", 0.05)
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a")])
+        journal._db.execute("PRAGMA query_only = 1")
+        end = journal.end(ended("a"))
+        with pytest.raises(JournalError, match="cannot be written"):
+            await journal.accept([accepted("b")])
+        assert not journal.writable.is_set()
+        assert not end.done()
+        assert await journal.find(["a"])
+        journal._db.execute("PRAGMA query_only = 0")
+        await asyncio.wait_for(end, 20)
+        await asyncio.wait_for(journal.writable.wait(), 20)
+        assert await journal.accept([accepted("b")])
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["accept", "begin", "end", "forget", "restart"]),
+        st.integers(0, 3),
+        st.integers(0, 1),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(operations)
+def test_any_history_is_told_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, int, int]]
+) -> None:
+    asyncio.run(_check(tmp_path_factory.mktemp("journal") / "j", history))
+
+
+async def _check(path: Path, history: list[tuple[str, int, int]]) -> None:
+    """Against a model: per group the set of ended indices and the attempts of begun ones."""
+    model: dict[str, tuple[set[int], dict[int, int]]] = {}
+    journal = await Journal(path).__aenter__()
+    for operation, number, index in history:
+        group_id = f"g{number}"
+        over, begun = model.get(group_id, (set(), {}))
+        if operation == "accept":
+            assert await journal.accept([accepted(group_id)]) == (group_id not in model)
+            model.setdefault(group_id, (set(), {}))
+        elif operation == "restart":
+            await journal.__aexit__()
+            journal = await Journal(path).__aenter__()
+        elif operation == "forget":
+            forgotten = await journal.forget([group_id])
+            assert forgotten.total() == (2 if len(over) == 2 else 0)
+            if len(over) == 2:
+                del model[group_id]
+        elif group_id in model and index not in over:
+            begun[index] = begun.get(index, 0) + 1
+            await journal.begin(f"{group_id}.{index}", group_id, begun[index])
+            if operation == "end":
+                await journal.end(ended(group_id, index))
+                over.add(index)
+                del begun[index]
+    unfinished = [one for one in model.values() if len(one[0]) < 2]
+    told = await journal.unfinished()
+    assert [(len(one.ended), sorted(one.attempts.values())) for one in told] == [
+        (len(over), sorted(begun.values())) for over, begun in unfinished
+    ]
+    ends = sum(len(over) for over, _ in model.values())
+    assert (await journal.count_ended()).total() == ends
+    await journal.__aexit__()

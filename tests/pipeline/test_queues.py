@@ -1,0 +1,87 @@
+"""The order in which rollouts are begun."""
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.queues import FairQueue
+from prorl_service.pipeline.record import Admitted, RolloutRecord
+from prorl_service.schemas import Group, Message, Task
+
+TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
+
+
+def records(
+    group_id: str, n: int, *, priority: int = 0, client: str | None = None
+) -> list[RolloutRecord]:
+    group = Group(group_id=group_id, task=TASK, n=n, priority=priority, client=client)
+    journal = Journal.__new__(Journal)
+    return [RolloutRecord(Admitted(group, None), index, journal) for index in range(n)]
+
+
+def order(queue: FairQueue) -> list[str]:
+    return [queue.get_nowait().rollout_id for _ in range(queue.qsize())]
+
+
+def fill(*groups: list[RolloutRecord]) -> FairQueue:
+    queue = FairQueue()
+    for group in groups:
+        for record in group:
+            queue.put_nowait(record)
+    return queue
+
+
+def test_higher_priorities_go_first_and_groups_stay_together() -> None:
+    queue = fill(records("a", 2), records("b", 2, priority=5), records("c", 1))
+    assert order(queue) == ["b.0", "b.1", "a.0", "a.1", "c.0"]
+
+
+def test_who_submits_much_does_not_hold_up_who_submits_little() -> None:
+    many = [records(f"m{i}", 4, client="much") for i in range(50)]
+    queue = fill(*many, records("few", 4, client="little"))
+    assert order(queue).index("few.0") <= 8
+
+
+def test_a_client_that_comes_late_gets_no_credit_for_the_past() -> None:
+    queue = fill(*(records(f"a{i}", 1, client="a") for i in range(20)))
+    for _ in range(10):
+        queue.get_nowait()
+    for group in [records(f"b{i}", 1, client="b") for i in range(10)]:
+        queue.put_nowait(group[0])
+    first = order(queue)[:10]
+    assert abs(sum(one.startswith("a") for one in first) - 5) <= 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(-2, 2), st.sampled_from([None, "x", "y"])),
+        max_size=30,
+    )
+)
+def test_all_come_out_once_by_priority_and_whole(
+    groups: list[tuple[int, int, str | None]],
+) -> None:
+    made = [
+        records(f"g{number}", n, priority=priority, client=client)
+        for number, (n, priority, client) in enumerate(groups)
+    ]
+    queue = fill(*made)
+    assert [record.rollout_id for record in queue] == order(fill(*made))
+    out = [queue.get_nowait() for _ in range(queue.qsize())]
+    assert Counter(out) == Counter(record for group in made for record in group)
+    priorities = [record.group.priority for record in out]
+    assert priorities == sorted(priorities, reverse=True)
+    changes = sum(a.group is not b.group for a, b in pairwise(out))
+    assert changes == max(0, len(made) - 1)
+
+
+async def test_one_can_be_waited_for() -> None:
+    queue = FairQueue()
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.put_nowait(records("a", 1)[0])
+    assert (await waiting).rollout_id == "a.0"

@@ -1,6 +1,5 @@
 """The `prorl` command: starts what the package offers, and turns known errors into one line."""
 
-import logging
 import os
 import resource
 from pathlib import Path
@@ -8,16 +7,19 @@ from typing import Annotated
 
 import typer
 
+from prorl_service import logs
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_images import images
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.logs import LogFormat
 from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.doctor import doctor
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.app import create_app
+from prorl_service.server.auth import take_token
 from prorl_service.server.run import run
 from prorl_service.server.settings import Settings
 
@@ -94,11 +96,16 @@ def serve(
         float, typer.Option(min=0, help="What runs may take to end when the service is stopped.")
     ] = 10.0,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 64,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the bearer token to ask for; default: PRORL_TOKEN, if set."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="'json' writes one object a line.")
+    ] = "text",
 ) -> None:
     """Run the rollout service."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logs.configure(log_format)
     with one_line_errors():
         settings = Settings(
             backends=tuple(BackendSpec(url=url, tokenizer=tokenizer) for url in backend),
@@ -110,6 +117,7 @@ def serve(
             warm_sandboxes=warm_sandboxes,
             journal=_journal(journal, port),
             retention=Retention(keep_bytes=keep_mb * 2**20, keep_s=keep_hours * 3600),
+            token=take_token(token_file, host),
             max_body_mb=max_body_mb,
             pipeline=PipelineConfig(
                 init_workers=init_workers,

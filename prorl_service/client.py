@@ -12,6 +12,7 @@ Proxy settings of the environment are ignored: the service is a neighbour, not t
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
@@ -38,7 +39,8 @@ Wire = Literal["packed", "json"]
 def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
     accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
     headers = {"Accept": accept}
-    if token is not None:
+    token = os.environ.get("PRORL_TOKEN") if token is None else token
+    if token:
         headers["Authorization"] = f"Bearer {token}"
     # The service closes connections idle for 5 s; none may be used again just when it does.
     limits = httpx.Limits(max_connections=None, keepalive_expiry=4)
@@ -48,6 +50,7 @@ def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
 class RolloutClient:
     """Blocking client of the service at `url`. Use it as a context manager, or `close` it.
 
+    `token`: the service's, if it wants one; default: that of the environment, `PRORL_TOKEN`.
     `retry_s`: how long an unreachable or overloaded service is tried again, in seconds.
     `wire`: how token arrays travel; "packed" is smaller and faster, "json" is readable.
     Every method raises `ServiceCallError`.

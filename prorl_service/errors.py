@@ -58,6 +58,10 @@ class InvalidRequest(ProRLError):
         return cls(f"{field}: {message}", hint=hint, fields=[problem])
 
 
+class Unauthorized(InvalidRequest):
+    status = 401
+
+
 class NotFound(InvalidRequest):
     status = 404
 

@@ -31,6 +31,8 @@ MAX_INT32 = 2**31 - 1
 MAX_GROUP_SIZE = 4096
 MAX_ROLLOUTS_PER_REQUEST = 16_384
 MAX_LEASE_S = 7 * 86_400.0
+MAX_IDS_PER_REQUEST = 65_536
+MAX_MESSAGES = 10_000
 
 
 def _encodable(text: str) -> str:
@@ -67,7 +69,7 @@ class Task(WireModel):
 
     task_id: Id
     agent: str = Field(description="Name of an agent the service has registered.")
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     data: Annotated[dict[str, JsonValue], AfterValidator(_encodable_json)] = {}
     image: Text | None = Field(None, description="Sandbox image; None takes the service's default.")
 
@@ -130,7 +132,7 @@ class Group(WireModel):
 
 
 class SubmitRequest(WireModel):
-    groups: list[Group] = Field(min_length=1)
+    groups: list[Group] = Field(min_length=1, max_length=MAX_ROLLOUTS_PER_REQUEST)
 
     @field_validator("groups")
     @classmethod
@@ -143,11 +145,11 @@ class SubmitRequest(WireModel):
 
 
 class RolloutIds(WireModel):
-    rollout_ids: list[Id] = Field(min_length=1)
+    rollout_ids: list[Id] = Field(min_length=1, max_length=MAX_IDS_PER_REQUEST)
 
 
 class GroupIds(WireModel):
-    group_ids: list[GroupId] = Field(min_length=1)
+    group_ids: list[GroupId] = Field(min_length=1, max_length=MAX_IDS_PER_REQUEST)
 
 
 # --- states -------------------------------------------------------------------------------------
@@ -371,6 +373,7 @@ class WeightsReport(WireModel):
 class ServiceStatus(WireModel):
     version: str
     is_stopping: bool = Field(description="It begins nothing more.")
+    failure: str | None = Field(None, description="Why `/health` says that it failed.")
     policy_version: int
     sandbox: str
     agents: list[str]

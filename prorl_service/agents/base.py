@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
 
+from prorl_service import metrics
 from prorl_service.errors import AgentError, EvaluatorError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -151,6 +152,12 @@ class RolloutContext:
         )
         self.calls_model = False
         turn = self._enter(prompt_ids, generation, time.monotonic() - started)
+        metrics.model_called(
+            prompt=len(prompt_ids),
+            sampled=turn.stop - turn.start,
+            cached=turn.cached_tokens,
+            took_s=turn.model_s,
+        )
         self.turns.append(turn)
         return turn
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from prorl_service import metrics
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.arrays import PACKED
 from prorl_service.pipeline.journal import Journal
@@ -137,6 +138,7 @@ class RolloutRecord:
             state, error = RolloutState.FAILED, _unwritable(unwritable)
             row = self._row(state, error, None)
         self.end_state, self.error = state, error
+        metrics.rollout_ended(state, error, sampled=_has_sampled(self.context))
         self.handler = self.context = self.work = None
         self.journal.end(row).add_done_callback(self._written)
 
@@ -201,12 +203,15 @@ class RolloutRecord:
     def timed(self, stage: Stage) -> Iterator[None]:
         """Charge the time inside to `stage`, and the time since the last stage to the queue."""
         started = time.monotonic()
-        self.timings.queue_s += started - self._waiting_since
+        waited_s = started - self._waiting_since
+        self.timings.queue_s += waited_s
         try:
             yield
         finally:
             self._waiting_since = time.monotonic()
-            setattr(self.timings, f"{stage.value}_s", self._waiting_since - started)
+            took_s = self._waiting_since - started
+            setattr(self.timings, f"{stage.value}_s", took_s)
+            metrics.stage_done(stage, waited_s=waited_s, took_s=took_s)
 
     def to_wire(self, state: RolloutState | None = None, error: ErrorInfo | None = None) -> Rollout:
         """Without the trajectory; as it is, or as it will be in `state`."""
@@ -230,6 +235,11 @@ class RolloutRecord:
     def to_json(self, *, packed: bool) -> bytes:
         """As it is; whether arrays are to be packed does not matter, for there are none yet."""
         return self.to_wire().model_dump_json().encode()
+
+
+def _has_sampled(context: RolloutContext | None) -> bool:
+    """More than the token that ends a turn, in one turn at least."""
+    return context is not None and any(turn.stop - turn.start > 1 for turn in context.turns)
 
 
 def _unwritable(problem: Exception) -> ErrorInfo:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
+from prorl_service import logs
 from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.record import RolloutRecord
@@ -77,6 +78,7 @@ class StagePool:
 
     async def _process(self, record: RolloutRecord) -> None:
         record.is_waiting = False
+        logs.rollout_id.set(record.rollout_id)
         record.move(self._entering)
         self.at_work[record] = None
         self._on_change()

@@ -70,11 +70,10 @@ class WarmSandboxes(SandboxProvider):
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def counts(self) -> dict[str, str | int]:
+    def counts(self) -> dict[str, int]:
         """For people: see the attributes. `warm` are the spares that are ready."""
         warm = len(self._spares) - self._starting()
         return {
-            "kind": self.kind,
             "running": self.running,
             "warm": warm,
             "hits": self.hits,

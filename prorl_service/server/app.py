@@ -6,19 +6,25 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from prorl_service import __version__, leftovers, sandbox
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.background import Background
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.server.auth import RequireToken
 from prorl_service.server.errors import LimitBody, install_error_handlers
-from prorl_service.server.routes import Service, health_router, router
+from prorl_service.server.metrics import measure_loop_lag, metrics_router
+from prorl_service.server.prorl_routes import ProRLAdapter, prorl_router
+from prorl_service.server.routes import health_router, router
+from prorl_service.server.service import Service
 from prorl_service.server.settings import Settings
 from prorl_service.tokens.chat import ChatFormat
 
@@ -26,6 +32,9 @@ log = logging.getLogger(__name__)
 
 WEIGHTS = "weights"
 """What the journal calls the newest."""
+BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl serve --token-file`"))
+"""Tells the API page of the token; it is `RequireToken` that asks for it."""
+
 ROOM_TIMEOUT_S = 60.0
 """How long an image waits for another's last sandbox to end where the budget is used up."""
 
@@ -66,12 +75,17 @@ def create_app(settings: Settings) -> FastAPI:
             await stack.enter_async_context(pipeline)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)
-            app.state.service = Service(backends, pipeline, sandboxes)
+            background = Background()
+            stack.push_async_callback(background.close)
+            background.start(measure_loop_lag(), name="event loop lag")
+            app.state.service = Service(backends, pipeline, sandboxes, background)
+            app.state.prorl = ProRLAdapter(app.state.service)
             yield
 
     # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.
     app = FastAPIOffline(title="ProRL rollout service", version=__version__, lifespan=lifespan)
-    app.include_router(router)
+    for routes in (router, prorl_router, metrics_router):
+        app.include_router(routes, dependencies=[BEARER_SCHEME])
     app.include_router(health_router)
     install_error_handlers(app)
     app.add_middleware(
@@ -79,6 +93,8 @@ def create_app(settings: Settings) -> FastAPI:
         max_bytes=settings.max_body_mb * 1024 * 1024,
         unlimited=["PUT /v1/weights"],
     )
+    if settings.token is not None:
+        app.add_middleware(RequireToken, token=settings.token)
     return app
 
 

@@ -36,8 +36,9 @@ class LimitBody:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if int(headers.get(b"content-length", b"0")) > self._max_bytes:
-            await _response(self._error())(scope, receive, send)
+        announced = headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self._max_bytes:
+            await error_response(self._error())(scope, receive, send)
             return
         body = _CountedBody(receive, self._max_bytes)
 
@@ -47,7 +48,7 @@ class LimitBody:
 
         await self._app(scope, body.receive, send_unless_too_large)
         if body.is_too_large:
-            await _response(self._error())(scope, receive, send)
+            await error_response(self._error())(scope, receive, send)
 
     def _error(self) -> TooLarge:
         return TooLarge(
@@ -74,8 +75,12 @@ class _CountedBody:
         return {"type": "http.request", "body": b""} if self.is_too_large else message
 
 
-def _response(error: ProRLError) -> Response:
-    headers = {"Retry-After": str(error.retry_after_s)} if error.status in (429, 503) else {}
+def error_response(error: ProRLError) -> Response:
+    headers = {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status in (429, 503):
+        headers["Retry-After"] = str(error.retry_after_s)
     return _json(error.info(), error.status, headers)
 
 
@@ -90,14 +95,14 @@ def _json(info: ErrorInfo, status: int, headers: dict[str, str] | None = None) -
 
 async def _known(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProRLError)
-    return _response(error)
+    return error_response(error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = [_field_problem(problem) for problem in error.errors()]
     message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-    return _response(InvalidRequest(message, fields=problems, hint="see /docs for the schema"))
+    return error_response(InvalidRequest(message, fields=problems, hint="see /docs for the schema"))
 
 
 def _field_problem(problem: Any) -> FieldProblem:

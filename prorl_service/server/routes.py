@@ -7,20 +7,16 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
 from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.inference.backend import WeightDirectory
-from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
-from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.record import EndedRollout, RolloutRecord
-from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import (
     MAX_INT32,
     Backends,
@@ -36,6 +32,7 @@ from prorl_service.schemas import (
     WeightsFromDirectory,
     WeightsReport,
 )
+from prorl_service.server.service import ServiceDep
 
 KEEP_ALIVE_S = 10.0
 """A stream with nothing to tell sends an empty line this often, so that no proxy drops it."""
@@ -43,42 +40,18 @@ KEEP_ALIVE_S = 10.0
 MAX_WAIT_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What the routes work on."""
-
-    backends: BackendPool
-    pipeline: Pipeline
-    sandboxes: WarmSandboxes
-
-    def failure(self) -> str | None:
-        return self.pipeline.background.failure or self.backends.background.failure
-
-
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
-ServiceDep = Annotated[Service, Depends(_service)]
-
-router = APIRouter(prefix="/v1", responses={"4XX": {"model": ErrorResponse}})
+router = APIRouter(
+    prefix="/v1", responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}}
+)
 health_router = APIRouter()
 
 
 @health_router.get("/health")
 async def health(service: ServiceDep) -> JSONResponse:
-    """200 while all workers live; 503 with the reason once one has died.
-
-    Of sandboxes: their `kind`, how many are `running` for rollouts and how many are `warm`, how
-    many starts were given a warm one (`hits`) and how many were not (`misses`).
-    """
-    failure = service.failure()
-    sandbox = service.sandboxes.counts()
-    if failure is None:
-        return JSONResponse({"status": "ok", "sandbox": sandbox})
-    body = {"status": "failed", "reason": failure, "sandbox": sandbox}
-    return JSONResponse(body, status_code=503)
+    """200 while all workers live, 503 once one has died. Open to all, so it tells no more."""
+    if service.failure() is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "failed"}, status_code=503)
 
 
 @router.get("/status")
@@ -87,6 +60,7 @@ async def status(service: ServiceDep) -> ServiceStatus:
     return ServiceStatus(
         version=__version__,
         is_stopping=pipeline.is_stopping,
+        failure=service.failure(),
         policy_version=service.backends.policy_version,
         sandbox=service.sandboxes.kind,
         agents=pipeline.agents.names,

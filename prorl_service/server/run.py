@@ -12,6 +12,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from prorl_service.server.heads import BoundedHeads
+
 GRACE_S = 5
 """How long open connections may delay a shutdown, once all waits have been ended."""
 
@@ -39,6 +41,8 @@ def run(app: FastAPI, *, host: str, port: int, drain_s: float) -> None:
         app,
         host=host,
         port=port,
+        http=BoundedHeads,
+        log_config=None,
         log_level="info",
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,

@@ -28,6 +28,8 @@ class Settings:
     journal: Path | None = None
     """File that survives the process; None keeps everything in memory."""
     retention: Retention = Retention()
+    token: str | None = field(default=None, repr=False)
+    """Bearer token that every request must bring; None asks for none."""
     max_body_mb: int = 64
     """Of one request, streamed weights excepted."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)

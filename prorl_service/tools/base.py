@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
+from prorl_service import metrics
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.schemas import ToolCallRecord
 from prorl_service.tokens.tool_calls import ToolCall
@@ -64,12 +65,14 @@ class Toolset:
         started = time.monotonic()
         result = await self._run(call)
         self.ended_rollout = result.ends_rollout
+        took_s = time.monotonic() - started
+        metrics.tool_called(call.name if call.name in self._tools else "unknown", took_s=took_s)
         return ToolCallRecord(
             name=call.name,
             arguments=call.arguments,
             output=result.output,
             is_error=result.is_error,
-            duration_s=time.monotonic() - started,
+            duration_s=took_s,
         )
 
     async def _run(self, call: ToolCall) -> ToolResult:

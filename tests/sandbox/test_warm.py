@@ -24,7 +24,7 @@ async def test_what_is_expected_is_there_before_it_is_asked_for(provider: Provid
     provider.may_start.clear()
     assert await (await started(pool, "b")).call_tool("bash", {}, timeout_s=1) == ToolResult("b")
     await started(pool, "a")
-    assert pool.counts() == {"kind": "fake", "running": 2, "warm": 0, "hits": 2, "misses": 0}
+    assert pool.counts() == {"running": 2, "warm": 0, "hits": 2, "misses": 0}
 
 
 async def test_the_soonest_are_made_first_a_few_at_a_time(provider: Provider) -> None:
@@ -160,7 +160,7 @@ async def test_a_start_that_does_not_notice_the_stop_counts_for_nothing(
     start = asyncio.create_task(sandbox.start())
     await background()
     await asyncio.gather(sandbox.stop(), start)
-    assert pool.counts() == {"kind": "fake", "running": 0, "warm": 0, "hits": 0, "misses": 0}
+    assert pool.counts() == {"running": 0, "warm": 0, "hits": 0, "misses": 0}
 
 
 async def test_what_the_kind_refuses_is_refused(provider: Provider) -> None:
@@ -244,5 +244,5 @@ async def test_without_spares_it_only_counts(provider: Provider) -> None:
     sandbox = await started(pool)
     await background()
     assert provider.running() == ["a"]
-    assert pool.counts() == {"kind": "fake", "running": 1, "warm": 0, "hits": 0, "misses": 1}
+    assert pool.counts() == {"running": 1, "warm": 0, "hits": 0, "misses": 1}
     await sandbox.stop()

@@ -84,7 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def no_more_than_agreed(self) -> None:
-        assert int(self.pool.counts()["warm"]) <= 3
+        assert self.pool.counts()["warm"] <= 3
         assert {one.starts for one in self.provider.made} <= {0, 1}
         unowned = len(self.provider.running()) - self.pool.running
         in_hand_out = sum(not start.done() for start in self.starts)

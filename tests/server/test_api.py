@@ -1,14 +1,9 @@
-import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
@@ -16,89 +11,15 @@ from prorl_service.schemas import (
     BackendSpec,
     Blame,
     FinishReason,
-    Group,
-    Limits,
-    Message,
     Rollout,
     RolloutState,
-    Task,
 )
-from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
-from prorl_service.tokens.chat import ChatFormat
 from tests.sandbox.images.debian import debian_image
+from tests.server.serving import finished, group, serving
 
 JSON = {"Content-Type": "application/json"}
-CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
-
-
-@pytest.fixture
-async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    """Plays an agent that reads the file `secret`, then says what it read."""
-
-    def answer(prompt: list[int]) -> list[int]:
-        output = chat.decode(prompt).rpartition("<tool_response>\n")[2].partition("\n<")[0]
-        text = output if "<tool_response>" in chat.decode(prompt) else CALL
-        return [*chat.encode(text), chat.end_of_turn_id]
-
-    async with StubEngine(tiny_model, answer) as stub:
-        yield stub
-
-
-class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-
-@asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[str]:
-    server = Server(uvicorn.Config(create_app(settings), port=0, log_level="warning"))
-    task = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await task
-
-
-@pytest.fixture
-async def url(engine: StubEngine) -> AsyncIterator[str]:
-    settings = Settings(
-        backends=(BackendSpec(url=engine.url),),
-        sandbox="bubblewrap",
-        max_body_mb=1,
-    )
-    async with serving(settings) as address:
-        yield address
-
-
-@pytest.fixture
-async def client(url: str) -> AsyncIterator[AsyncRolloutClient]:
-    async with AsyncRolloutClient(url) as connected:
-        yield connected
-
-
-def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
-    task = Task(
-        task_id="read",
-        agent="math",
-        messages=[Message(role="user", content="What is the secret number?")],
-        data={"answer": "4711", "files": {"secret": "4711\n"}},
-    )
-    return Group(group_id=group_id, task=task, n=n, limits=Limits(**limits))
-
-
-async def finished(client: AsyncRolloutClient, submitted: Group) -> list[Rollout]:
-    await client.submit([submitted])
-    return await client.wait(submitted.rollout_ids(), timeout_s=60)
 
 
 async def test_rollouts_run_tools_in_a_sandbox_and_are_scored(
@@ -127,11 +48,12 @@ async def test_every_task_gets_its_image_and_warm_sandboxes_are_counted(
             assert [rollout.error for rollout in rollouts] == [None] * 4
             assert {rollout.reward for rollout in rollouts} == {1.0}
         async with httpx.AsyncClient(base_url=url) as http:
-            health = (await http.get("/health")).json()
-        assert health["status"] == "ok"
-        sandbox = health["sandbox"]
-        assert (sandbox["kind"], sandbox["running"]) == ("apptainer+bubblewrap", 0)
-        assert sandbox["hits"] + sandbox["misses"] == 8
+            assert (await http.get("/health")).json() == {"status": "ok"}
+            metrics = await http.get("/metrics")
+        counts = dict(line.split() for line in metrics.text.splitlines() if line[0] != "#")
+        assert counts["prorl_sandboxes_running"] == "0.0"
+        hits, misses = (float(counts[f"prorl_sandbox_{way}_total"]) for way in ("hits", "misses"))
+        assert hits + misses == 8
         assert (await client.status()).sandbox == "apptainer+bubblewrap"
 
 

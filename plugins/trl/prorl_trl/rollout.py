@@ -55,7 +55,7 @@ class _WeightsArePushed:
 class ProRLRollout:
     """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
 
-    `url`: of the rollout service. `token`: sent as a bearer token, for a proxy in front of it.
+    `url`: of the rollout service. `token`: its bearer token; default: `PRORL_TOKEN`, if set.
     `agent`: for prompts that name none; see `with_task`.
     `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.
     `sampling`: None takes `GRPOConfig.temperature` and cuts nothing off.

@@ -1,0 +1,43 @@
+"""Logs as text or as JSON lines, each with the rollout in whose work it was written.
+
+On the lowest floor: a stage names the rollout it works on, every logger below then tells.
+"""
+
+import json
+import logging
+import time
+from contextvars import ContextVar
+from typing import Literal
+
+LogFormat = Literal["text", "json"]
+
+rollout_id: ContextVar[str | None] = ContextVar("rollout_id", default=None)
+
+
+def configure(log_format: LogFormat) -> None:
+    """For the whole process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if log_format == "json" else _Text())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Text(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: `time` (UTC), `level`, `logger`, `message`, and `rollout_id` and
+    `traceback` where there are such."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "rollout_id": rollout_id.get(),
+            "traceback": self.formatException(record.exc_info) if record.exc_info else None,
+        }
+        return json.dumps({key: value for key, value in line.items() if value is not None})

@@ -1,0 +1,85 @@
+"""`GET /metrics` for Prometheus: what was counted (`prorl_service.metrics`) and what is now."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Response
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from prorl_service import metrics
+from prorl_service.schemas import BackendState, RolloutState
+from prorl_service.server.service import Service, ServiceDep
+
+LAG_INTERVAL_S = 0.25
+
+metrics_router = APIRouter()
+
+
+@metrics_router.get("/metrics", response_class=Response)
+async def get_metrics(service: ServiceDep) -> Response:
+    """Prometheus text format. Asks for the token, if there is one, as all but `/health` does."""
+    now = CollectorRegistry()
+    now.register(_Now(service))
+    ProcessCollector(registry=now)
+    text = generate_latest(metrics.REGISTRY) + generate_latest(now)
+    return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+async def measure_loop_lag() -> None:
+    """Runs as long as the service."""
+    while True:
+        due = time.perf_counter() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        metrics.LOOP_LAG_S.observe(max(0.0, time.perf_counter() - due))
+
+
+class _Now(Collector):
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._rollouts()
+        yield from self._backends()
+        yield from self._sandboxes()
+
+    def _rollouts(self) -> Iterator[Metric]:
+        pipeline = self._service.pipeline
+        counts = pipeline.count_by_state()
+        rollouts = GaugeMetricFamily("prorl_rollouts", "Rollouts kept, by state.", labels=["state"])
+        for state in RolloutState:
+            rollouts.add_metric([state.value], counts.get(state, 0))
+        waiting = GaugeMetricFamily("prorl_queue_length", "Rollouts waiting.", labels=["stage"])
+        workers = GaugeMetricFamily("prorl_workers", "Workers of a stage.", labels=["stage"])
+        for pool in pipeline.stages:
+            waiting.add_metric([pool.stage.value], pool.waiting)
+            workers.add_metric([pool.stage.value], pool.workers)
+        yield from (rollouts, waiting, workers)
+
+    def _backends(self) -> Iterator[Metric]:
+        name = "prorl_backend"
+        in_flight = GaugeMetricFamily(
+            f"{name}_calls_in_flight", "Model calls under way.", labels=["backend"]
+        )
+        states = GaugeMetricFamily(
+            f"{name}_state", "1 for the state it is in.", labels=["backend", "state"]
+        )
+        versions = GaugeMetricFamily(
+            f"{name}_policy_version", "Version of its weights.", labels=["backend"]
+        )
+        for backend in self._service.backends.statuses():
+            in_flight.add_metric([backend.backend_id], backend.in_flight)
+            versions.add_metric([backend.backend_id], backend.policy_version)
+            for state in BackendState:
+                states.add_metric([backend.backend_id, state.value], state is backend.state)
+        yield from (in_flight, states, versions)
+
+    def _sandboxes(self) -> Iterator[Metric]:
+        counts, name = self._service.sandboxes.counts(), "prorl_sandbox"
+        yield GaugeMetricFamily(f"{name}es_running", "Held by rollouts.", counts["running"])
+        yield GaugeMetricFamily(f"{name}es_warm", "Started ahead.", counts["warm"])
+        yield CounterMetricFamily(f"{name}_hits", "Starts that took a warm one.", counts["hits"])
+        yield CounterMetricFamily(f"{name}_misses", "Starts that did not.", counts["misses"])

@@ -1,0 +1,324 @@
+"""The routes of NVIDIA's ProRL Agent server, so that a trainer written for it can use this service.
+
+A translation and nothing else: a job is a group of one rollout, an LLM server a backend. Fields are
+those that its code uses (ProRL-Agent-Server, `openhands/nvidia`), which its README describes
+otherwise. Status codes say what happened: a job unknown to `/cancel` is a 404, not a 200.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import JsonValue, ValidationError
+
+from prorl_service.errors import Conflict, InvalidRequest, ServiceStopping
+from prorl_service.schemas import (
+    BackendSpec,
+    ErrorResponse,
+    FieldProblem,
+    FinishReason,
+    Group,
+    Limits,
+    Rollout,
+    RolloutState,
+    Sampling,
+    Segment,
+    Task,
+    Trajectory,
+)
+from prorl_service.server.prorl_schemas import (
+    CriticalError,
+    Done,
+    Job,
+    JobCounts,
+    JobMessage,
+    LlmServer,
+    ProcessRequest,
+    ProcessResult,
+    Timing,
+)
+from prorl_service.server.service import Service
+
+LEASE_S = 60.0
+"""A job whose client is gone over a restart of the service is given up after it."""
+
+AGENTS = {
+    "swe": ("swe-gym", "swe-bench", "swe-smith", "r2e-gym"),
+    "math": ("math", "gsm8k", "dapo", "aime", "deepscaler"),
+    "code": ("deepcoder", "codecontests", "apps", "codeforces", "taco"),
+    "stem": ("stem", "scp"),
+}
+"""Beginnings of `data_source` by the agent they stand for; an agent's own name does as well."""
+
+_SOURCE_KEYS = ("data_source", "trajectory_id", "instance_id", "image", "messages", "prompt")
+
+
+class ProRLAdapter:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._is_started = False
+        self._jobs: set[str] = set()
+
+    def start(self) -> None:
+        if self._is_started:
+            raise Conflict("it is running already", hint="POST /stop first")
+        self._is_started = True
+
+    async def stop(self) -> None:
+        """Cancels all jobs."""
+        self._require_started()
+        self._is_started = False
+        await self._service.pipeline.cancel([f"{job_id}.0" for job_id in self._jobs])
+
+    def counts(self) -> JobCounts:
+        self._require_started()
+        init, run, evaluation = self._service.pipeline.stages
+        return JobCounts(
+            status="running",
+            pending_jobs=len(self._jobs),
+            init_queue=init.waiting,
+            run_queue=run.waiting,
+            eval_queue=evaluation.waiting,
+            active_init=len(init.at_work),
+            active_run=len(run.at_work),
+            active_eval=len(evaluation.at_work),
+            total=len(self._jobs),
+        )
+
+    async def process(self, wanted: ProcessRequest, request: Request) -> ProcessResult:
+        """Blocks for the whole rollout; a client that hangs up cancels it."""
+        self._require_started()
+        job_id = wanted.job_id or f"job-{uuid.uuid4().hex}"
+        if job_id in self._jobs:
+            raise Conflict(f"job {job_id!r} is running already", hint="give each job its own id")
+        group = self._group(job_id, wanted)
+        self._jobs.add(job_id)
+        try:
+            await self._service.pipeline.submit([group])
+            rollout = await self._end_of(f"{job_id}.0", request)
+        finally:
+            self._jobs.discard(job_id)
+        return self._result(wanted.instance, group, rollout)
+
+    async def cancel(self, job_id: str) -> RolloutState:
+        (rollout,) = await self._service.pipeline.cancel([f"{job_id}.0"])
+        return rollout.state
+
+    async def add_backend(self, address: str) -> None:
+        url = address if "://" in address else f"http://{address}"
+        url = url.rstrip("/").removesuffix("/v1")
+        try:
+            spec = BackendSpec(url=url)
+        except ValueError:
+            raise InvalidRequest.of_field("address", f"{address!r} is no address") from None
+        await self._service.backends.add(spec, must_answer=False)
+
+    async def clear_backends(self) -> None:
+        for backend in self._service.backends.statuses():
+            await self._service.backends.remove(backend.backend_id)
+
+    def _require_started(self) -> None:
+        if not self._is_started:
+            raise ServiceStopping("it is not running", hint="POST /start first")
+
+    def _group(self, job_id: str, wanted: ProcessRequest) -> Group:
+        agent = self._agent(wanted.instance.get("data_source"))
+        try:
+            return _group(job_id, wanted, agent)
+        except ValidationError as error:
+            problems = [
+                FieldProblem(
+                    field=f"instance: {'.'.join(map(str, one['loc']))}", message=one["msg"]
+                )
+                for one in error.errors(include_url=False)
+            ]
+            raise InvalidRequest("the instance cannot be a task", fields=problems) from None
+
+    def _agent(self, data_source: JsonValue) -> str:
+        source = str(data_source).lower().rpartition("/")[2]
+        names = self._service.pipeline.agents.names
+        if source in names:
+            return source
+        for agent, beginnings in AGENTS.items():
+            if agent in names and source.startswith(beginnings):
+                return agent
+        raise InvalidRequest.of_field(
+            "instance.data_source",
+            f"no agent for {data_source!r}",
+            hint=f"this service has: {', '.join(names)}",
+        )
+
+    async def _end_of(self, rollout_id: str, request: Request) -> Rollout:
+        pipeline = self._service.pipeline
+        ended = asyncio.ensure_future(anext(pipeline.ended([rollout_id]), None))
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                await pipeline.cancel([rollout_id])
+            rollout = await ended
+        finally:
+            ended.cancel()
+            gone.cancel()
+        if rollout is None:
+            raise ServiceStopping("the service is stopping", hint="send the job again, same id")
+        return rollout.to_wire()
+
+    def _result(
+        self, instance: dict[str, JsonValue], group: Group, rollout: Rollout
+    ) -> ProcessResult:
+        handler = self._service.pipeline.agents[group.task.agent](group.task)
+        trajectory = rollout.trajectory
+        is_done = rollout.state is RolloutState.DONE
+        timings = rollout.timings
+        critical_error = _critical_error(rollout)
+        return ProcessResult(
+            job_id=group.group_id,
+            instance_id=group.task.task_id,
+            trajectory_id=str(instance.get("trajectory_id")),
+            success=is_done,
+            resolved=rollout.reward == 1.0,
+            reward=rollout.reward,
+            error=rollout.error.message if rollout.error else None,
+            critical_error=critical_error,
+            filter=not is_done,
+            finish=trajectory is not None and trajectory.finish_reason is FinishReason.FINISHED,
+            end_properly=trajectory is not None and trajectory.turns[-1].finish_reason == "stop",
+            messages=list(_job_messages(trajectory)) if trajectory else [],
+            tools=list(handler.prompt().tools),
+            timing=Timing(
+                init_time=timings.init_s,
+                run_time=timings.run_s,
+                eval_time=timings.eval_s,
+                others_time=timings.queue_s,
+                counted_elapsed=timings.init_s + timings.run_s + timings.eval_s,
+                timeout_triggered=critical_error == "timeout",
+            ),
+        )
+
+
+def _group(job_id: str, wanted: ProcessRequest, agent: str) -> Group:
+    """Raises `ValidationError`."""
+    instance, params = wanted.instance, wanted.sampling_params
+    task = {
+        "task_id": instance.get("instance_id", instance.get("trajectory_id")),
+        "agent": agent,
+        "messages": _messages(instance),
+        "image": instance.get("image"),
+        "data": {key: value for key, value in instance.items() if key not in _SOURCE_KEYS},
+    }
+    return Group(
+        group_id=job_id,
+        task=Task.model_validate(task),
+        sampling=Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            max_tokens_per_turn=params.max_output_tokens,
+        ),
+        limits=Limits(max_turns=params.max_iterations),
+        lease_s=LEASE_S,
+    )
+
+
+def _messages(instance: dict[str, JsonValue]) -> JsonValue:
+    given = instance.get("messages") or instance.get("prompt")
+    if given is None:
+        given = instance.get("problem_statement")
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+def _critical_error(rollout: Rollout) -> CriticalError:
+    if rollout.state is RolloutState.CANCELLED:
+        return "cancelled"
+    if rollout.error is None:
+        return None
+    if rollout.error.kind == "StageTimeout":
+        return "timeout"
+    return rollout.error.stage.value if rollout.error.stage else "run"
+
+
+def _job_messages(trajectory: Trajectory) -> Iterator[JobMessage]:
+    """Of the last segment: the prompt, then in turn what was sampled and what came between."""
+    segment = trajectory.segments[-1]
+    yield JobMessage(role="user", token_ids=list(segment.prompt_ids))
+    end = 0
+    for turn in trajectory.turns:
+        if turn.segment == len(trajectory.segments) - 1:
+            yield from _between(segment, end, turn.start)
+            end = turn.stop
+            yield JobMessage(
+                role="assistant",
+                content=turn.text,
+                token_ids=list(segment.response_ids[turn.start : end]),
+                logprobs=list(segment.logprobs[turn.start : end]),
+            )
+    yield from _between(segment, end, len(segment.response_ids))
+
+
+def _between(segment: Segment, start: int, stop: int) -> Iterator[JobMessage]:
+    if start < stop:
+        yield JobMessage(role="tool", token_ids=list(segment.response_ids[start:stop]))
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _adapter(request: Request) -> ProRLAdapter:
+    adapter: ProRLAdapter = request.app.state.prorl
+    return adapter
+
+
+Adapter = Annotated[ProRLAdapter, Depends(_adapter)]
+
+prorl_router = APIRouter(
+    tags=["ProRL Agent"],
+    responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}},
+)
+
+
+@prorl_router.post("/start")
+async def start(adapter: Adapter) -> Done:
+    adapter.start()
+    return Done(status="started")
+
+
+@prorl_router.post("/stop")
+async def stop(adapter: Adapter) -> Done:
+    """Cancels what runs; a 503 if it was not started."""
+    await adapter.stop()
+    return Done(status="stopped")
+
+
+@prorl_router.get("/status")
+async def status(adapter: Adapter) -> JobCounts:
+    return adapter.counts()
+
+
+@prorl_router.post("/process")
+async def process(body: ProcessRequest, request: Request, adapter: Adapter) -> ProcessResult:
+    """Blocks for the whole rollout. One that fails is an answer too: see `critical_error`."""
+    return await adapter.process(body, request)
+
+
+@prorl_router.post("/cancel")
+async def cancel(body: Job, adapter: Adapter) -> Done:
+    """The state in which it has ended; a 404 for an unknown job."""
+    return Done(status=(await adapter.cancel(body.job_id)).value)
+
+
+@prorl_router.post("/add_llm_server")
+async def add_llm_server(body: LlmServer, adapter: Adapter) -> Done:
+    """Also before `/start`, and before it answers."""
+    await adapter.add_backend(body.address)
+    return Done(status="added")
+
+
+@prorl_router.post("/clear_llm_server")
+async def clear_llm_server(adapter: Adapter) -> Done:
+    await adapter.clear_backends()
+    return Done(status="cleared")

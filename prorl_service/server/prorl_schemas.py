@@ -1,0 +1,105 @@
+"""What ProRL Agent's trainers send and get, as far as `prorl_routes` speaks it."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from prorl_service.schemas import GroupId
+
+CriticalError = Literal["init", "run", "eval", "timeout", "cancelled"] | None
+
+
+class SamplingParams(BaseModel):
+    """`max_iterations` is of turns. What has no meaning here is taken and ignored: it would name a
+    model, or ask for the token ids that are always returned."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_output_tokens: int | None = Field(None, ge=1)
+    max_iterations: int = Field(2, ge=1)
+
+    model: JsonValue = Field(None, description="Ignored.")
+    api_key: JsonValue = Field(None, description="Ignored.")
+    modify_params: JsonValue = Field(None, description="Ignored.")
+    log_completions: JsonValue = Field(None, description="Ignored.")
+    native_tool_calling: JsonValue = Field(None, description="Ignored.")
+    max_model_len: JsonValue = Field(None, description="Ignored: the engine's is used.")
+    token_level_generation: JsonValue = Field(None, description="Ignored.")
+    custom_tokenizer: JsonValue = Field(None, description="Ignored: the engine's is used.")
+    ensure_thinking_end_properly: JsonValue = Field(None, description="Ignored.")
+    strict_loop_detector: JsonValue = Field(None, description="Ignored.")
+
+
+class ProcessRequest(BaseModel):
+    """`instance` has `data_source`, `trajectory_id`, and the messages, prompt or problem statement;
+    what else is in it is the agent's `data`."""
+
+    instance: dict[str, JsonValue]
+    sampling_params: SamplingParams = SamplingParams()
+    job_id: GroupId | None = None
+
+
+class JobMessage(BaseModel):
+    """All `token_ids` one after the other are what the model saw and sampled; those of the
+    assistant have `logprobs`."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str = Field("", description="Of the assistant's only.")
+    token_ids: list[int]
+    logprobs: list[float] = []
+
+
+class Timing(BaseModel):
+    """In seconds. `others_time`: in queues, which is counted against no budget."""
+
+    init_time: float
+    run_time: float
+    eval_time: float
+    others_time: float
+    counted_elapsed: float
+    timeout_triggered: bool
+
+
+class ProcessResult(BaseModel):
+    """`filter`: it should not be trained on. The whole trajectory: GET /v1/rollouts/{job_id}.0."""
+
+    job_id: str
+    instance_id: str
+    trajectory_id: str
+    success: bool
+    resolved: bool
+    reward: float | None
+    error: str | None
+    critical_error: CriticalError
+    filter: bool
+    finish: bool
+    end_properly: bool
+    messages: list[JobMessage]
+    tools: list[dict[str, Any]]
+    timing: Timing
+
+
+class Job(BaseModel):
+    job_id: GroupId
+
+
+class LlmServer(BaseModel):
+    address: str = Field(min_length=1, description="HOST:PORT or URL; a trailing /v1 is ignored.")
+
+
+class Done(BaseModel):
+    status: str
+
+
+class JobCounts(BaseModel):
+    status: str
+    pending_jobs: int
+    init_queue: int
+    run_queue: int
+    eval_queue: int
+    active_init: int
+    active_run: int
+    active_eval: int
+    total: int

@@ -1,0 +1,32 @@
+"""What the routes work on, and how they come by it."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from prorl_service.background import Background
+from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.sandbox.warm import WarmSandboxes
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    backends: BackendPool
+    pipeline: Pipeline
+    sandboxes: WarmSandboxes
+    background: Background
+
+    def failure(self) -> str | None:
+        """Why it is not healthy."""
+        owners = (self.pipeline.background, self.backends.background, self.background)
+        return next((owner.failure for owner in owners if owner.failure), None)
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceDep = Annotated[Service, Depends(_service)]

@@ -1,0 +1,50 @@
+"""The whole interface against its own description, by schemathesis: no request brings it down."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from prorl_service import local
+from prorl_service.schemas import ErrorResponse
+from prorl_service.server.app import create_app
+from prorl_service.server.settings import Settings
+from tests.faults.helpers import stub_engine
+
+CHECKED: list[Any] = [
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+schema = schemathesis.openapi.from_dict(create_app(Settings(sandbox="process")).openapi())
+
+
+@pytest.fixture(scope="module")
+def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("fuzz") / "service.log"
+    with (
+        stub_engine(tiny_model) as engine,
+        local.service([engine.url], log=log, options=["--sandbox", "process"]) as running,
+    ):
+        yield running.url
+        assert "Traceback" not in log.read_text()
+
+
+@schema.parametrize()
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_every_answer_is_one_that_is_described(
+    case: "schemathesis.Case[Any]", service_url: str
+) -> None:
+    answer = case.call(base_url=service_url, timeout=30)
+    if answer.status_code >= 500:  # an engine that was made up is out of reach, and no more
+        assert answer.status_code == 503, answer.text
+        assert ErrorResponse.model_validate_json(answer.content).error.retryable
+    case.validate_response(answer, checks=CHECKED)

@@ -1,0 +1,92 @@
+"""What Prometheus is told, and the logs."""
+
+import json
+import logging
+import sys
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from prorl_service import logs, metrics
+from prorl_service.client import AsyncRolloutClient
+from prorl_service.schemas import Blame, ErrorInfo, RolloutState
+from prorl_service.testing import StubEngine
+from tests.server.serving import finished, group
+
+
+async def samples(url: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    async with httpx.AsyncClient(base_url=url) as http:
+        text = (await http.get("/metrics")).text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+async def test_a_rollout_leaves_its_numbers(
+    client: AsyncRolloutClient, url: str, engine: StubEngine
+) -> None:
+    before = await samples(url)
+    rollouts = await finished(client, group(n=3))
+    engine.generate_status = 500
+    (failed,) = await finished(client, group("failed"))
+    assert failed.state is RolloutState.FAILED
+    after = await samples(url)
+
+    def grown(name: str, **labels: str) -> float:
+        return after[key(name, **labels)] - before.get(key(name, **labels), 0.0)
+
+    assert grown("prorl_rollouts_ended_total", state="done") == 3
+    assert grown("prorl_rollout_failures_total", blame="backend") == 1
+    assert after[key("prorl_rollouts", state="done")] == 3
+    assert grown("prorl_tool_seconds_count", tool="bash") == 3
+    for stage in ("init", "run", "eval"):
+        assert grown("prorl_stage_seconds_count", stage=stage) >= 3
+        assert grown("prorl_queue_seconds_count", stage=stage) >= 3
+    segments = [one for r in rollouts if r.trajectory for one in r.trajectory.segments]
+    assert grown("prorl_sampled_tokens_total") == sum(sum(one.loss_mask) for one in segments)
+    assert grown("prorl_prompt_tokens_total") > 0
+    backend = engine.url.removeprefix("http://")
+    assert key("prorl_backend_state", backend=backend, state="healthy") in after
+    assert after[key("prorl_backend_calls_in_flight", backend=backend)] == 0
+    assert after[key("process_resident_memory_bytes")] > 0
+    assert key("prorl_event_loop_lag_seconds_count") in after
+
+
+def test_a_window_in_which_nothing_was_of_use_is_an_alarm(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def alarms() -> float:
+        return metrics.REGISTRY.get_sample_value("prorl_useless_windows_total") or 0.0
+
+    problem = ErrorInfo(kind="E", blame=Blame.SANDBOX, message="no room")
+    metrics._window = metrics._Window()
+    before = alarms()
+    for _ in range(metrics.WINDOW):
+        metrics.rollout_ended(RolloutState.CANCELLED, None, sampled=False)
+    assert alarms() == before
+    for number in range(metrics.WINDOW):
+        metrics.rollout_ended(RolloutState.DONE, None, sampled=number == 0)
+    assert alarms() == before
+    for _ in range(metrics.WINDOW):
+        metrics.rollout_ended(RolloutState.FAILED, problem, sampled=True)
+    assert alarms() == before + 1
+    assert "blame sandbox: no room" in caplog.text
+
+
+def test_a_line_of_json_has_the_rollout_and_the_traceback() -> None:
+    logs.rollout_id.set("g.0")
+    try:
+        raise KeyError("oops")
+    except KeyError:
+        record = logging.LogRecord("n", logging.ERROR, "f", 1, "it %s", ("broke",), sys.exc_info())
+    line = json.loads(logs.JsonLines().format(record))
+    assert (line["level"], line["message"], line["rollout_id"]) == ("error", "it broke", "g.0")
+    assert "KeyError: 'oops'" in line["traceback"]
+    assert line["time"].endswith("Z")

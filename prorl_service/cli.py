@@ -76,6 +76,9 @@ def serve(
     wait_for_backend_s: Annotated[
         float, typer.Option(min=0, help="How long a model call waits while no engine is healthy.")
     ] = 60.0,
+    max_calls_per_backend: Annotated[
+        int, typer.Option(min=1, help="Model calls in flight at one engine; more wait.")
+    ] = 256,
     journal: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +129,10 @@ def serve(
                 ready_rollouts=ready_rollouts,
                 max_unfinished=max_unfinished,
             ),
-            pool=PoolConfig(wait_for_backend_s=wait_for_backend_s),
+            pool=PoolConfig(
+                wait_for_backend_s=wait_for_backend_s,
+                max_calls_per_backend=max_calls_per_backend,
+            ),
         )
         application = create_app(settings)
     _raise_open_files_limit()

@@ -136,7 +136,7 @@ class Overloaded(ProRLError):
     retryable = True
     status = 429
 
-    def __init__(self, message: str, *, hint: str, retry_after_s: int) -> None:
+    def __init__(self, message: str, *, hint: str, retry_after_s: int = 1) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
 

@@ -48,6 +48,9 @@ _PROMPT = Counter("prorl_prompt_tokens", "Prompt tokens of all model calls.", re
 _CACHED = Counter(
     "prorl_cached_tokens", "Prompt tokens that engines had cached.", registry=REGISTRY
 )
+_FAILOVERS = Counter(
+    "prorl_failovers", "Model calls that failed and were made again elsewhere.", registry=REGISTRY
+)
 _USELESS_WINDOWS = Counter(
     "prorl_useless_windows",
     f"Windows of {WINDOW} ended rollouts that all failed or sampled nothing.",
@@ -72,6 +75,10 @@ def model_called(*, prompt: int, sampled: int, cached: int, took_s: float) -> No
     _SAMPLED.inc(sampled)
     _CACHED.inc(cached)
     _MODEL_S.observe(took_s)
+
+
+def call_failed_over() -> None:
+    _FAILOVERS.inc()
 
 
 def tool_called(tool: str, *, took_s: float) -> None:

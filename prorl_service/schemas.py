@@ -347,7 +347,8 @@ class BackendStatus(WireModel):
     state: BackendState
     policy_version: int
     max_model_len: int
-    in_flight: int
+    in_flight: int = Field(description="Calls under way.")
+    sessions: int = Field(0, description="Rollouts whose calls go there.")
     reason: str = ""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.backend import Backend, EngineInfo
 from prorl_service.inference.base import Generation
+from prorl_service.inference.routing import Load
 from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 
@@ -22,13 +23,15 @@ MAX_FAILED_CALLS = 5
 class Member:
     backend: Backend
     spec: BackendSpec
+    traffic: Load
+    """How much there is to do, for the router."""
     info: EngineInfo | None = None
     loaded: Weights | None = None
     """What the engine holds of what the pool gave it; None: what it brought along."""
     state: BackendState = BackendState.DOWN
     reason: str = "not reached yet"
-    pinned: int = 0
-    in_flight: int = 0
+    missed_probes: int = 0
+    """In a row."""
     failed_calls: int = 0
     """In a row; forgotten some time after the last."""
     last_failure: str = ""
@@ -52,7 +55,8 @@ class Member:
             state=self.state,
             policy_version=(self.info.policy_version if self.info else None) or 0,
             max_model_len=self.info.max_model_len if self.info else 0,
-            in_flight=self.in_flight,
+            in_flight=self.traffic.calls,
+            sessions=self.traffic.sessions,
             reason=self.reason,
         )
 
@@ -81,10 +85,17 @@ class Member:
         self.loaded = weights
         self.info = replace(self.info, policy_version=weights.version)
 
-    async def call(self, generate: Coroutine[Any, Any, Generation]) -> Generation:
+    @property
+    def is_calm(self) -> bool:
+        """It serves, and its last call did not fail."""
+        return self.state is BackendState.HEALTHY and not self.failed_calls
+
+    async def call(
+        self, generate: Coroutine[Any, Any, Generation], *, prompt_tokens: int
+    ) -> Generation:
         """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down."""
         call, down = asyncio.create_task(generate), asyncio.create_task(self.went_down.wait())
-        self.in_flight += 1
+        began_at = asyncio.get_running_loop().time()
         try:
             await asyncio.wait({call, down}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
@@ -97,11 +108,15 @@ class Member:
                 self._note_failure(error)
             raise
         finally:
-            self.in_flight -= 1
             call.cancel()
             down.cancel()
             await asyncio.gather(call, down, return_exceptions=True)
         self.failed_calls = 0
+        self.traffic.learn(
+            sampled=len(generation.token_ids),
+            uncached=prompt_tokens - generation.cached_tokens,
+            took_s=asyncio.get_running_loop().time() - began_at,
+        )
         return generation
 
     def _note_failure(self, error: BackendError) -> None:

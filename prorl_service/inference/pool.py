@@ -1,16 +1,21 @@
-"""The inference engines in use: which one a rollout gets, which ones live, what weights they have.
+"""The inference engines in use: which ones live, and what weights they have.
 
-A rollout is pinned to the healthy backend of fewest pinned rollouts at its first call and stays
-there, so that its prefix cache is reused. All backends serve one model. The pool keeps the newest
-weights, and a backend that comes back (or joins) takes them before it serves: no rollout starts on
-weights older than the newest. A failed call is not tried again; that is the caller's decision.
+Where a call goes `routing` decides; `session` makes it, elsewhere if it fails. All backends serve
+one model. The pool keeps the newest weights, and a backend that comes back (or joins) takes them
+before it serves: no rollout starts on weights older than the newest.
 """
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,25 +28,21 @@ from prorl_service.errors import (
     NotFound,
     ProRLError,
 )
-from prorl_service.inference.backend import (
-    Backend,
-    EngineInfo,
-    WeightFile,
-    open_session,
-)
-from prorl_service.inference.base import Generation
+from prorl_service.inference.backend import Backend, EngineInfo, WeightFile, open_session
 from prorl_service.inference.member import Member
+from prorl_service.inference.routing import Call, LeastTime, Load, Router
+from prorl_service.inference.session import Session
 from prorl_service.inference.weights import Weights, WeightSpool, check_directory
-from prorl_service.schemas import (
-    BackendSpec,
-    BackendState,
-    BackendStatus,
-    Sampling,
-    WeightsReport,
-)
+from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, WeightsReport
 from prorl_service.tokens.chat import ChatFormat
 
 log = logging.getLogger(__name__)
+
+
+RETRY_S = 0.5
+"""Before a call is made again at the same backend; twice as long before the next time."""
+MISSED_PROBES = 2
+"""In a row, and a backend is down whose calls do not fail; one, if they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class PoolConfig:
     back_off_s: float = 10.0
     """How long a backend is left alone that answers its probes but fails every call."""
     load_weights_timeout_s: float = 600.0
+    max_calls_per_backend: int = 256
+    """In flight at once; what is more waits here, where it can still go elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class BackendPool:
         *,
         newest: Weights | None = None,
         keep: Callable[[Weights], Awaitable[None]] = _forget_weights,
+        router: Router | None = None,
     ) -> None:
         """`newest`: what backends are to be given before they serve. `keep` is told of each that
         takes its place, before any file of the one before is removed."""
@@ -84,6 +88,7 @@ class BackendPool:
         self._members: dict[str, Member] = {}
         self._weights = newest
         self._keep = keep
+        self._router = router or LeastTime()
         self._spool = WeightSpool(spool_directory)
         self._weights_lock = asyncio.Lock()
         self._model_lock = asyncio.Lock()
@@ -102,7 +107,7 @@ class BackendPool:
 
     @property
     def policy_version(self) -> int:
-        """Of the newest weights; 0 before the first update."""
+        """0 before the first update."""
         return self._weights.version if self._weights else 0
 
     def statuses(self) -> list[BackendStatus]:
@@ -113,7 +118,8 @@ class BackendPool:
 
         With `must_answer=False` a backend that does not answer yet joins when it does.
         """
-        member = Member(Backend(spec.url, self._session), spec)
+        backend = Backend(spec.url, self._session)
+        member = Member(backend, spec, Load(self.config.max_calls_per_backend))
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:
                 return known.status()
@@ -167,9 +173,8 @@ class BackendPool:
             return
         if reason != member.reason:
             level = logging.WARNING if state is BackendState.DOWN else logging.INFO
-            log.log(
-                level, "backend %s is %s %s", member.backend_id, state.value, reason, exc_info=bug
-            )
+            text = "backend %s is %s %s"
+            log.log(level, text, member.backend_id, state.value, reason, exc_info=bug)
         member.state, member.reason = state, reason
         if state is BackendState.DOWN:
             member.went_down.set()
@@ -205,16 +210,42 @@ class BackendPool:
     # --- routing --------------------------------------------------------------------------------
 
     @contextmanager
-    def session(self, rollout_id: str) -> Iterator["PinnedGenerator"]:
+    def session(self, rollout_id: str) -> Iterator[Session]:
         """A generator for one rollout; leaving the context frees its pin."""
-        generator = PinnedGenerator(self, rollout_id)
+        session = Session(rollout_id, self._routed)
         try:
-            yield generator
+            yield session
         finally:
-            generator.unpin()
+            session.unpin()
 
-    async def choose(self, rollout_id: str) -> Member:
-        """Raises `BackendUnavailable` when none becomes healthy within the budget."""
+    @asynccontextmanager
+    async def _routed(
+        self, call: Call, pinned: Member | None, failed: Collection[Member]
+    ) -> AsyncIterator[Member]:
+        """The member that is to serve the call, its work counted there until the context is left.
+
+        Waits while those that could are full. Raises `BackendUnavailable` when none becomes healthy
+        within the budget.
+        """
+        while True:
+            candidates = await self._candidates(pinned, failed)
+            loads = {member.backend_id: member.traffic for member in candidates}
+            chosen = self._router.choose(call, loads)
+            if chosen is not None:
+                break
+            await self._changed.wait()
+        member = self._members[chosen]
+        member.traffic.begin(call.work)
+        try:
+            yield member
+        finally:
+            member.traffic.end(call.work)
+            self._announce_change()
+
+    async def _candidates(
+        self, pinned: Member | None, failed: Collection[Member]
+    ) -> Collection[Member]:
+        """Those that can serve; of them, if possible, those whose last call did not fail."""
         loop = asyncio.get_running_loop()
         left_s = self.config.wait_for_backend_s
         while not (healthy := self._healthy()):
@@ -227,9 +258,10 @@ class BackendPool:
                 raise self._nobody_healthy() from None
             if not updating:
                 left_s -= loop.time() - asked_at
-        return min(
-            healthy, key=lambda m: (m.failed_calls, m.pinned, _rendezvous(rollout_id, m.backend_id))
-        )
+        proven = [m for m in healthy if m not in failed and (m is pinned or not m.failed_calls)]
+        if not proven and failed:  # nobody but those: again, but not at once
+            await asyncio.sleep(RETRY_S * len(failed))
+        return proven or self._healthy()
 
     def _nobody_healthy(self) -> BackendUnavailable:
         reasons = "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
@@ -320,8 +352,12 @@ class BackendPool:
             member.suspect.clear()
             try:
                 await self._revive(member)
+                member.missed_probes = 0
             except Exception as error:  # a monitor must survive whatever its engine does
-                self._mark_down(member, error)
+                member.missed_probes += 1
+                # A busy engine may be late once; its calls in flight would be lost.
+                if not (member.is_calm and member.missed_probes < MISSED_PROBES):
+                    self._mark_down(member, error)
 
     async def _revive(self, member: Member) -> None:
         """Probe; bring model and weights in line; healthy when it returns."""
@@ -357,49 +393,3 @@ class BackendPool:
                 )
             elif info.max_model_len < self.model.max_model_len:
                 self.model = replace(self.model, max_model_len=info.max_model_len)
-
-
-class PinnedGenerator:
-    """The `Generator` of one rollout. Made by `BackendPool.session`."""
-
-    def __init__(self, pool: BackendPool, rollout_id: str) -> None:
-        self._pool = pool
-        self._rollout_id = rollout_id
-        self._member: Member | None = None
-
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        sampling: Sampling,
-        max_tokens: int,
-        seed: int | None,
-        stop_token_ids: list[int],
-    ) -> Generation:
-        member = await self._pinned()
-        return await member.call(
-            member.backend.generate(
-                prompt_ids,
-                sampling=sampling,
-                max_tokens=max_tokens,
-                seed=seed,
-                session_id=self._rollout_id,
-                stop_token_ids=stop_token_ids,
-            )
-        )
-
-    def unpin(self) -> None:
-        if self._member is not None:
-            self._member.pinned -= 1
-            self._member = None
-
-    async def _pinned(self) -> Member:
-        if self._member is None or self._member.state is BackendState.DOWN:
-            self.unpin()
-            self._member = await self._pool.choose(self._rollout_id)
-            self._member.pinned += 1
-        return self._member
-
-
-def _rendezvous(rollout_id: str, backend_id: str) -> bytes:
-    return hashlib.blake2b(f"{rollout_id}\0{backend_id}".encode(), digest_size=8).digest()

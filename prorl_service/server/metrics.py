@@ -64,6 +64,9 @@ class _Now(Collector):
         in_flight = GaugeMetricFamily(
             f"{name}_calls_in_flight", "Model calls under way.", labels=["backend"]
         )
+        sessions = GaugeMetricFamily(
+            f"{name}_sessions", "Rollouts whose calls go there.", labels=["backend"]
+        )
         states = GaugeMetricFamily(
             f"{name}_state", "1 for the state it is in.", labels=["backend", "state"]
         )
@@ -72,10 +75,11 @@ class _Now(Collector):
         )
         for backend in self._service.backends.statuses():
             in_flight.add_metric([backend.backend_id], backend.in_flight)
+            sessions.add_metric([backend.backend_id], backend.sessions)
             versions.add_metric([backend.backend_id], backend.policy_version)
             for state in BackendState:
                 states.add_metric([backend.backend_id, state.value], state is backend.state)
-        yield from (in_flight, states, versions)
+        yield from (in_flight, sessions, states, versions)
 
     def _sandboxes(self) -> Iterator[Metric]:
         counts, name = self._service.sandboxes.counts(), "prorl_sandbox"

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from prorl_service.inference.pool import BackendPool, PinnedGenerator, PoolConfig
+from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.session import Session
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.testing import StubEngine
 
@@ -45,7 +46,7 @@ def kept(spool: Path) -> set[bytes]:
     return {path.read_bytes() for path in spool.iterdir()}
 
 
-async def call(generator: PinnedGenerator) -> str:
+async def call(generator: Session) -> str:
     generation = await generator.generate(
         [1, 2], sampling=Sampling(), max_tokens=4, seed=None, stop_token_ids=[]
     )

@@ -61,10 +61,8 @@ async def test_a_rollout_moves_on_when_its_backend_has_died(
         with pool.session("r") as generator:
             first = await call(generator)
             by_id[first].status = 500
-            with pytest.raises(BackendError):
-                await call(generator)
-            await until(pool, BackendState.DOWN, 1)
             assert await call(generator) != first
+            await until(pool, BackendState.DOWN, 1)
         by_id[first].status = 200
         await until(pool, BackendState.HEALTHY, 3)
 
@@ -182,12 +180,12 @@ async def test_a_call_in_flight_fails_when_its_engine_goes_down(
 ) -> None:
     engine = engines[0]
     engine.latency_s = 3600
-    async with pool_of([engine], tmp_path) as pool:
+    async with pool_of([engine], tmp_path, wait_for_backend_s=0.3) as pool:
         with pool.session("r") as generator:
             hung = asyncio.create_task(call(generator))
             await condition(lambda: engine.calls == 1)
             engine.status = 503
-            with pytest.raises(BackendUnavailable, match="does not answer /health"):
+            with pytest.raises(BackendUnavailable, match="no backend was healthy"):
                 await hung
             assert pool.statuses()[0].in_flight == 0
 
@@ -211,15 +209,11 @@ async def test_an_engine_that_fails_every_call_gets_few(
 ) -> None:
     bad = engines[0]
     bad.generate_status = 500
-    failed = 0
     async with pool_of(engines, tmp_path) as pool:
         for i in range(50):
             with pool.session(f"r{i}") as generator:
-                try:
-                    await call(generator)
-                except BackendError:
-                    failed += 1
-    assert (failed, bad.calls) == (1, 1)
+                await call(generator)
+    assert bad.calls == 1
 
 
 async def test_after_failed_calls_in_a_row_an_engine_rests(
@@ -228,13 +222,15 @@ async def test_after_failed_calls_in_a_row_an_engine_rests(
     engine = engines[0]
     async with pool_of([engine], tmp_path, back_off_s=1) as pool:
         with pool.session("r") as generator:
-            for fails in (*[True] * 4, False, *[True] * 5):  # a success starts the count anew
-                engine.generate_status = 500 if fails else 200
+            for status in (500, 200, 500):  # a success starts the count anew
+                engine.generate_status = status
                 assert pool.statuses()[0].state is BackendState.HEALTHY
-                with pytest.raises(BackendError) if fails else nullcontext():
+                with pytest.raises(BackendError) if status == 500 else nullcontext():
                     await call(generator)
+            assert engine.calls == 7
+            last = asyncio.create_task(call(generator))
             await until(pool, BackendState.DOWN, 1)
             assert "5 calls in a row failed" in pool.statuses()[0].reason
             engine.generate_status = 200
-            await call(generator)  # when the rest is over
+            await last  # when the rest is over
             assert pool.statuses()[0].state is BackendState.HEALTHY

@@ -229,14 +229,14 @@ async def test_cancel_ends_rollouts_and_keeps_ended_ones(
 async def test_a_failing_engine_is_blamed_and_the_service_lives(
     client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
-    engine.status = 500
+    engine.generate_status = 500
     (failed,) = await finished(client, group("failing"))
     assert failed.state is RolloutState.FAILED
     assert failed.error is not None
     assert failed.error.blame is Blame.BACKEND
     assert failed.error.retryable
     assert failed.reward is None
-    engine.status = 200
+    engine.generate_status = 200
     (done,) = await finished(client, group("after"))
     assert done.reward == 1.0
 

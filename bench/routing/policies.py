@@ -1,0 +1,74 @@
+"""What others do, as routers; sticky, all of them, and none looks at work or speed.
+
+Where a session's engine is gone, each chooses anew by its own rule.
+"""
+
+import hashlib
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from prorl_service.inference.routing import Call, LeastTime, Load, Router
+
+RING_POINTS = 64
+
+
+class _Sticky:
+    def choose(self, call: Call, loads: Mapping[str, Load]) -> str | None:
+        chosen = call.pinned if call.pinned in loads else self._first(call, sorted(loads))
+        return chosen if chosen is not None and loads[chosen].has_room else None
+
+    def _first(self, call: Call, names: list[str]) -> str | None:
+        raise NotImplementedError
+
+
+class MinHeap(_Sticky):
+    """ProRL Agent's: fewest tasks assigned so far, ever. A task that waits keeps its engine."""
+
+    def __init__(self) -> None:
+        self._assigned: Counter[str] = Counter()
+        self._of: dict[str, str] = {}
+
+    def _first(self, call: Call, names: list[str]) -> str | None:
+        chosen = self._of.get(call.session)
+        if chosen not in names and names:
+            chosen = min(names, key=lambda one: (self._assigned[one], one))
+            self._assigned[chosen] += 1
+            self._of[call.session] = chosen
+        return chosen if chosen in names else None
+
+
+class RoundRobin(_Sticky):
+    def __init__(self) -> None:
+        self._turns = count()
+        self._of: dict[str, str] = {}
+
+    def _first(self, call: Call, names: list[str]) -> str | None:
+        if self._of.get(call.session) not in names and names:
+            self._of[call.session] = names[next(self._turns) % len(names)]
+        return self._of.get(call.session) if names else None
+
+
+class ConsistentHash(_Sticky):
+    """A ring of hashes, as the routers of vLLM have it for a session header."""
+
+    def _first(self, call: Call, names: list[str]) -> str | None:
+        if not names:
+            return None
+        ring = sorted((_hash(f"{name}#{i}"), name) for name in names for i in range(RING_POINTS))
+        return ring[bisect(ring, (_hash(call.session), "")) % len(ring)][1]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+OURS = "ours"
+MIN_HEAP = "min-heap of task counts"
+POLICIES: dict[str, Callable[[], Router]] = {
+    OURS: LeastTime,
+    MIN_HEAP: MinHeap,
+    "consistent hash": ConsistentHash,
+    "round robin": RoundRobin,
+}

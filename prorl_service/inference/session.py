@@ -1,0 +1,79 @@
+"""The calls of one rollout: to one backend while that serves, and on another when it fails.
+
+A call that fails for a passing reason is made again elsewhere with the very same prompt ids: what
+was sampled in earlier turns, its logprobs and its policy versions stay as they are; of the failed
+call nothing is kept.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+
+from prorl_service import metrics
+from prorl_service.errors import BackendError
+from prorl_service.inference.base import Generation
+from prorl_service.inference.member import Member
+from prorl_service.inference.routing import Call
+from prorl_service.schemas import Sampling
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+"""Of one call. An engine that is down does not count: it is waited for."""
+
+Route = Callable[[Call, Member | None, Collection[Member]], AbstractAsyncContextManager[Member]]
+
+
+class Session:
+    """The `Generator` of one rollout."""
+
+    def __init__(self, rollout_id: str, route: Route) -> None:
+        self._rollout_id = rollout_id
+        self._route = route
+        self._member: Member | None = None
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None,
+        stop_token_ids: list[int],
+    ) -> Generation:
+        """Raises the last failure's `BackendError` after `MAX_ATTEMPTS`."""
+        failed: list[Member] = []
+        while True:
+            pinned = self._member.backend_id if self._member else None
+            call = Call(self._rollout_id, pinned, len(prompt_ids), max_tokens)
+            async with self._route(call, self._member, failed) as member:
+                self._pin(member)
+                try:
+                    return await member.call(
+                        member.backend.generate(
+                            prompt_ids,
+                            sampling=sampling,
+                            max_tokens=max_tokens,
+                            seed=seed,
+                            session_id=self._rollout_id,
+                            stop_token_ids=stop_token_ids,
+                        ),
+                        prompt_tokens=len(prompt_ids),
+                    )
+                except BackendError as error:
+                    failed.append(member)
+                    if not error.retryable or len(failed) == MAX_ATTEMPTS:
+                        raise
+                    log.info("the call goes elsewhere: %s", error.message)
+                    metrics.call_failed_over()
+
+    def _pin(self, member: Member) -> None:
+        if member is not self._member:
+            self.unpin()
+            self._member = member
+            member.traffic.sessions += 1
+
+    def unpin(self) -> None:
+        if self._member is not None:
+            self._member.traffic.sessions -= 1
+            self._member = None

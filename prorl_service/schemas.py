@@ -252,7 +252,7 @@ class Turn(WireModel):
     stop: int
     text: str
     finish_reason: StopReason
-    tool_calls: list[ToolCallRecord] = []
+    tool_calls: list[ToolCallRecord] = Field(default_factory=list)
     format_error: str | None = None
     model_s: float
     cached_tokens: int = 0

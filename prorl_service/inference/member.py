@@ -41,7 +41,8 @@ class Member:
     """Held while the backend is probed or given weights."""
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a failed call, so that the monitor looks at once."""
-    went_down: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: set[asyncio.Timeout] = field(default_factory=set)
+    """In flight; without a budget until the backend goes down."""
 
     @property
     def backend_id(self) -> str:
@@ -94,23 +95,15 @@ class Member:
         self, generate: Coroutine[Any, Any, Generation], *, prompt_tokens: int
     ) -> Generation:
         """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down."""
-        call, down = asyncio.create_task(generate), asyncio.create_task(self.went_down.wait())
         began_at = asyncio.get_running_loop().time()
         try:
-            await asyncio.wait({call, down}, return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                raise BackendUnavailable(self.reason)
-            generation = call.result()
+            generation = await self._until_down(generate)
             if generation.finish_reason == "abort":
                 raise BackendError(f"{self.backend_id} aborted the call")
         except BackendError as error:
             if error.retryable and self.state is not BackendState.DOWN:
                 self._note_failure(error)
             raise
-        finally:
-            call.cancel()
-            down.cancel()
-            await asyncio.gather(call, down, return_exceptions=True)
         self.failed_calls = 0
         self.traffic.learn(
             sampled=len(generation.token_ids),
@@ -118,6 +111,25 @@ class Member:
             took_s=asyncio.get_running_loop().time() - began_at,
         )
         return generation
+
+    async def _until_down(self, generate: Coroutine[Any, Any, Generation]) -> Generation:
+        call = asyncio.timeout(None)
+        try:
+            async with call:
+                self.calls.add(call)
+                return await generate
+        except TimeoutError:
+            if not call.expired():
+                raise
+            raise BackendUnavailable(self.reason) from None
+        finally:
+            self.calls.discard(call)
+
+    def fail_calls(self) -> None:
+        """Those in flight, with the reason why it is down."""
+        now = asyncio.get_running_loop().time()
+        while self.calls:
+            self.calls.pop().reschedule(now)
 
     def _note_failure(self, error: BackendError) -> None:
         self.failed_calls += 1

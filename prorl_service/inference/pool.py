@@ -7,15 +7,8 @@ before it serves: no rollout starts on weights older than the newest.
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-)
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -177,9 +170,7 @@ class BackendPool:
             log.log(level, text, member.backend_id, state.value, reason, exc_info=bug)
         member.state, member.reason = state, reason
         if state is BackendState.DOWN:
-            member.went_down.set()
-        else:
-            member.went_down.clear()
+            member.fail_calls()
         self._announce_change()
 
     def _mark_down(self, member: Member, error: BaseException) -> None:
@@ -212,17 +203,14 @@ class BackendPool:
     @contextmanager
     def session(self, rollout_id: str) -> Iterator[Session]:
         """A generator for one rollout; leaving the context frees its pin."""
-        session = Session(rollout_id, self._routed)
+        session = Session(rollout_id, self._route, self._call_ended)
         try:
             yield session
         finally:
             session.unpin()
 
-    @asynccontextmanager
-    async def _routed(
-        self, call: Call, pinned: Member | None, failed: Collection[Member]
-    ) -> AsyncIterator[Member]:
-        """The member that is to serve the call, its work counted there until the context is left.
+    async def _route(self, call: Call, pinned: Member | None, failed: Collection[Member]) -> Member:
+        """The member that is to serve the call, its work counted there.
 
         Waits while those that could are full. Raises `BackendUnavailable` when none becomes healthy
         within the budget.
@@ -232,15 +220,14 @@ class BackendPool:
             loads = {member.backend_id: member.traffic for member in candidates}
             chosen = self._router.choose(call, loads)
             if chosen is not None:
-                break
+                member = self._members[chosen]
+                member.traffic.begin(call.work)
+                return member
             await self._changed.wait()
-        member = self._members[chosen]
-        member.traffic.begin(call.work)
-        try:
-            yield member
-        finally:
-            member.traffic.end(call.work)
-            self._announce_change()
+
+    def _call_ended(self, call: Call, member: Member) -> None:
+        member.traffic.end(call.work)
+        self._announce_change()
 
     async def _candidates(
         self, pinned: Member | None, failed: Collection[Member]

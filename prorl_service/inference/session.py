@@ -6,8 +6,7 @@ call nothing is kept.
 """
 
 import logging
-from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection
 
 from prorl_service import metrics
 from prorl_service.errors import BackendError
@@ -21,15 +20,19 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 """Of one call. An engine that is down does not count: it is waited for."""
 
-Route = Callable[[Call, Member | None, Collection[Member]], AbstractAsyncContextManager[Member]]
+Route = Callable[[Call, Member | None, Collection[Member]], Awaitable[Member]]
 
 
 class Session:
     """The `Generator` of one rollout."""
 
-    def __init__(self, rollout_id: str, route: Route) -> None:
+    def __init__(
+        self, rollout_id: str, route: Route, call_ended: Callable[[Call, Member], None]
+    ) -> None:
+        """`route` counts a call where it sends it, until `call_ended` is told."""
         self._rollout_id = rollout_id
         self._route = route
+        self._call_ended = call_ended
         self._member: Member | None = None
 
     async def generate(
@@ -46,26 +49,28 @@ class Session:
         while True:
             pinned = self._member.backend_id if self._member else None
             call = Call(self._rollout_id, pinned, len(prompt_ids), max_tokens)
-            async with self._route(call, self._member, failed) as member:
-                self._pin(member)
-                try:
-                    return await member.call(
-                        member.backend.generate(
-                            prompt_ids,
-                            sampling=sampling,
-                            max_tokens=max_tokens,
-                            seed=seed,
-                            session_id=self._rollout_id,
-                            stop_token_ids=stop_token_ids,
-                        ),
-                        prompt_tokens=len(prompt_ids),
-                    )
-                except BackendError as error:
-                    failed.append(member)
-                    if not error.retryable or len(failed) == MAX_ATTEMPTS:
-                        raise
-                    log.info("the call goes elsewhere: %s", error.message)
-                    metrics.call_failed_over()
+            member = await self._route(call, self._member, failed)
+            self._pin(member)
+            try:
+                return await member.call(
+                    member.backend.generate(
+                        prompt_ids,
+                        sampling=sampling,
+                        max_tokens=max_tokens,
+                        seed=seed,
+                        session_id=self._rollout_id,
+                        stop_token_ids=stop_token_ids,
+                    ),
+                    prompt_tokens=len(prompt_ids),
+                )
+            except BackendError as error:
+                failed.append(member)
+                if not error.retryable or len(failed) == MAX_ATTEMPTS:
+                    raise
+                log.info("the call goes elsewhere: %s", error.message)
+                metrics.call_failed_over()
+            finally:
+                self._call_ended(call, member)
 
     def _pin(self, member: Member) -> None:
         if member is not self._member:

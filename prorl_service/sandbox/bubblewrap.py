@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
@@ -150,6 +151,7 @@ async def _read_child_pid(info: int) -> int | None:
     return int(json.loads(text)["child-pid"])
 
 
+@cache  # asked for with every sandbox
 def _may_map_users() -> bool:
     """Root may give the sandbox a user other than its own, unless it is root of little itself."""
     if os.geteuid() != 0:

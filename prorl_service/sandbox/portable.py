@@ -14,6 +14,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def _make_at(path: Path) -> None:
         shutil.rmtree(making, ignore_errors=True)
 
 
+@cache  # tens of milliseconds of reading, and asked for with every sandbox
 def _key() -> str:
     """Of everything that goes into it."""
     state = hashlib.sha256(f"{sys.version} {sys.base_prefix}".encode())

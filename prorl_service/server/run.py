@@ -5,6 +5,7 @@ ends that at once.
 """
 
 import asyncio
+import gc
 import socket
 from collections.abc import Awaitable, Callable
 from types import FrameType
@@ -14,6 +15,8 @@ from fastapi import FastAPI
 
 from prorl_service.server.heads import BoundedHeads
 
+GARBAGE_OBJECTS = 20_000
+"""New ones until the youngest are looked through."""
 GRACE_S = 5
 """How long open connections may delay a shutdown, once all waits have been ended."""
 
@@ -23,6 +26,13 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._drain = drain
         self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # What lives by now lives for ever, and cycles are rare: a tenth of the CPU time is spared.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GARBAGE_OBJECTS, *gc.get_threshold()[1:])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._draining is not None:

@@ -29,6 +29,8 @@ ToolSchema = dict[str, Any]
 
 _STAND_IN = "\x02assistant turn\x03"
 """Content of the stand-in turn. Control characters keep it apart from any template's own text."""
+_QUESTION = Message(role="user", content=".")
+_ANSWER = Message(role="assistant", content=_STAND_IN)
 
 
 class ChatFormat:
@@ -89,11 +91,7 @@ class ChatFormat:
 
         A turn that did not end itself (stopped by length) is ended here, by the first id returned.
         """
-        stand_in = [
-            Message(role="user", content="."),
-            Message(role="assistant", content=_STAND_IN),
-        ]
-        ids = self.encode(self._after_stand_in([*stand_in, *messages], thinking))
+        ids = self.encode(self._after_stand_in(messages, thinking))
         return ids[1:] if after == self.end_of_turn_id else ids
 
     def encode(self, text: str) -> list[int]:
@@ -134,12 +132,10 @@ class ChatFormat:
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
 
     def _after_stand_in(self, messages: Sequence[Message], thinking: bool | None) -> str:
-        return self._render(messages, (), thinking).partition(_STAND_IN)[2]
+        return self._render([_QUESTION, _ANSWER, *messages], (), thinking).partition(_STAND_IN)[2]
 
     def _find_end_of_turn(self) -> int:
-        question = Message(role="user", content=".")
-        answer = Message(role="assistant", content=_STAND_IN)
-        ids = self.encode(self._after_stand_in([question, answer, question], None))
+        ids = self.encode(self._after_stand_in([_QUESTION], None))
         if not ids or ids[0] not in self._special_ids:
             raise InvalidRequest.of_field(
                 "tokenizer",

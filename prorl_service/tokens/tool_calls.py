@@ -75,10 +75,11 @@ def _without_calls(text: str) -> tuple[str, list[str]]:
 
 def _parse_call(body: str) -> ToolCall:
     try:
-        call = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        call = _DECODER.decode(body)
         if _is_deeper_than(MAX_DEPTH, call):
             raise RecursionError
-        json.dumps(call, ensure_ascii=False).encode()
+        if "\\u" in body:  # nothing else can make a lone surrogate
+            json.dumps(call, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise _Malformed("the tool call holds a lone surrogate escape") from None
     except RecursionError:
@@ -97,6 +98,8 @@ def _is_deeper_than(levels: int, value: Any) -> bool:
     layer = [value]
     for _ in range(levels):
         layer = [child for parent in layer for child in _children(parent)]
+        if not layer:
+            return False
     return any(isinstance(one, dict | list) for one in layer)
 
 
@@ -115,3 +118,6 @@ def _finite(number: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{number} is too large")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -1,0 +1,1 @@
+"""What the service costs under load, beside a bare floor and beside others."""

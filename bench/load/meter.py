@@ -1,0 +1,107 @@
+"""What a contender's own process measures of itself. Standard library only, as `workload`.
+
+A contender is started as `python -m bench.load.NAME ENGINE_URL N BATCHES [OPTION]`, runs one
+rollout to warm up and then the batches one after the other, and prints one line of JSON.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LAG_INTERVAL_S = 0.02
+
+
+@dataclass
+class Measured:
+    """CPU times are of all batches together. `lags_ms` is empty where there is no event loop."""
+
+    walls_s: list[float] = field(default_factory=list)
+    host_cpu_s: float = 0.0
+    children_cpu_s: float = 0.0
+    peak_rss_mb: float = 0.0
+    lag_p50_ms: float | None = None
+    lag_p99_ms: float | None = None
+    failures: int = 0
+
+
+class LagProbe:
+    """How late the event loop calls back what was due: every 20 ms, while `running`."""
+
+    def __init__(self) -> None:
+        self._lags_ms: list[float] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._lags_ms.clear()
+        self._task = asyncio.create_task(self._sample())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _sample(self) -> None:
+        while True:
+            asked_at = time.perf_counter()
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self._lags_ms.append(1e3 * (time.perf_counter() - asked_at - LAG_INTERVAL_S))
+
+    def quantile_ms(self, share: float) -> float:
+        return quantile(self._lags_ms, share)
+
+
+def quantile(values: list[float], share: float) -> float:
+    """0 of nothing."""
+    return sorted(values)[round(share * (len(values) - 1))] if values else 0.0
+
+
+def cpu_s(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak_rss_mb(process: int | str) -> float:
+    """Since its program was started; what `getrusage` says begins with its parent's."""
+    with open(f"/proc/{process}/status") as file:
+        (line,) = (line for line in file if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+Batch = Callable[[int], Awaitable[int]]
+"""Runs that many rollouts at once. The number that failed."""
+
+
+async def measure(batch: Batch, engine: str, n: int, batches: int, *, has_loop: bool) -> None:
+    await batch(1)
+    await asyncio.to_thread(report, engine)
+    measured, probe = Measured(), LagProbe()
+    if has_loop:
+        probe.start()
+    own, children = cpu_s(resource.RUSAGE_SELF), cpu_s(resource.RUSAGE_CHILDREN)
+    for _ in range(batches):
+        started = time.perf_counter()
+        measured.failures += await batch(n)
+        measured.walls_s.append(time.perf_counter() - started)
+    measured.host_cpu_s = cpu_s(resource.RUSAGE_SELF) - own
+    measured.children_cpu_s = cpu_s(resource.RUSAGE_CHILDREN) - children
+    measured.peak_rss_mb = peak_rss_mb("self")
+    if has_loop:
+        probe.stop()
+        measured.lag_p50_ms, measured.lag_p99_ms = probe.quantile_ms(0.5), probe.quantile_ms(0.99)
+    print(json.dumps(asdict(measured)), flush=True)
+
+
+def report(engine: str) -> Any:
+    """What the engine saw since the last report."""
+    with urllib.request.urlopen(f"{engine}/report") as answer:
+        return json.load(answer)
+
+
+def arguments() -> tuple[str, int, int, list[str]]:
+    engine, n, batches, *options = sys.argv[1:]
+    return engine, int(n), int(batches), options

@@ -1,0 +1,82 @@
+"""The service itself: `prorl serve` in a process of its own, asked by its own client over HTTP."""
+
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from bench.load.agent import LoadAgent
+from bench.load.meter import Measured, cpu_s, peak_rss_mb, report
+from bench.load.workload import MODEL_CALLS, SYSTEM, TASK, TOOL_TURNS, is_output
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Group, Limits, Message, Rollout, Task
+
+GROUP_SIZE = 8
+WAIT_S = 900.0
+TICK_S = 0.01
+"""Of the CPU times in /proc."""
+
+MESSAGES = [Message(role="system", content=SYSTEM), Message(role="user", content=TASK)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    sandbox: str
+    image: str | None = None
+
+
+def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Measured:
+    before_s = cpu_s(resource.RUSAGE_CHILDREN)
+    options = [
+        *("--agent", f"{LoadAgent.__module__}:{LoadAgent.__qualname__}"),
+        *("--sandbox", kind.sandbox, "--run-workers", str(n)),
+    ]
+    measured = Measured()
+    with local.service([engine], log=log, options=options) as service:
+        with RolloutClient(service.url) as client:
+            run(client, kind, 1)
+            report(engine)
+            own_s = _own_cpu_s(service.pid)
+            for _ in range(batches):
+                started = time.perf_counter()
+                rollouts = run(client, kind, n)
+                measured.walls_s.append(time.perf_counter() - started)
+                measured.failures += sum(not is_complete(rollout) for rollout in rollouts)
+                lags = rollouts[-1].reward_components
+                measured.lag_p50_ms = lags.get("lag_p50_ms")
+                measured.lag_p99_ms = lags.get("lag_p99_ms")
+        measured.host_cpu_s = _own_cpu_s(service.pid) - own_s
+        measured.peak_rss_mb = peak_rss_mb(service.pid)
+        all_own_s = _own_cpu_s(service.pid)
+    measured.children_cpu_s = cpu_s(resource.RUSAGE_CHILDREN) - before_s - all_own_s
+    return measured
+
+
+def run(client: RolloutClient, kind: Kind, n: int) -> list[Rollout]:
+    """In the order in which they ended."""
+    groups = [_group(kind, min(GROUP_SIZE, n - start)) for start in range(0, n, GROUP_SIZE)]
+    client.submit(groups)
+    ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
+    return list(client.stream(ids, timeout_s=WAIT_S))
+
+
+def _group(kind: Kind, n: int) -> Group:
+    task = Task(task_id="load", agent=LoadAgent.name, messages=MESSAGES, image=kind.image)
+    return Group(group_id=uuid4().hex, task=task, n=n, limits=Limits(run_timeout_s=WAIT_S))
+
+
+def is_complete(rollout: Rollout) -> bool:
+    if rollout.trajectory is None or rollout.error is not None:
+        return False
+    turns = rollout.trajectory.turns
+    calls = [call for turn in turns for call in turn.tool_calls]
+    outputs = [call for call in calls if is_output(f"{call.output}\n") and not call.is_error]
+    return len(turns) == MODEL_CALLS and len(outputs) == TOOL_TURNS
+
+
+def _own_cpu_s(pid: int) -> float:
+    """Of all its threads, without what it started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return TICK_S * (int(fields[11]) + int(fields[12]))

@@ -14,6 +14,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from prorl_service.errors import ProRLError
+from prorl_service.sampler_schemas import Candidates, DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import (
     Backends,
     BackendSpec,
@@ -160,6 +161,37 @@ def stream_weights(version: int) -> Call[WeightsReport]:
     report = WeightsReport.model_validate_json
     params: dict[str, float] = {"version": version}
     return Call("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def _sampler(method: str, path: str, body: BaseModel | None = None) -> Call[SamplerStatus]:
+    return Call(method, f"/v1/samplers/{path}", SamplerStatus.model_validate_json, body)
+
+
+def create_sampler(sampler_id: str, spec: SamplerSpec) -> Call[SamplerStatus]:
+    return _sampler("PUT", sampler_id, spec)
+
+
+def sampler(sampler_id: str, after: int, wait_s: float) -> Call[SamplerStatus]:
+    return Call(
+        "GET",
+        f"/v1/samplers/{sampler_id}",
+        SamplerStatus.model_validate_json,
+        params={"after": after, "wait_s": wait_s},
+        timeout_s=wait_s + IDLE_TIMEOUT_S,
+    )
+
+
+def add_candidates(sampler_id: str, groups: Sequence[Group], is_last: bool) -> Call[SamplerStatus]:
+    body = Candidates(groups=list(groups), is_last=is_last)
+    return _sampler("POST", f"{sampler_id}/groups", body)
+
+
+def open_draw(sampler_id: str, draw_id: str, spec: DrawSpec) -> Call[SamplerStatus]:
+    return _sampler("PUT", f"{sampler_id}/draws/{draw_id}", spec)
+
+
+def delete_sampler(sampler_id: str) -> Call[None]:
+    return Call("DELETE", f"/v1/samplers/{sampler_id}", lambda _: None)
 
 
 BACKENDS = Call("GET", "/v1/backends", lambda raw: Backends.model_validate_json(raw).backends)

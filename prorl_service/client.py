@@ -23,6 +23,7 @@ import httpx
 from prorl_service import calls
 from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.calls import Answer, Backoff, Call, Reception, ServiceCallError, WaitTimeout
+from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import (
     BackendStatus,
     Group,
@@ -112,6 +113,25 @@ class RolloutClient:
     def acknowledge(self, group_ids: Sequence[str]) -> None:
         """The rollouts of these groups have been taken; the service may forget them."""
         self._send(calls.acknowledge(group_ids))
+
+    def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
+        """See `sampler_schemas`; `drawing` has what most callers want."""
+        return self._send(calls.create_sampler(sampler_id, spec))
+
+    def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
+        """Its status now, or once its revision is another than `after` if that is in `wait_s`."""
+        return self._send(calls.sampler(sampler_id, after, wait_s))
+
+    def add_candidates(
+        self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
+    ) -> SamplerStatus:
+        return self._send(calls.add_candidates(sampler_id, groups, is_last))
+
+    def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
+        return self._send(calls.open_draw(sampler_id, draw_id, spec))
+
+    def delete_sampler(self, sampler_id: str) -> None:
+        self._send(calls.delete_sampler(sampler_id))
 
     def backends(self) -> list[BackendStatus]:
         return self._send(calls.BACKENDS)
@@ -206,6 +226,23 @@ class AsyncRolloutClient:
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         await self._send(calls.acknowledge(group_ids))
+
+    async def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
+        return await self._send(calls.create_sampler(sampler_id, spec))
+
+    async def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
+        return await self._send(calls.sampler(sampler_id, after, wait_s))
+
+    async def add_candidates(
+        self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
+    ) -> SamplerStatus:
+        return await self._send(calls.add_candidates(sampler_id, groups, is_last))
+
+    async def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
+        return await self._send(calls.open_draw(sampler_id, draw_id, spec))
+
+    async def delete_sampler(self, sampler_id: str) -> None:
+        await self._send(calls.delete_sampler(sampler_id))
 
     async def backends(self) -> list[BackendStatus]:
         return await self._send(calls.BACKENDS)

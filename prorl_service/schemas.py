@@ -23,7 +23,8 @@ from prorl_service.arrays import Float32Array, Int32Array, RunLengthArray
 NOT_SAMPLED = -1
 """Policy version of tokens the policy did not sample (template and tool output)."""
 
-Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199}$")]
+ID = r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199}$"
+Id = Annotated[str, Field(pattern=ID)]
 GroupId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,189}$")]
 """Shorter, to leave room for the index that makes it a rollout's id."""
 
@@ -313,6 +314,9 @@ class Rollout(WireModel):
     error: ErrorInfo | None = None
     reward: float | None = None
     reward_components: dict[str, float] = {}
+    oldest_policy_version: int | None = Field(
+        None, description="Of the tokens it sampled, once it has ended."
+    )
     trajectory: Trajectory | None = None
     timings: Timings = Timings()
     created_at: float = Field(description="Unix time in seconds.")

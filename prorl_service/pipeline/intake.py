@@ -34,6 +34,10 @@ class Intake:
         self.refusal: ProRLError | None = None
         """Raised instead of accepting anything new."""
 
+    async def check(self, groups: Sequence[Group]) -> None:
+        """Raises what `accept` would say of them."""
+        await asyncio.to_thread(self._admission.check_all, list(enumerate(groups)))
+
     async def accept(self, groups: Sequence[Group]) -> None:
         """Nothing happens to groups that were accepted before."""
         while new := await self._unknown(groups):

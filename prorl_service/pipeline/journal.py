@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from prorl_service.errors import JournalError
 from prorl_service.pipeline import journal_tables as tables
@@ -33,6 +33,8 @@ from prorl_service.pipeline.journal_tables import (
 )
 
 log = logging.getLogger(__name__)
+
+Read = TypeVar("Read")
 
 RETRY_S = 1.0
 """How often a write is tried while none succeeds."""
@@ -57,8 +59,8 @@ class _Operation:
 class Journal:
     """Opened when made; used by one event loop, between `async with` and its end.
 
-    Futures of `begin` and `end` cannot fail: they are cancelled if they are not written when the
-    journal is closed. All others may raise `JournalError`.
+    Futures of `begin`, `end` and `write` cannot fail: they are cancelled if they are not written
+    when the journal is closed. All others may raise `JournalError`.
     """
 
     def __init__(self, path: Path | None = None, retention: Retention = Retention()) -> None:
@@ -106,6 +108,10 @@ class Journal:
     def remember(self, name: str, value: bytes) -> "asyncio.Future[None]":
         return self._ask(_Kind.WRITE, lambda db: tables.remember(db, name, value))
 
+    def write(self, work: Callable[[sqlite3.Connection], None]) -> "asyncio.Future[None]":
+        """For tables that are others' to know. Cannot fail, as `begin` and `end`."""
+        return self._ask(_Kind.KEPT, work)
+
     # --- reading --------------------------------------------------------------------------------
 
     def find(self, group_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
@@ -129,6 +135,9 @@ class Journal:
 
     def count_ended(self) -> "asyncio.Future[Counter[str]]":
         return self._ask(_Kind.READ, tables.count_ended)
+
+    def read(self, work: Callable[[sqlite3.Connection], Read]) -> "asyncio.Future[Read]":
+        return self._ask(_Kind.READ, work)
 
     def _ask(self, kind: _Kind, work: Callable[[sqlite3.Connection], Any]) -> "asyncio.Future[Any]":
         future = self._loop.create_future()

@@ -15,7 +15,7 @@ from pathlib import Path
 from prorl_service.errors import JournalError
 from prorl_service.schemas import RolloutState
 
-VERSION = 1
+VERSION = 2
 """To be raised when older code would misread a journal, or newer code an older one: when the tables
 change, or `schemas.Group`, which `groups.request` holds."""
 APPLICATION_ID = 0x50524F52
@@ -49,10 +49,24 @@ CREATE TABLE rollouts (
 ) STRICT;
 CREATE INDEX rollouts_by_group ON rollouts (group_id, state);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE samplers (sampler_id TEXT PRIMARY KEY, state BLOB NOT NULL) STRICT;
+CREATE TABLE candidates (
+    number INTEGER PRIMARY KEY,
+    sampler_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    begun_in TEXT,
+    oldest_version INTEGER,
+    request BLOB,
+    UNIQUE (sampler_id, name)
+) STRICT;
 """
 """A rollout has a row once it was begun; `state` is NULL until it has ended. `answer` is the whole
 rollout as packed JSON, `summary` the same without the trajectory. Large columns come last: what is
-before them is read without them. `ended.bytes` is what all ended groups take. `facts` is what else
+before them is read without them. A candidate that is at its end has no request any more.
+`ended.bytes` is what all ended groups take. `facts` is what else
 a restarted service must know."""
 
 

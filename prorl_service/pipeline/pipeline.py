@@ -7,7 +7,7 @@ journal, and what a restart finds unfinished there is begun anew. Nothing here t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -55,6 +55,7 @@ class Pipeline:
         """`journal` must be open for as long as this runs."""
         self.agents = agents
         self.background = Background()
+        self._slots = config.run_workers + config.ready_rollouts
         self._journal = journal
         self._backends = backends
         self._sandboxes = sandboxes
@@ -195,6 +196,35 @@ class Pipeline:
             finally:
                 for record in watched:
                     record.unwatch(note)
+
+    async def watch(self, rollout_ids: Sequence[str], on_end: Callable[[Rollout], None]) -> None:
+        """Call `on_end` with each once it has ended, without its trajectory. Raises `NotFound`."""
+        others = []
+        for rollout_id in rollout_ids:
+            record = self._under_way.get(rollout_id)
+            if record is None:
+                others.append(rollout_id)
+            else:
+                record.watch(lambda ended: on_end(ended.to_wire()))
+        for rollout in await self._summaries(others):
+            on_end(rollout)
+
+    def group_ids(self) -> list[str]:
+        """Of the groups under way."""
+        return self._under_way.group_ids()
+
+    def rollout_ids(self, group_id: str) -> list[str]:
+        """Of a group under way."""
+        return self._under_way.rollout_ids(group_id)
+
+    @property
+    def slots(self) -> int:
+        """Rollouts that keep RUN's workers busy: theirs, and those ready for them."""
+        return self._slots
+
+    async def check(self, groups: Sequence[Group]) -> None:
+        """Whether `submit` would take them, but for their number. Raises `InvalidRequest`."""
+        await self._intake.check(groups)
 
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
         """Raises `NotFound`."""

@@ -72,6 +72,7 @@ class RolloutRecord:
     finish_reason: FinishReason = FinishReason.ERROR
     verdict: Verdict | None = None
     error: ErrorInfo | None = None
+    oldest_version: int | None = None
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
     work: asyncio.Task[None] | None = None
@@ -154,6 +155,8 @@ class RolloutRecord:
     def _row(
         self, state: RolloutState, error: ErrorInfo | None, context: RolloutContext | None
     ) -> EndedRow:
+        if context is not None:
+            self.oldest_version = context.ledger.oldest_version
         answer = self.to_wire(state, error)
         summary = answer.model_dump_json().encode()
         if context is not None and context.turns:
@@ -228,6 +231,7 @@ class RolloutRecord:
             error=error if self.end_state is None else self.error,
             reward=verdict.reward if verdict else None,
             reward_components=verdict.components if verdict else {},
+            oldest_policy_version=self.oldest_version,
             timings=self.timings,
             created_at=self.created_at,
         )

@@ -69,6 +69,12 @@ class GroupsUnderWay:
     def __iter__(self) -> Iterator[RolloutRecord]:
         return (record for record in self._rollouts.values() if not record.is_terminal)
 
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def rollout_ids(self, group_id: str) -> list[str]:
+        return self._groups[group_id].admitted.group.rollout_ids()
+
     def count(self) -> int:
         return sum(group.unended for group in self._groups.values())
 

@@ -17,6 +17,7 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.server.auth import RequireToken
@@ -24,6 +25,7 @@ from prorl_service.server.errors import LimitBody, install_error_handlers
 from prorl_service.server.metrics import measure_loop_lag, metrics_router
 from prorl_service.server.prorl_routes import ProRLAdapter, prorl_router
 from prorl_service.server.routes import health_router, router
+from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import Settings
 from prorl_service.tokens.chat import ChatFormat
@@ -73,18 +75,20 @@ def create_app(settings: Settings) -> FastAPI:
             await stack.enter_async_context(backends)
             pipeline = Pipeline(journal, backends, sandboxes, agents, settings.pipeline)
             await stack.enter_async_context(pipeline)
+            samplers = Samplers(journal, pipeline, lambda: backends.policy_version)
+            await stack.enter_async_context(samplers)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)
             background = Background()
             stack.push_async_callback(background.close)
             background.start(measure_loop_lag(), name="event loop lag")
-            app.state.service = Service(backends, pipeline, sandboxes, background)
+            app.state.service = Service(backends, pipeline, samplers, sandboxes, background)
             app.state.prorl = ProRLAdapter(app.state.service)
             yield
 
     # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.
     app = FastAPIOffline(title="ProRL rollout service", version=__version__, lifespan=lifespan)
-    for routes in (router, prorl_router, metrics_router):
+    for routes in (router, sampler_router, prorl_router, metrics_router):
         app.include_router(routes, dependencies=[BEARER_SCHEME])
     app.include_router(health_router)
     install_error_handlers(app)

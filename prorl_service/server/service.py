@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from prorl_service.background import Background
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.warm import WarmSandboxes
 
 
@@ -15,12 +16,14 @@ from prorl_service.sandbox.warm import WarmSandboxes
 class Service:
     backends: BackendPool
     pipeline: Pipeline
+    samplers: Samplers
     sandboxes: WarmSandboxes
     background: Background
 
     def failure(self) -> str | None:
         """Why it is not healthy."""
-        owners = (self.pipeline.background, self.backends.background, self.background)
+        parts = (self.pipeline, self.samplers, self.backends, self)
+        owners = (part.background for part in parts)
         return next((owner.failure for owner in owners if owner.failure), None)
 
 

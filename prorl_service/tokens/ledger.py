@@ -39,6 +39,10 @@ class Chain:
     def response_len(self) -> int:
         return len(self.ids) - self.prompt_len
 
+    @property
+    def oldest_version(self) -> int | None:
+        return min((one for one in self._versions if one != NOT_SAMPLED), default=None)
+
     def is_prefix_of(self, prompt_ids: "array[int]") -> bool:
         return prompt_ids[: len(self.ids)] == self.ids
 
@@ -113,6 +117,12 @@ class Ledger:
         longest = max(extended, key=lambda chain: len(chain.ids))
         longest.append_context(prompt_ids[len(longest.ids) :])
         return longest
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Of all sampled tokens; None without any."""
+        oldest = [one for chain in self.chains if (one := chain.oldest_version) is not None]
+        return min(oldest, default=None)
 
     def to_segments(self) -> list[Segment]:
         return [chain.to_segment() for chain in self.chains]

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,6 +45,12 @@ def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
         data={"answer": "4711", "files": {"secret": "4711\n"}},
     )
     return Group(group_id=group_id, task=task, n=n, limits=Limits(**limits))
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """The test's own time-out is the budget."""
+    while not await holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def finished(client: AsyncRolloutClient, submitted: Group) -> list[Rollout]:

@@ -1,0 +1,167 @@
+"""The wire types of samplers: "give me 32 informative groups" as one request.
+
+A sampler lives as long as a training run. Its client tops it up with candidate groups in the order
+of the data, and draws informative ones, step by step; what is half done when a draw has what it
+wants goes on, for the next. DAPO's dynamic sampling (arXiv 2503.14476), as a service.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from prorl_service.schemas import (
+    MAX_GROUP_SIZE,
+    MAX_LEASE_S,
+    MAX_ROLLOUTS_PER_REQUEST,
+    Group,
+    GroupId,
+    Id,
+    WireModel,
+)
+
+MAX_CANDIDATE_ID = 120
+"""Characters of a candidate's `group_id`: the sampler's id and the attempt are added."""
+
+SAMPLER_ID = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}$"
+SamplerId = Annotated[str, Field(pattern=SAMPLER_ID)]
+
+
+class Filter(WireModel):
+    """Which groups are informative: `metric` differs among their scored rollouts, and its mean lies
+    within bounds. Rollouts that failed have no score."""
+
+    metric: str = Field("reward", description="'reward', or a component of it.")
+    min_std: float = Field(0.0, ge=0, description="The standard deviation must be above this.")
+    min_mean: float | None = Field(None, description="The mean must not be below this.")
+    max_mean: float | None = Field(None, description="The mean must not be above this.")
+    lowest: float | None = Field(None, description="No score is below this, if that is known.")
+    highest: float | None = Field(None, description="No score is above this, if that is known.")
+    min_scored: int = Field(2, ge=2, le=MAX_GROUP_SIZE, description="With fewer, it has failed.")
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        for low, high in (("min_mean", "max_mean"), ("lowest", "highest")):
+            lower, upper = getattr(self, low), getattr(self, high)
+            if lower is not None and upper is not None and lower > upper:
+                raise ValueError(f"{low} is above {high}")
+        return self
+
+
+class SamplerSpec(WireModel):
+    filter: Filter = Filter()
+    groups_at_once: int | None = Field(
+        None, ge=1, description="Under way at once; None: enough to keep RUN's workers busy."
+    )
+    oversubscription: float | None = Field(
+        None,
+        ge=1,
+        description="Groups under way for each that a draw still misses, at most; None: no limit.",
+    )
+    groups_ahead: int = Field(
+        0, ge=0, description="Informative groups to find between draws, ahead of the next."
+    )
+    surplus: Literal["carry", "cancel"] = Field(
+        "carry",
+        description="What is under way when a draw is complete: goes on for the next, or is "
+        "cancelled and begun anew in a later draw.",
+    )
+    max_staleness: int = Field(
+        1,
+        ge=0,
+        description="Policy versions that the oldest sampled token may lie behind the newest.",
+    )
+    defer_after: int | None = Field(
+        2,
+        ge=1,
+        description="A task whose last groups, so many, all taught nothing waits behind others; "
+        "None: tasks keep their order.",
+    )
+    deferred_every: int = Field(
+        8, ge=1, description="Of so many groups begun one is of a deferred task, if any waits."
+    )
+    lease_s: float | None = Field(
+        None, gt=0, le=MAX_LEASE_S, description="Closed when nobody asks for it for so long."
+    )
+
+
+class Candidates(WireModel):
+    """Each `group_id` is a name within its sampler. `lease_s` is not theirs to set."""
+
+    groups: list[Group] = Field(max_length=MAX_ROLLOUTS_PER_REQUEST)
+    is_last: bool = Field(False, description="No more will come.")
+
+    @field_validator("groups")
+    @classmethod
+    def _fit(cls, groups: list[Group]) -> list[Group]:
+        if len({group.group_id for group in groups}) != len(groups):
+            raise ValueError("every group needs a group_id of its own")
+        for group in groups:
+            if len(group.group_id) > MAX_CANDIDATE_ID:
+                raise ValueError(f"a group_id is longer than {MAX_CANDIDATE_ID} characters")
+            if group.n < 2:
+                raise ValueError(f"group {group.group_id!r} has n=1: one rollout is no comparison")
+            if group.lease_s is not None:
+                raise ValueError("lease_s belongs to the sampler, not to its groups")
+        return groups
+
+
+class DrawSpec(WireModel):
+    target: int = Field(ge=1, le=MAX_GROUP_SIZE, description="Informative groups wanted.")
+    max_groups: int | None = Field(
+        None, ge=1, description="Groups to finish at most, informative or not."
+    )
+    deadline_s: float | None = Field(None, gt=0)
+
+
+class DrawState(StrEnum):
+    OPEN = "open"
+    COMPLETE = "complete"
+    EXHAUSTED = "exhausted"
+    """No candidates are left, or `max_groups` were finished."""
+    OVERDUE = "overdue"
+
+
+class DrawnGroup(WireModel):
+    """Its rollouts `GROUP_ID.0` to `GROUP_ID.n-1` have ended. `candidate`: what the client called
+    it."""
+
+    group_id: GroupId
+    candidate: GroupId
+    n: int
+
+    def rollout_ids(self) -> list[str]:
+        return [f"{self.group_id}.{index}" for index in range(self.n)]
+
+
+class Draw(WireModel):
+    """`groups`, in the order in which they ended, are final once it is not open. Acknowledge them
+    when they have been taken."""
+
+    draw_id: Id
+    spec: DrawSpec
+    state: DrawState = DrawState.OPEN
+    groups: list[DrawnGroup] = Field(default_factory=list)
+    finished: int = Field(0, description="Groups that ended during the draw, whatever came of it.")
+
+
+class SamplerStatus(WireModel):
+    """Counts of groups, since the sampler began unless they say what is now."""
+
+    sampler_id: SamplerId
+    revision: int = Field(description="Grows with every change.")
+    wanted: int = Field(description="Candidates it would like to be given now.")
+    waiting: int = Field(description="Candidates not begun.")
+    deferred: int = Field(description="Of those, the ones that wait behind others.")
+    under_way: int
+    informative: int = Field(description="Ended, and not given to a draw yet.")
+    given: int
+    uninformative: int = Field(description="Ended with all scores equal, or a mean out of bounds.")
+    failed: int = Field(description="Ended with too few rollouts scored.")
+    stale: int = Field(description="Begun anew, since their tokens had become too old.")
+    decided_early: int = Field(description="Stopped when nothing could make them informative.")
+    carried: int = Field(description="Begun in one draw and given to a later one.")
+    score_mean: float | None = Field(
+        None, description="Of the filter's metric, over all groups that ended, given or not."
+    )
+    draw: Draw | None = Field(None, description="The newest.")

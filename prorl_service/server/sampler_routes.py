@@ -1,0 +1,66 @@
+"""The routes of samplers: dynamic sampling as a service. No logic of its own."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from prorl_service.sampler_schemas import (
+    SAMPLER_ID,
+    Candidates,
+    DrawSpec,
+    SamplerSpec,
+    SamplerStatus,
+)
+from prorl_service.schemas import ID, ErrorResponse
+from prorl_service.server.routes import MAX_WAIT_S
+from prorl_service.server.service import ServiceDep
+
+SamplerPath = Annotated[str, Path(pattern=SAMPLER_ID)]
+DrawPath = Annotated[str, Path(pattern=ID)]
+
+sampler_router = APIRouter(
+    prefix="/v1/samplers",
+    responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}},
+)
+
+
+@sampler_router.put("/{sampler_id}")
+async def create_sampler(
+    sampler_id: SamplerPath, body: SamplerSpec, service: ServiceDep
+) -> SamplerStatus:
+    """Idempotent: an equal one is joined, an unequal one a 409."""
+    return await service.samplers.create(sampler_id, body)
+
+
+@sampler_router.get("/{sampler_id}")
+async def get_sampler(
+    sampler_id: SamplerPath,
+    service: ServiceDep,
+    after: Annotated[int, Query(description="A revision that is known already.")] = -1,
+    wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
+) -> SamplerStatus:
+    """Answers when the revision is another than `after`, or when `wait_s` are over."""
+    return await service.samplers.get(sampler_id).status(after=after, wait_s=wait_s)
+
+
+@sampler_router.post("/{sampler_id}/groups")
+async def add_candidates(
+    sampler_id: SamplerPath, body: Candidates, service: ServiceDep
+) -> SamplerStatus:
+    """Idempotent by `group_id`. All are taken, or none."""
+    sampler = service.samplers.get(sampler_id)
+    return await sampler.add(body.groups, is_last=body.is_last)
+
+
+@sampler_router.put("/{sampler_id}/draws/{draw_id}")
+async def open_draw(
+    sampler_id: SamplerPath, draw_id: DrawPath, body: DrawSpec, service: ServiceDep
+) -> SamplerStatus:
+    """Idempotent by `draw_id`. A 409 while another is open."""
+    return await service.samplers.get(sampler_id).draw(draw_id, body)
+
+
+@sampler_router.delete("/{sampler_id}", status_code=204)
+async def delete_sampler(sampler_id: SamplerPath, service: ServiceDep) -> None:
+    """Cancels what it began. Groups that were given stay until they are acknowledged."""
+    await service.samplers.delete(sampler_id)

@@ -1,0 +1,51 @@
+"""An agent whose scores and durations are said by its task: one model call, no sandbox."""
+
+import asyncio
+from typing import ClassVar
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.errors import EvaluatorError
+from prorl_service.schemas import FinishReason, Group, Message, Stage, Task
+
+
+class Scored(AgentHandler):
+    """`data`: `scores`, one for each rollout of the group, None for one that fails; `sleep`, the
+    seconds that each takes."""
+
+    name: ClassVar[str] = "scored"
+    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None:
+        return
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        await asyncio.sleep(self._own(rollout, "sleep", 0.0) or 0.0)
+        await rollout.sample(rollout.prompt_ids)
+        return FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        score = self._own(rollout, "scores", None)
+        if score is None:
+            raise EvaluatorError("it fails, as it should")
+        return Verdict(score)
+
+    def _own(self, rollout: RolloutContext, key: str, default: float | None) -> float | None:
+        values = self.task.data.get(key, [])
+        assert isinstance(values, list)
+        index = int(rollout.rollout_id.rpartition(".")[2])
+        value = values[index] if index < len(values) else default
+        assert value is None or isinstance(value, int | float)
+        return value
+
+
+def scored(name: str, *scores: float | None, sleep: float = 0.0, task_id: str = "t") -> Group:
+    task = Task(
+        task_id=task_id,
+        agent=Scored.name,
+        messages=[Message(role="user", content="Go on.")],
+        data={"scores": list(scores), "sleep": [sleep] * len(scores)},
+    )
+    return Group(group_id=name, task=task, n=len(scores))

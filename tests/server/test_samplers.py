@@ -1,0 +1,191 @@
+"""Dynamic sampling over HTTP, across restarts and failures."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service.drawing import Sampler
+from prorl_service.sampler_schemas import (
+    Draw,
+    DrawSpec,
+    DrawState,
+    SamplerSpec,
+    SamplerStatus,
+)
+from prorl_service.schemas import BackendSpec, Group, RolloutState
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from tests.server.scored import scored
+from tests.server.serving import serving, until
+
+INFORMATIVE, EASY, HARD = (0, 1, 0, 1), (1, 1, 1, 1), (0, 0, 0, 0)
+
+
+@pytest.fixture
+def settings(engine: StubEngine) -> Settings:
+    return Settings(
+        backends=(BackendSpec(url=engine.url),),
+        sandbox="process",
+        agents=("tests.server.scored:Scored",),
+    )
+
+
+@pytest.fixture
+async def url(settings: Settings) -> AsyncIterator[str]:
+    async with serving(settings) as address:
+        yield address
+
+
+async def drawn(client: AsyncRolloutClient, sampler_id: str = "s") -> Draw:
+    status = await client.sampler(sampler_id)
+    while True:
+        assert status.draw is not None
+        if status.draw.state is not DrawState.OPEN:
+            return status.draw
+        status = await client.sampler(sampler_id, status.revision, 10)
+
+
+async def test_what_teaches_nothing_is_left_out_and_forgotten(client: AsyncRolloutClient) -> None:
+    await client.create_sampler("s", SamplerSpec())
+    groups = [scored("easy", *EASY), scored("a", *INFORMATIVE), scored("hard", *HARD)]
+    await client.add_candidates("s", [*groups, scored("b", *INFORMATIVE)])
+    await client.open_draw("s", "d", DrawSpec(target=2))
+    draw = await drawn(client)
+    assert draw.state is DrawState.COMPLETE
+    assert {group.candidate for group in draw.groups} == {"a", "b"}
+    for group in draw.groups:
+        rollouts = await client.wait(group.rollout_ids(), 10)
+        assert [one.reward for one in rollouts] == [0, 1, 0, 1]
+        assert all(one.trajectory for one in rollouts)
+        assert all(one.oldest_policy_version == 0 for one in rollouts)
+
+    async def are_forgotten() -> bool:
+        return (await client.status()).rollouts == {RolloutState.DONE: 8}
+
+    await until(are_forgotten)
+
+
+async def test_candidates_are_taken_from_an_iterator_as_they_are_wanted(url: str) -> None:
+    kinds = (EASY, HARD, INFORMATIVE, EASY)
+    given: list[Group] = []
+    news: list[SamplerStatus] = []
+
+    def candidates() -> Iterator[Group]:
+        for number in count():
+            given.append(scored(f"g{number}", *kinds[number % 4], task_id=f"t{number}"))
+            yield given[-1]
+
+    def train() -> list[list[float | None]]:
+        with (
+            RolloutClient(url) as client,
+            Sampler(client, "s", SamplerSpec(), candidates(), news.append) as sampler,
+        ):
+            draws = [sampler.draw(f"d{step}", DrawSpec(target=5)) for step in range(3)]
+        assert all(draw.state is DrawState.COMPLETE for draw, _ in draws)
+        names = [group.candidate for draw, _ in draws for group in draw.groups]
+        assert len(set(names)) == 15
+        return [[one.reward for one in group] for _, groups in draws for group in groups]
+
+    assert await asyncio.to_thread(train) == [[0, 1, 0, 1]] * 15
+    assert news[-1].given == 15
+    assert news[-1].uninformative > 15
+    assert len(given) < 15 * 4 + 200
+
+
+async def test_the_end_of_the_data_ends_a_draw(url: str) -> None:
+    data = [scored("easy", *EASY), scored("a", *INFORMATIVE)]
+
+    def train() -> Draw:
+        with (
+            RolloutClient(url) as client,
+            Sampler(client, "s", SamplerSpec(), iter(data)) as sampler,
+        ):
+            return sampler.draw("d", DrawSpec(target=2))[0]
+
+    draw = await asyncio.to_thread(train)
+    assert draw.state is DrawState.EXHAUSTED
+    assert [group.candidate for group in draw.groups] == ["a"]
+
+
+async def test_a_deadline_ends_a_draw_with_what_there_is(client: AsyncRolloutClient) -> None:
+    await client.create_sampler("s", SamplerSpec())
+    await client.add_candidates(
+        "s", [scored("a", *INFORMATIVE), scored("slow", *INFORMATIVE, sleep=60)]
+    )
+    await client.open_draw("s", "d", DrawSpec(target=2, deadline_s=1))
+    draw = await drawn(client)
+    assert draw.state is DrawState.OVERDUE
+    assert [group.candidate for group in draw.groups] == ["a"]
+
+
+async def test_a_restart_loses_nothing_and_draws_nothing_twice(
+    settings: Settings, tmp_path: Path
+) -> None:
+    settings = replace(settings, journal=tmp_path / "journal.sqlite")
+    kinds = (EASY, INFORMATIVE)
+    groups = [scored(f"g{i}", *kinds[i % 2], sleep=0.05, task_id=f"t{i}") for i in range(60)]
+    names: list[str] = []
+    for step in range(6):
+        async with serving(settings) as url, AsyncRolloutClient(url) as client:
+            await client.create_sampler("s", SamplerSpec(groups_at_once=4))
+            await client.add_candidates("s", groups, is_last=True)
+            await client.open_draw("s", f"d{step // 2}", DrawSpec(target=10))
+            if step % 2:
+                draw = await drawn(client)
+                names += [group.candidate for group in draw.groups]
+                for group in draw.groups:
+                    rollouts = await client.wait(group.rollout_ids(), 10)
+                    assert {one.state for one in rollouts} == {RolloutState.DONE}
+            else:
+                await client.sampler("s", (await client.sampler("s")).revision, 10)
+    assert sorted(names) == sorted(f"g{i}" for i in range(1, 60, 2))
+
+
+async def test_a_sampler_that_is_deleted_leaves_no_work(client: AsyncRolloutClient) -> None:
+    await client.create_sampler("s", SamplerSpec())
+    await client.add_candidates("s", [scored(f"g{i}", *EASY, sleep=60) for i in range(30)])
+    await client.open_draw("s", "d", DrawSpec(target=2))
+
+    async def are_running() -> bool:
+        return RolloutState.RUNNING in (await client.status()).rollouts
+
+    await until(are_running)
+    await client.delete_sampler("s")
+    assert (await client.status()).rollouts == {}
+    with pytest.raises(ServiceCallError, match="there is no sampler"):
+        await client.sampler("s")
+
+
+async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) -> None:
+    await client.create_sampler("s", SamplerSpec(lease_s=0.2))
+    await client.add_candidates("s", [scored("g", *EASY, sleep=60)])
+    await client.open_draw("s", "d", DrawSpec(target=2))
+
+    async def are_gone() -> bool:
+        return (await client.status()).rollouts == {}
+
+    await until(are_gone)
+
+
+async def test_wrong_requests_are_refused_before_any_work(client: AsyncRolloutClient) -> None:
+    with pytest.raises(ServiceCallError, match="there is no sampler"):
+        await client.add_candidates("s", [scored("g", 0, 1)])
+    await client.create_sampler("s", SamplerSpec())
+    with pytest.raises(ServiceCallError, match="another specification"):
+        await client.create_sampler("s", SamplerSpec(max_staleness=7))
+    stranger = scored("g", 0, 1)
+    stranger.task.agent = "stranger"
+    with pytest.raises(ServiceCallError, match="stranger"):
+        await client.add_candidates("s", [scored("fine", 0, 1), stranger])
+    assert (await client.sampler("s")).waiting == 0
+    await client.open_draw("s", "d", DrawSpec(target=2))
+    await client.open_draw("s", "d", DrawSpec(target=2))
+    with pytest.raises(ServiceCallError, match="is open"):
+        await client.open_draw("s", "e", DrawSpec(target=2))
+    with pytest.raises(ServiceCallError, match="other content"):
+        await client.open_draw("s", "d", DrawSpec(target=3))

@@ -7,7 +7,7 @@ groups, in the order of the data.
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client import RolloutClient
 from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
 
@@ -26,7 +26,7 @@ class Sampler:
         candidates: Iterator[Group],
         on_status: Callable[[SamplerStatus], None] = lambda _: None,
     ) -> None:
-        """`on_status` gets the news while a draw is open."""
+        """`on_status` gets the news while a draw is open, and those of its end."""
         self._client = client
         self._sampler_id = sampler_id
         self._spec = spec
@@ -42,16 +42,11 @@ class Sampler:
     def draw(self, draw_id: str, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
         """The draw at its end and the rollouts of its groups, which the service may forget then.
 
-        A service that was restarted without a journal is asked anew. Raises `ServiceCallError`.
+        Raises `ServiceCallError`: of status 404 for a service that was restarted without a journal.
+        What had not been drawn is lost then; the same draw may be asked for again.
         """
-        while True:
-            try:
-                draw = self._wait(draw_id, spec)
-                rollouts = self._fetch(draw)
-                break
-            except ServiceCallError as error:
-                if error.http_status != 404:
-                    raise
+        draw = self._wait(draw_id, spec)
+        rollouts = self._fetch(draw)
         if draw.groups:
             self._client.acknowledge([group.group_id for group in draw.groups])
         return draw, rollouts
@@ -68,6 +63,7 @@ class Sampler:
             else:
                 status = client.sampler(name, status.revision, POLL_S)
             self._on_status(status)
+        self._on_status(status)
         assert status.draw is not None
         return status.draw
 

@@ -14,6 +14,7 @@ from prorl_service.schemas import (
     MAX_GROUP_SIZE,
     MAX_LEASE_S,
     MAX_ROLLOUTS_PER_REQUEST,
+    ErrorInfo,
     Group,
     GroupId,
     Id,
@@ -161,7 +162,7 @@ class SamplerStatus(WireModel):
     stale: int = Field(description="Begun anew, since their tokens had become too old.")
     decided_early: int = Field(description="Stopped when nothing could make them informative.")
     carried: int = Field(description="Begun in one draw and given to a later one.")
-    score_mean: float | None = Field(
-        None, description="Of the filter's metric, over all groups that ended, given or not."
-    )
+    scored: int = Field(0, description="Rollouts with a score, of all groups that ended.")
+    score_mean: float | None = Field(None, description="Of those, given to a draw or not.")
+    last_failure: ErrorInfo | None = Field(None, description="Why a rollout failed.")
     draw: Draw | None = Field(None, description="The newest.")

@@ -23,7 +23,7 @@ from prorl_service.sampler_schemas import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.schemas import Group, Rollout, RolloutState, WireModel
+from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState, WireModel
 
 MIN_WAITING = 8
 """Candidates, so that a small service asks ahead as well."""
@@ -84,6 +84,7 @@ class Tally(WireModel):
     carried: int = 0
     scored: int = 0
     score_sum: float = 0.0
+    last_failure: ErrorInfo | None = None
 
     def count(self, scores: Iterable[float | None]) -> None:
         known = [score for score in scores if score is not None]
@@ -162,6 +163,7 @@ class Sampler:
         if rollout.oldest_policy_version is not None:
             versions = (candidate.oldest_version, rollout.oldest_policy_version)
             candidate.oldest_version = min(one for one in versions if one is not None)
+        self.tally.last_failure = rollout.error or self.tally.last_failure
         self.changed[name] = candidate
         found = outcome(candidate.scores.values(), candidate.group.n, self.spec.filter)
         if found is not Outcome.OPEN:
@@ -225,7 +227,9 @@ class Sampler:
             stale=self.tally.stale,
             decided_early=self.tally.decided_early,
             carried=self.tally.carried,
+            scored=self.tally.scored,
             score_mean=self.tally.score_mean,
+            last_failure=self.tally.last_failure,
             draw=self.draw.model_copy(deep=True) if self.draw else None,
         )
 

@@ -9,7 +9,7 @@ from prorl_service.schemas import FinishReason, Message
 
 
 class LettersAgent(AgentHandler):
-    """`task.data["fault"]`: what goes wrong in INIT."""
+    """`task.data["fault"]`: what goes wrong in INIT, or "easy" for a task that teaches nothing."""
 
     name: ClassVar[str] = "letters"
 
@@ -34,6 +34,8 @@ class LettersAgent(AgentHandler):
         return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
+        if self.task.data.get("fault") == "easy":
+            return Verdict(1.0)
         text = "".join(turn.text for turn in rollout.turns)
         letters = sum(character.isascii() and character.isalpha() for character in text)
         return Verdict(letters / max(len(text), 1), {"letters": float(letters)})

@@ -3,9 +3,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from prorl_service.client import RolloutClient
 from prorl_service.local import free_port
+
+
+def train_on_two(url: str, policy: Path, output: Path, kind: str) -> list[dict[str, Any]]:
+    """What each process wrote."""
+    launch = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    worker = ["-m", "tests.trl.worker", url, str(policy), str(output), kind]
+    environment = os.environ | {
+        "ACCELERATE_USE_CPU": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-m", *launch, *worker]
+    subprocess.run(command, env=environment, timeout=120, check=True)
+    return [json.loads((output / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def test_one_group_is_split_over_two_processes_and_both_see_its_failure(
@@ -13,21 +28,8 @@ def test_one_group_is_split_over_two_processes_and_both_see_its_failure(
 ) -> None:
     with RolloutClient(service_url) as client:
         before = client.status().rollouts
-        launch = [
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node=2",
-            f"--master-port={free_port()}",
-        ]
-        worker = ["-m", "tests.trl.worker", service_url, str(policy), str(tmp_path)]
-        environment = os.environ | {
-            "ACCELERATE_USE_CPU": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        subprocess.run([sys.executable, *launch, *worker], env=environment, timeout=120, check=True)
+        first, second = train_on_two(service_url, policy, tmp_path, "failing")
         assert client.status().rollouts == before  # what was taken has been acknowledged
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
     rows = first["completion_ids"] + second["completion_ids"]
     assert len(rows) == 4
     assert len({tuple(row) for row in rows}) == 4
@@ -35,3 +37,12 @@ def test_one_group_is_split_over_two_processes_and_both_see_its_failure(
     assert first["log"][0]["prorl/turns"] == 2
     assert first["error"].startswith("RolloutsFailed: 4 of 4 rollouts failed")
     assert second["error"] == f"RuntimeError: on the main process: {first['error']}"
+
+
+def test_an_informative_group_is_drawn_once_for_both_processes(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    first, second = train_on_two(service_url, policy, tmp_path, "dynamic")
+    assert [first["error"], second["error"]] == ["", ""]
+    assert len({tuple(row) for row in first["completion_ids"] + second["completion_ids"]}) == 4
+    assert [entry["frac_reward_zero_std"] for entry in first["log"][:2]] == [0, 0]

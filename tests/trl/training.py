@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 
 
 def dataset(faults: Sequence[str | None], agent: str = "letters") -> Dataset:
-    """One task for each fault; None is a task that works."""
+    """One task for each fault of `LettersAgent`; None is a task that works."""
     return Dataset.from_list(
         [
             {

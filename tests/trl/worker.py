@@ -1,7 +1,7 @@
-"""One of several training processes: `worker.py URL POLICY OUTPUT`, started by torchrun.
+"""One of several training processes: `worker.py URL POLICY OUTPUT KIND`, started by torchrun.
 
-Writes what this process was given and how training ended to OUTPUT/rank-N.json. The second step
-fails as a whole.
+Writes what this process was given and how training ended to OUTPUT/rank-N.json. KIND "failing": the
+second step fails as a whole; "dynamic": half of the tasks teach nothing.
 """
 
 import json
@@ -23,10 +23,18 @@ class RecordingRollout(ProRLRollout):
         return self.given
 
 
-def main(url: str, policy: Path, output: Path) -> None:
-    rollouts = RecordingRollout(url, overlong="keep", sampling=Sampling(max_tokens_per_turn=8))
+FAULTS = {"failing": [None, "agent"], "dynamic": ["easy", None]}
+
+
+def main(url: str, policy: Path, output: Path, kind: str) -> None:
+    rollouts = RecordingRollout(
+        url,
+        overlong="keep",
+        sampling=Sampling(max_tokens_per_turn=8),
+        dynamic_sampling=kind == "dynamic",
+    )
     options = {"per_device_train_batch_size": 2, "ddp_timeout": 1900}
-    trainer = make_trainer(rollouts, policy, output, faults=[None, "agent"], options=options)
+    trainer = make_trainer(rollouts, policy, output, faults=FAULTS[kind], options=options)
     error = ""
     try:
         trainer.train()
@@ -44,4 +52,4 @@ def main(url: str, policy: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

@@ -6,6 +6,7 @@ in TRL's own code, so that a release which moves them is refused instead of trai
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import trl
@@ -88,6 +89,16 @@ def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
         _warn(
             f"ddp_timeout={args.ddp_timeout} s is not above deadline_s={deadline_s:g} s: processes "
             "that wait for the rollouts would be killed first"
+        )
+
+
+def warn_about_rewards(trainer: Any, own: Sequence[Any]) -> None:
+    """Under dynamic sampling a step trains on other prompts than its own."""
+    if any(function not in own for function in trainer.reward_funcs):
+        _warn(
+            "dynamic_sampling trains on other prompts than the step's own, so that dataset columns "
+            "do not belong to the completions: let other reward functions use the `prorl_` "
+            "columns only"
         )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
+from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Blame,
@@ -35,7 +36,7 @@ from prorl_service.schemas import (
 
 PAYLOAD_KEY = "prorl"
 
-Overlong = Literal["mask", "keep"]
+Overlong = Literal["mask", "keep"] | SoftPunishment
 Segments = Literal["refuse", "last"]
 ChatMessage = Mapping[str, Any]
 
@@ -154,12 +155,12 @@ def row_of(
     """`segments` "refuse" fails a rollout of more than one; "last" trains on its last.
 
     `overlong` "mask" takes rollouts that did not stop by themselves out of the loss; their reward
-    still counts in the baseline of their group.
+    still counts in the baseline of their group. "keep" treats them as others; a `SoftPunishment`
+    does, too, but lowers rewards.
     """
     failure = _failure(rollout, eos_ids, segments)
     if failure is not None:
-        eos = [eos_ids[0]]
-        return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
+        return unused_row(eos_ids, failure)
     assert rollout.trajectory is not None
     segment, finish_reason = rollout.trajectory.segments[-1], rollout.trajectory.finish_reason
     is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
@@ -169,7 +170,7 @@ def row_of(
         completion_ids=segment.response_ids,
         logprobs=segment.logprobs,
         env_mask=[0] * len(segment.loss_mask) if is_masked else segment.loss_mask,
-        reward=rollout.reward,
+        reward=_shaped(rollout, overlong),
         reward_components=rollout.reward_components,
         turns=len(rollout.trajectory.turns),
         finish_reason=finish_reason.value,
@@ -177,6 +178,12 @@ def row_of(
         seconds=timings.init_s + timings.run_s + timings.eval_s,
         queued_s=timings.queue_s,
     )
+
+
+def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
+    if isinstance(overlong, SoftPunishment) and rollout.trajectory and rollout.reward is not None:
+        return rollout.reward + overlong.of(rollout.trajectory)
+    return rollout.reward
 
 
 def _oldest_version(segment: Segment) -> int:
@@ -218,6 +225,12 @@ def _trajectory_failure(
             "the trainer and the inference engine must have the same tokenizer and EOS tokens",
         )
     return None
+
+
+def unused_row(eos_ids: Sequence[int], failure: ErrorInfo) -> Row:
+    """Without weight in the loss."""
+    eos = [eos_ids[0]]
+    return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
 
 
 def _unusable(message: str, hint: str = "") -> ErrorInfo:

@@ -13,17 +13,21 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout, Wire
 from prorl_service.errors import ProRLError
+from prorl_service.sampler_schemas import SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
 from prorl_trl import checks, convert
 from prorl_trl.convert import Overlong, Row, Segments
+from prorl_trl.dynamic import TOO_FEW, AtEnd, Candidates, DynamicSampling, prompts_without_end
+from prorl_trl.processes import on_main
 from prorl_trl.weights import SafetensorsFile, full_weights, save
 
 logger = logging.getLogger(__name__)
@@ -34,8 +38,6 @@ CANCEL_TIMEOUT_S = 60.0
 RETRY_DELAY_S = 5.0
 MAX_LOST_CALLS = 3
 """Calls in a row, each retried to its deadline, without a usable rollout before giving up."""
-
-Value = TypeVar("Value")
 
 
 class RolloutsFailed(ProRLError):
@@ -64,6 +66,8 @@ class ProRLRollout:
     `overlong`, `segments`: see `convert.row_of`.
     `weights`: "stream" sends them over HTTP; a directory must be shared with the engines; "none"
     leaves them alone; "auto" streams them unless TRL itself updates a vLLM server.
+    `dynamic_sampling`: train on informative groups only, others of the training set being tried
+    until there are enough (DAPO); a `SamplerSpec` says what is informative, and more.
     `importance_sampling`: "auto" corrects for the engine's logprobs, "off" ignores them.
     `observe`: gets every call's rollouts, failed ones too, on the main process: to log or show.
     """
@@ -80,6 +84,7 @@ class ProRLRollout:
         on_failure: Literal["unscorable", "raise"] = "unscorable",
         overlong: Overlong = "mask",
         segments: Segments = "refuse",
+        dynamic_sampling: bool | SamplerSpec = False,
         weights: str | Path = "auto",
         importance_sampling: Literal["auto", "off"] = "auto",
         wire: Wire = "packed",
@@ -96,6 +101,8 @@ class ProRLRollout:
         self._on_failure, self._overlong, self._segments = on_failure, overlong, segments
         self._weights, self._importance_sampling = weights, importance_sampling
         self._observe = observe
+        self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
+        self._dynamic: DynamicSampling | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._calls = 0
         self._lost_calls = 0
@@ -147,6 +154,22 @@ class ProRLRollout:
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             _correct_sampling(trainer)
         self._trainer = trainer
+        if self._sampler_spec is not None:
+            checks.warn_about_rewards(trainer, self.reward_funcs)
+            self._dynamic = self._dynamic_sampling(self._sampler_spec)
+            trainer.add_callback(AtEnd(self._end_sampling))
+
+    def _dynamic_sampling(self, spec: SamplerSpec) -> DynamicSampling:
+        n, numbers = self._trainer.num_generations, count()
+
+        def group_of(prompt: Any) -> Group:
+            (group,) = self._groups_of([prompt] * n, n=n, name=f"other-{next(numbers)}")
+            return group.model_copy(update={"lease_s": None})
+
+        prompts = prompts_without_end(self._trainer.train_dataset, self._trainer.args.seed)
+        return DynamicSampling(
+            self._run_id, spec, Candidates(prompts, group_of), deadline_s=self._deadline_s
+        )
 
     def _greet(self, trainer: Any, sampling: Sampling) -> None:
         checks.warn_about(trainer, sampling, self._deadline_s)
@@ -216,7 +239,13 @@ class ProRLRollout:
                 break
             time.sleep(RETRY_DELAY_S)
         self._count_lost_calls(rows)
-        return rows, convert.metrics(rows, self._pushed_version)
+        return rows, self._metrics_of(rows)
+
+    def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
+        values = convert.metrics(rows, self._pushed_version)
+        if self._dynamic is not None and self._trainer.model.training:
+            values |= self._dynamic.metrics()
+        return values
 
     def _wait_for_restart(self, deadline: float) -> None:
         forgotten = "the service no longer knows the rollouts it was given: was it restarted?"
@@ -245,19 +274,42 @@ class ProRLRollout:
             n = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
             name = f"{self._run_id}-{trainer.state.global_step}-{self._calls}"
             self._under_way = self._groups_of(prompts, n=n, name=name), {}
-        rollouts = self._run(*self._under_way, deadline)
+        groups, ended = self._under_way
+        if self._dynamic is not None and trainer.model.training:
+            rollouts = self._draw(self._dynamic, groups, deadline)
+        else:
+            rollouts = self._run(groups, ended, deadline)
         self._under_way = None
         if self._observe is not None:
             self._observe(rollouts)
-        return [
+        eos_ids = _eos_ids(trainer)
+        rows = [
             convert.row_of(
-                rollout,
-                eos_ids=_eos_ids(trainer),
-                segments=self._segments,
-                overlong=self._overlong,
+                rollout, eos_ids=eos_ids, segments=self._segments, overlong=self._overlong
             )
             for rollout in rollouts
         ]
+        return rows + [convert.unused_row(eos_ids, TOO_FEW)] * (len(prompts) - len(rows))
+
+    def _draw(
+        self, dynamic: DynamicSampling, groups: Sequence[Group], deadline: float
+    ) -> list[Rollout]:
+        """Of informative groups, as many as `groups` if they were found in time."""
+        bar = self._bar("informative groups", len(groups))
+
+        def show(status: SamplerStatus) -> None:
+            bar.update(len(status.draw.groups) - bar.n if status.draw else 0)
+
+        candidates = [group.model_copy(update={"lease_s": None}) for group in groups]
+        draw_id = groups[0].group_id.rpartition("-")[0]
+        try:
+            with self._client() as client, bar, _restarts_noticed():
+                left_s = max(deadline - time.monotonic(), 1.0)
+                drawn = dynamic.draw(client, draw_id, candidates, left_s, show)
+        except BaseException:
+            self._end_sampling()
+            raise
+        return [rollout for group in drawn for rollout in group]
 
     def _run(
         self, groups: Sequence[Group], ended: dict[str, Rollout], deadline: float
@@ -267,13 +319,7 @@ class ProRLRollout:
         Fills `ended` and runs what is missing there; an exception cancels what is running.
         """
         rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-        bar = tqdm(
-            total=len(rollout_ids),
-            initial=len(ended),
-            desc="rollouts",
-            leave=False,
-            disable=self._trainer.args.disable_tqdm or None,  # None: unless it is a terminal
-        )
+        bar = self._bar("rollouts", len(rollout_ids), len(ended))
         with self._client() as client, bar:
             try:
                 client.submit(groups)
@@ -290,6 +336,15 @@ class ProRLRollout:
                 raise
         self._acknowledge([group.group_id for group in groups])
         return [ended[rollout_id] for rollout_id in rollout_ids]
+
+    def _end_sampling(self) -> None:
+        """Cancels what was to be carried over; another draw begins anew."""
+        with self._client(retry_s=0) as client, suppress(ServiceCallError):
+            client.delete_sampler(self._run_id)
+
+    def _bar(self, what: str, total: int, done: int = 0) -> Any:
+        is_off = self._trainer.args.disable_tqdm or None  # None: unless it is a terminal
+        return tqdm(total=total, initial=done, desc=what, leave=False, disable=is_off)
 
     def _acknowledge(self, group_ids: Sequence[str]) -> None:
         """What is not acknowledged expires."""
@@ -325,24 +380,6 @@ def _restarts_noticed() -> Iterator[None]:
         if error.http_status == 404:
             raise _ServiceForgot from error
         raise
-
-
-def on_main(accelerator: Any, work: Callable[[], Value]) -> Value:
-    """Do `work` on the main process; all processes return its value or raise its error."""
-    value: Value | None = None
-    error: Exception | None = None
-    if accelerator.is_main_process:
-        try:
-            value = work()
-        except Exception as caught:
-            error = caught
-    outcome = [value, f"{type(error).__name__}: {error}" if error else None]
-    broadcast_object_list(outcome)
-    if error is not None:
-        raise error
-    if outcome[1] is not None:
-        raise RuntimeError(f"on the main process: {outcome[1]}")
-    return outcome[0]  # type: ignore[return-value]
 
 
 def _correct_sampling(trainer: Any) -> None:

@@ -1,0 +1,186 @@
+"""Dynamic sampling in real GRPO training: every step trains on informative groups only."""
+
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.overlong import SoftPunishment
+from prorl_service.sampler_schemas import SamplerSpec, SamplerStatus
+from prorl_service.schemas import Rollout, RolloutState, Sampling
+from prorl_trl import ProRLRollout, checks, rollout
+from prorl_trl.dynamic import AllGroupsFail, prompts_without_end
+from tests.faults.helpers import port_to_come_back_to
+from tests.trl.test_training import TWO_TURNS, logged
+from tests.trl.training import SERVICE_OPTIONS, dataset, make_trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*rollout_func.*experimental:UserWarning",
+    "ignore:.*gradient_checkpointing.*:FutureWarning",
+)
+
+MIX = ["easy", "easy", None, "easy", "sandbox", None, "easy", None]
+STEPS: dict[str, Any] = {"max_steps": 4, "num_train_epochs": 4}
+
+
+def test_no_group_without_variance_is_trained_on(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    observed: list[Rollout] = []
+    rollouts = ProRLRollout(
+        service_url, dynamic_sampling=True, observe=observed.extend, **TWO_TURNS
+    )
+    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
+    trainer.train()
+    assert logged(trainer, "frac_reward_zero_std") == [0] * 4
+    assert logged(trainer, "prorl/failed") == [0] * 4
+    assert sum(logged(trainer, "prorl/sampling/uninformative")) > 0
+    lags = logged(trainer, "prorl/policy_lag")
+    assert set(lags) <= {0, 1}
+    for lag, difference in zip(
+        lags, logged(trainer, "sampling/sampling_logp_difference/max"), strict=True
+    ):
+        assert lag == 1 or difference < 1e-4
+    assert all(0 < share <= 1 for share in logged(trainer, "prorl/sampling/informative_share"))
+    unfiltered = logged(trainer, "prorl/sampling/unfiltered_reward")
+    trained_on = logged(trainer, "rewards/prorl_reward/mean")
+    assert sum(unfiltered) > sum(trained_on)  # easy tasks have the highest reward
+    assert len({one.rollout_id for one in observed}) == 4 * 8
+    assert not {"count-0", "count-1", "count-4"} & {one.task_id for one in observed}
+    with RolloutClient(service_url) as client:  # nothing runs on after training
+        assert set(client.status().rollouts) <= {RolloutState.DONE, RolloutState.FAILED}
+
+
+def test_without_it_such_groups_are_trained_on(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
+    trainer.train()
+    assert max(logged(trainer, "frac_reward_zero_std")) > 0
+
+
+def test_without_staleness_all_is_sampled_by_the_newest_policy(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    spec = SamplerSpec(max_staleness=0)
+    rollouts = ProRLRollout(service_url, dynamic_sampling=spec, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
+    trainer.train()
+    assert logged(trainer, "prorl/policy_lag") == [0] * 4
+    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+
+
+def test_evaluation_samples_every_task(service_url: str, policy: Path, tmp_path: Path) -> None:
+    observed: list[Rollout] = []
+    rollouts = ProRLRollout(
+        service_url, dynamic_sampling=True, observe=observed.extend, **TWO_TURNS
+    )
+    options = {"num_generations_eval": 2, "max_steps": 1}
+    trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=options)
+    trainer.train()
+    observed.clear()
+    trainer.evaluate()
+    assert {one.task_id for one in observed} == {"count-0", "count-1"}
+
+
+def test_a_deadline_leaves_the_missing_groups_without_weight(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    rollouts = ProRLRollout(
+        service_url,
+        dynamic_sampling=SamplerSpec(groups_at_once=2),
+        **TWO_TURNS | {"deadline_s": 3},
+    )
+    trainer = make_trainer(
+        rollouts, policy, tmp_path, faults=[None, "hang", "hang"], options={"max_steps": 1}
+    )
+    trainer.train()
+    assert logged(trainer, "prorl/failed") == [0.5]
+    assert logged(trainer, "grad_norm")[0] > 0
+
+
+def test_when_all_groups_fail_training_ends_with_the_reason(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    rollouts = ProRLRollout(service_url, dynamic_sampling=True, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, faults=["agent"] * 8)
+    with pytest.raises(AllGroupsFail, match="this agent always fails"):
+        trainer.train()
+    with RolloutClient(service_url) as client:
+        states = client.status().rollouts
+    assert not states.keys() & {RolloutState.QUEUED, RolloutState.INIT}
+
+
+def test_long_rollouts_are_punished_for_what_they_sampled(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    observed: list[Rollout] = []
+    options = {**TWO_TURNS, "overlong": SoftPunishment(max_tokens=16, buffer_tokens=16)}
+    rollouts = ProRLRollout(service_url, observe=observed.extend, **options)
+    trainer = make_trainer(rollouts, policy, tmp_path, options={"max_steps": 1})
+    trainer.train()
+    rewards = [
+        one.reward - sum(one.trajectory.segments[0].loss_mask) / 16
+        for one in observed
+        if one.reward is not None and one.trajectory is not None
+    ]
+    assert logged(trainer, "rewards/prorl_reward/mean") == [pytest.approx(sum(rewards) / 8)]
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_training_survives_a_service_that_is_restarted(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_journal: bool
+) -> None:
+    """It is killed while a draw is open."""
+    monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
+    port, polls, follow = port_to_come_back_to(), count(), RolloutClient.sampler
+    journal = ["--journal", str(tmp_path / "journal.sqlite")] if has_journal else []
+    with ExitStack() as running:
+        engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
+
+        def start_service() -> local.LocalProcess:
+            options = [*SERVICE_OPTIONS, *journal, "--run-workers", "2"]
+            log = tmp_path / "service.log"
+            service = local.service([engine.url], log=log, port=port, options=options)
+            return running.enter_context(service)
+
+        first = start_service()
+
+        def poll(*args: Any) -> SamplerStatus:
+            if next(polls) == 3:
+                first.kill()
+                start_service()
+            return follow(*args)
+
+        monkeypatch.setattr(RolloutClient, "sampler", poll)
+        rollouts = ProRLRollout(first.url, dynamic_sampling=True, **TWO_TURNS)
+        trainer = make_trainer(rollouts, policy, tmp_path, faults=MIX, options=STEPS)
+        trainer.train()
+    assert next(polls) > 3
+    assert logged(trainer, "frac_reward_zero_std") == [0] * 4
+    assert logged(trainer, "prorl/failed") == [0] * 4
+
+
+def test_rewards_of_other_columns_give_a_warning(policy: Path, tmp_path: Path) -> None:
+    def own_reward(completions: list[Any], **_: Any) -> list[float]:
+        return [0.0] * len(completions)
+
+    rollouts = ProRLRollout("http://unused", dynamic_sampling=True, sampling=Sampling())
+    trainer = make_trainer(rollouts, policy, tmp_path)
+    checks.warn_about_rewards(trainer, rollouts.reward_funcs)
+    trainer.reward_funcs.append(own_reward)
+    with pytest.warns(UserWarning, match="do not belong to the completions"):
+        checks.warn_about_rewards(trainer, rollouts.reward_funcs)
+
+
+def test_other_prompts_come_in_another_order_each_time_round() -> None:
+    data = dataset([None] * 20)
+    prompts = prompts_without_end(data, seed=0)
+    rounds = [[next(prompts)[0]["content"] for _ in range(20)] for _ in range(2)]
+    assert rounds[0] != rounds[1]
+    assert sorted(rounds[0]) == sorted(rounds[1])

@@ -143,7 +143,9 @@ class StubEngine:
         *,
         latency_s: float = 0.0,
         max_model_len: int = 4096,
+        port: int = 0,
     ) -> None:
+        """`port` 0 takes a free one."""
         self.latency_s = latency_s
         self.update_latency_s = 0.0
         self.status = 200
@@ -158,6 +160,7 @@ class StubEngine:
         self._model = model
         self._answer = answer
         self._max_model_len = max_model_len
+        self._port = port
         self._received: bytes | str = b""
         self._running = asyncio.Event()
         self._running.set()
@@ -167,7 +170,8 @@ class StubEngine:
         self.version, self.weights = None, b""
         self._running.set()
 
-    async def __aenter__(self) -> Self:
+    def application(self) -> web.Application:
+        """Its routes, for others to be added."""
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -181,9 +185,12 @@ class StubEngine:
         app.router.add_post("/finish_weight_update", self._finish_weight_update)
         app.router.add_post("/collective_rpc", self._collective_rpc)
         app.router.add_post("/update_weight_version", self._update_weight_version)
-        self._runner = web.AppRunner(app, handler_cancellation=True)
+        return app
+
+    async def __aenter__(self) -> Self:
+        self._runner = web.AppRunner(self.application(), handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self

@@ -104,6 +104,8 @@ class Backend:
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url.rstrip("/")
         self.backend_id = self.url.split("://", 1)[1]
+        self.vocab_size = INT32_END
+        """No answer may hold an id that is not below it; whoever knows the model lowers it."""
         self._session = session
 
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
@@ -161,7 +163,10 @@ class Backend:
         route, headers = "/inference/v1/generate", {"X-Session-ID": session_id}
         answer = await self._call("POST", route, json=body, headers=headers)
         with self._sense(route):
-            return _read_generation(answer, len(prompt_ids), self.backend_id)
+            generation = _read_generation(answer, len(prompt_ids), self.backend_id)
+            _require(len(generation.token_ids) <= max_tokens, "more ids than asked for")
+            _require(max(generation.token_ids, default=0) < self.vocab_size, "unknown ids")
+        return generation
 
     # --- weights --------------------------------------------------------------------------------
 
@@ -301,20 +306,23 @@ def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Genera
     entries = choice["logprobs"]["content"] if token_ids else []
     logprobs = [float(entry["logprob"]) for entry in entries]
     versions = _expand(choice["weight_versions"] or [], len(token_ids))
+    cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     _require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
     _require(finish_reason in get_args(StopReason), f"finish_reason {finish_reason!r}")
+    _require(token_ids or finish_reason == "abort", "no ids")
     _require(
         all(type(token) is int and 0 <= token < INT32_END for token in token_ids),
         "ids that are none",
     )
     _require(len(logprobs) == len(token_ids), f"{len(logprobs)} logprobs, {len(token_ids)} ids")
+    _require(type(cached_tokens) is int, f"cached_tokens {cached_tokens!r}")
     _require(all(UNLIKELY < logprob < ROUNDING for logprob in logprobs), "impossible logprobs")
     return Generation(
         token_ids=token_ids,
         logprobs=[min(logprob, 0.0) for logprob in logprobs],
         policy_versions=versions,
         finish_reason=finish_reason,
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        cached_tokens=cached_tokens,
         backend=backend_id,
     )
 
@@ -330,7 +338,7 @@ def _expand(spans: list[Any], length: int) -> list[int]:
     return versions
 
 
-def _require(condition: bool, problem: str) -> None:
+def _require(condition: object, problem: str) -> None:
     if not condition:
         raise ValueError(problem)
 

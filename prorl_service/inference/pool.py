@@ -248,7 +248,7 @@ class BackendPool:
         proven = [m for m in healthy if m not in failed and (m is pinned or not m.failed_calls)]
         if not proven and failed:  # nobody but those: again, but not at once
             await asyncio.sleep(RETRY_S * len(failed))
-        return proven or self._healthy()
+        return proven or self._healthy() or await self._candidates(pinned, failed=())
 
     def _nobody_healthy(self) -> BackendUnavailable:
         reasons = "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
@@ -350,7 +350,7 @@ class BackendPool:
         """Probe; bring model and weights in line; healthy when it returns."""
         async with member.lock:
             info = await member.probe(timeout_s=self.config.probe_timeout_s)
-            await self._agree_on_model(member.spec, info)
+            await self._agree_on_model(member, info)
             await self._bring_up_to_date(member, info)
             member.check_calls(back_off_s=self.config.back_off_s)
             self._set(member, BackendState.HEALTHY)
@@ -368,7 +368,8 @@ class BackendPool:
         elif info.is_paused:
             raise BackendUnavailable(f"{member.spec.url} is paused", hint="resume or restart it")
 
-    async def _agree_on_model(self, spec: BackendSpec, info: EngineInfo) -> None:
+    async def _agree_on_model(self, member: Member, info: EngineInfo) -> None:
+        spec = member.spec
         async with self._model_lock:
             if self.model is None:
                 chat = await asyncio.to_thread(ChatFormat.load, spec.tokenizer or info.root)
@@ -380,3 +381,5 @@ class BackendPool:
                 )
             elif info.max_model_len < self.model.max_model_len:
                 self.model = replace(self.model, max_model_len=info.max_model_len)
+            if self.model.chat.vocab_size is not None:
+                member.backend.vocab_size = self.model.chat.vocab_size

@@ -27,6 +27,9 @@ from prorl_service.schemas import Message
 
 ToolSchema = dict[str, Any]
 
+PATTERNS = ["tokenizer*", "chat_template*", "config.json"]
+"""What is taken from the hub."""
+
 _STAND_IN = "\x02assistant turn\x03"
 """Content of the stand-in turn. Control characters keep it apart from any template's own text."""
 _QUESTION = Message(role="user", content=".")
@@ -36,11 +39,19 @@ _ANSWER = Message(role="assistant", content=_STAND_IN)
 class ChatFormat:
     """Load with `ChatFormat.load`. Pure after that; safe to share between rollouts."""
 
-    def __init__(self, tokenizer: Tokenizer, template: str, variables: dict[str, Any]) -> None:
-        """`variables` are the template's globals, such as `bos_token`.
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str,
+        variables: dict[str, Any],
+        vocab_size: int | None = None,
+    ) -> None:
+        """`variables` are the template's globals, such as `bos_token`. `vocab_size` is the model's,
+        which may know more ids than its tokenizer; None if nobody says.
 
         Raises `InvalidRequest` when the template does not end assistant turns with a special token.
         """
+        self.vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._template = _environment().from_string(template, globals=variables)
         added = tokenizer.get_added_tokens_decoder()
@@ -54,12 +65,14 @@ class ChatFormat:
     def load(cls, model: str | Path) -> "ChatFormat":
         """From a model's directory, or its name on the Hugging Face hub (or in its local cache).
 
-        Needs tokenizer.json, tokenizer_config.json and a chat template. Raises `InvalidRequest`.
+        Needs tokenizer.json, tokenizer_config.json and a chat template; the vocabulary's size is in
+        config.json, if there is one. Raises `InvalidRequest`.
         """
         try:
             directory = _directory(model)
             config = json.loads((directory / "tokenizer_config.json").read_text())
             tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+            vocab_size = _vocab_size(directory / "config.json")
         except Exception as error:  # tokenizers raises bare Exception
             raise InvalidRequest.of_field(
                 "tokenizer",
@@ -72,7 +85,7 @@ class ChatFormat:
         if not isinstance(template, str):
             raise InvalidRequest.of_field("tokenizer", f"{model} has no chat template")
         variables = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
-        return cls(tokenizer, template, variables)
+        return cls(tokenizer, template, variables, vocab_size)
 
     def prompt_ids(
         self,
@@ -152,7 +165,16 @@ def _directory(model: str | Path) -> Path:
     # Comes with tokenizers. Imported late: a service with local models needs none of it.
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(str(model), allow_patterns=["tokenizer*", "chat_template*"]))
+    return Path(snapshot_download(str(model), allow_patterns=PATTERNS))
+
+
+def _vocab_size(config: Path) -> int | None:
+    """Models of more than text have it a level down."""
+    if not config.exists():
+        return None
+    fields = json.loads(config.read_text())
+    size: int | None = fields.get("text_config", fields).get("vocab_size")
+    return size
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -3,12 +3,19 @@
 import asyncio
 import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
+import httpx
 import psutil
 from pydantic import JsonValue
 
@@ -16,6 +23,7 @@ from prorl_service import local
 from prorl_service.schemas import Group, Limits, Message, Task
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests.faults.engine import Counts, Fault
 
 WAIT_S = 120
 
@@ -38,6 +46,56 @@ def stub_engine(model: Path, *, latency_s: float = 0.02) -> Iterator[StubEngine]
         loop.close()
 
 
+class EngineProcess:
+    """`tests.faults.engine`, which see."""
+
+    def __init__(self, port: int, model: Path, latency_s: float) -> None:
+        self.backend_id = f"127.0.0.1:{port}"
+        self.url = f"http://{self.backend_id}"
+        self._arguments = [str(port), str(model), str(latency_s)]
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.faults.engine", *self._arguments]
+        self._process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command])
+
+    def wait_until_it_answers(self) -> None:
+        while self._process.poll() is None:
+            with suppress(httpx.TransportError):
+                self.counts()
+                return
+            time.sleep(0.05)
+        raise RuntimeError("the engine has ended")
+
+    def counts(self) -> Counts:
+        return Counts(**httpx.get(f"{self.url}/counts", trust_env=False).json())
+
+    def misbehave(self, fault: Fault) -> None:
+        httpx.post(f"{self.url}/fault", json=asdict(fault), trust_env=False).raise_for_status()
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def engine_processes(
+    model: Path, count: int, *, latency_s: float = 0.05
+) -> Iterator[list[EngineProcess]]:
+    """They answer when entered, and are killed in the end."""
+    with ExitStack() as stack:
+        engines = []
+        for port in islice(_ports_to_come_back_to(), count):
+            engines.append(EngineProcess(port, model, latency_s))
+            stack.callback(engines[-1].kill)
+            engines[-1].start()
+        for engine in engines:
+            engine.wait_until_it_answers()
+        yield engines
+
+
 @contextmanager
 def service(
     engines: Sequence[str], directory: Path, *options: str, port: int | None = None
@@ -53,11 +111,18 @@ def service(
 
 
 def port_to_come_back_to() -> int:
+    return next(_ports_to_come_back_to())
+
+
+def _ports_to_come_back_to() -> Iterator[int]:
     """Outside the range from which connections take theirs."""
     for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
     raise RuntimeError("no port is free")
 
 

@@ -105,6 +105,7 @@ def _spoilt(path: str, value: Any) -> dict[str, Any]:
         ("choices.0.token_ids", [7, -1]),
         ("choices.0.token_ids", [7, 2**31]),
         ("choices.0.token_ids", None),
+        ("usage.prompt_tokens_details.cached_tokens", "two"),
         ("choices.0.logprobs", None),
         ("choices.0.logprobs.content", [{"logprob": -0.5}]),
         ("choices.0.logprobs.content.0.logprob", -9999.0),
@@ -123,6 +124,25 @@ async def test_an_impossible_answer_is_an_error(path: str, value: Any) -> None:
     with pytest.raises(BackendError, match="nonsense") as caught:
         await generate_from(answers(_spoilt(path, value)))
     assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "problem"),
+    [([], "no ids"), ([7] * 6, "more ids than asked for"), ([7, 320], "unknown ids")],
+)
+async def test_ids_that_cannot_have_been_sampled_are_an_error(
+    token_ids: list[int], problem: str
+) -> None:
+    answer = deepcopy(ANSWER)
+    answer["choices"][0] |= {
+        "token_ids": token_ids,
+        "logprobs": {"content": [{"logprob": -0.5} for _ in token_ids]},
+        "weight_versions": [{"version": "4", "start": 0, "end": len(token_ids)}][: len(token_ids)],
+    }
+    async with backend_of({"/inference/v1/generate": answers(answer)}) as backend:
+        backend.vocab_size = 320
+        with pytest.raises(BackendError, match=problem):
+            await generate(backend)
 
 
 @pytest.mark.parametrize("text", ["<html>", "", "null", "[1]", '{"usage": NaN}'])

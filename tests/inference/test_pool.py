@@ -216,6 +216,20 @@ async def test_an_engine_that_fails_every_call_gets_few(
     assert bad.calls == 1
 
 
+async def test_a_call_to_be_made_again_does_not_wait_for_ever_for_a_removed_engine(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    engine.generate_status = 500
+    async with pool_of([engine], tmp_path, wait_for_backend_s=0.3) as pool:
+        with pool.session("r") as generator:
+            again = asyncio.create_task(call(generator))
+            await condition(lambda: engine.calls == 1 and not engine.in_flight)
+            await pool.remove(id_of(engine))
+            with pytest.raises(BackendUnavailable, match="no backend was healthy"):
+                await again
+
+
 async def test_after_failed_calls_in_a_row_an_engine_rests(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:

@@ -78,6 +78,21 @@ def test_decode_of_ids_outside_the_tokenizer(chat: ChatFormat) -> None:
     assert chat.decode(ids) == "abc"
 
 
+@pytest.mark.parametrize(
+    ("config", "vocab_size"),
+    [('{"vocab_size": 384}', 384), ('{"text_config": {"vocab_size": 384}}', 384), (None, None)],
+)
+def test_the_vocabulary_is_the_models(
+    config: str | None, vocab_size: int | None, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    if config is None:
+        (model / "config.json").unlink()
+    else:
+        (model / "config.json").write_text(config)
+    assert ChatFormat.load(model).vocab_size == vocab_size
+
+
 def test_a_directory_without_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=str(tmp_path)):
         ChatFormat.load(tmp_path)

@@ -1,0 +1,194 @@
+"""An engine in a process of its own, told to die, to hang, to be slow or to answer badly.
+
+    python -m tests.faults.engine PORT MODEL_DIR LATENCY_S
+
+`POST /fault` with a `Fault` says how it is to behave from now on, `GET /counts` what it answered.
+Its `/health` is fine whatever the fault. What it samples is a function of the prompt, so that a
+reader of a trajectory can tell whether an engine that was asked with that very prompt said so.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import orjson
+from aiohttp import web
+
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+
+LOGPROB = -0.5
+"""Of each token, as the stub says."""
+
+Answer = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Misbehave = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`name` is one of `FAULTS`, "" for none. The next `sound_calls` are still answered well, and
+    so are, if it happens `once`, those after it."""
+
+    name: str = ""
+    sound_calls: int = 0
+    once: bool = False
+    slowdown: float = 1.0
+
+
+@dataclass
+class Counts:
+    """Calls that were answered."""
+
+    well: int = 0
+    badly: int = 0
+
+
+def sampled(prompt_ids: Sequence[int]) -> list[int]:
+    """But for the end of the turn."""
+    return [5 + crc32(array("i", prompt_ids)) % 200, 6]
+
+
+def _status(status: int) -> Misbehave:
+    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "out of order"}}, status=status)
+
+    return misbehave
+
+
+def _text(text: str) -> Misbehave:
+    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
+        return web.Response(text=text)
+
+    return misbehave
+
+
+def _spoilt(spoil: Callable[[Answer], object]) -> Misbehave:
+    """A sound answer to which something was done."""
+
+    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
+        answer = orjson.loads(sound)
+        spoil(answer)
+        return web.json_response(answer)
+
+    return misbehave
+
+
+async def _cut_off(request: web.Request, sound: bytes) -> web.StreamResponse:
+    """In the middle of the body."""
+    response = web.StreamResponse(headers={"Content-Length": str(len(sound))})
+    await response.prepare(request)
+    await response.write(sound[: len(sound) // 2])
+    return await _hang_up(request, sound)
+
+
+async def _hang_up(request: web.Request, _: bytes) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def _choice(answer: Answer) -> Answer:
+    choice: Answer = answer["choices"][0]
+    return choice
+
+
+def _with_ids(answer: Answer, ids: list[int]) -> None:
+    """Consistent in all else."""
+    choice = _choice(answer)
+    spans = [span | {"end": len(ids)} for span in choice["weight_versions"]]
+    choice.update(
+        token_ids=ids,
+        logprobs={"content": [{"token_id": id_, "logprob": LOGPROB} for id_ in ids]},
+        weight_versions=spans if ids else [],
+    )
+
+
+def _signal(number: signal.Signals) -> Misbehave:
+    async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
+        os.kill(os.getpid(), number)
+        return web.Response(body=sound)
+
+    return misbehave
+
+
+BAD_ANSWERS: dict[str, Misbehave] = {
+    "status 500": _status(500),
+    "status 503": _status(503),
+    "not JSON": _text("<html>502 Bad Gateway</html>"),
+    "JSON of another shape": _text('{"object": "list", "data": [1, 2]}'),
+    "ids outside the vocabulary": _spoilt(lambda answer: _with_ids(answer, [7, 1_000_000])),
+    "more ids than asked for": _spoilt(lambda answer: _with_ids(answer, [7] * 100_000)),
+    "no ids": _spoilt(lambda answer: _with_ids(answer, [])),
+    "too few logprobs": _spoilt(lambda answer: _choice(answer)["logprobs"]["content"].pop()),
+    "usage that is none": _spoilt(
+        lambda answer: answer["usage"].update(prompt_tokens_details={"cached_tokens": "many"})
+    ),
+    "body cut off": _cut_off,
+    "connection closed": _hang_up,
+}
+FAULTS = BAD_ANSWERS | {"killed": _signal(signal.SIGKILL), "hung": _signal(signal.SIGSTOP)}
+
+
+class FaultyEngine(StubEngine):
+    def application(self) -> web.Application:
+        self.counts = Counts()
+        self._fault = Fault()
+        self._usual_latency_s = self.latency_s
+        app = super().application()
+        app.middlewares.append(self._misbehave)
+        app.router.add_post("/fault", self._set_fault)
+        app.router.add_get("/counts", self._get_counts)
+        return app
+
+    async def _set_fault(self, request: web.Request) -> web.Response:
+        self._fault = Fault(**await request.json())
+        self.latency_s = self._usual_latency_s * self._fault.slowdown
+        return web.json_response({})
+
+    async def _get_counts(self, _: web.Request) -> web.Response:
+        return web.json_response(asdict(self.counts))
+
+    @web.middleware
+    async def _misbehave(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        if request.path != "/inference/v1/generate":
+            return response
+        misbehave = self._next()
+        if misbehave is None:
+            self.counts.well += 1
+            return response
+        self.counts.badly += 1
+        assert isinstance(response, web.Response)
+        assert isinstance(response.body, bytes)
+        return await misbehave(request, response.body)
+
+    def _next(self) -> Misbehave | None:
+        """What is to be done with this call."""
+        fault = self._fault
+        if fault.sound_calls:
+            self._fault = replace(fault, sound_calls=fault.sound_calls - 1)
+            return None
+        if fault.once:
+            self._fault = Fault()
+        return FAULTS.get(fault.name)
+
+
+async def main(port: int, model: Path, latency_s: float) -> None:
+    end_of_turn = ChatFormat.load(model).end_of_turn_id
+    engine = FaultyEngine(
+        model, lambda prompt: [*sampled(prompt), end_of_turn], latency_s=latency_s, port=port
+    )
+    async with engine:
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,234 @@
+"""Inference engines that die, hang, crawl and talk nonsense while rollouts run.
+
+Whatever they do, what was accepted ends once, and every token of it was sampled by an engine that
+saw the very prompt before it.
+"""
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    BackendState,
+    Blame,
+    Group,
+    Rollout,
+    RolloutState,
+    Turn,
+)
+from prorl_service.tokens.chat import ChatFormat
+from tests.faults.engine import BAD_ANSWERS, LOGPROB, Fault, sampled
+from tests.faults.helpers import (
+    WAIT_S,
+    EngineProcess,
+    Traces,
+    engine_processes,
+    group,
+    ids_of,
+    service,
+)
+
+VERSION = 7
+TURNS = 4
+
+
+class Load:
+    """Rollouts on a service of its own, and what came of them."""
+
+    def __init__(self, running: local.LocalProcess, client: RolloutClient, traces: Traces) -> None:
+        self.client = client
+        self.ended: dict[str, Rollout] = {}
+        self._running = running
+        self._traces = traces
+        self._groups: list[Group] = []
+
+    def submit(self, name: str = "g", groups: int = 8) -> None:
+        self._groups = [group(f"{name}{i}", n=4, turns=TURNS) for i in range(groups)]
+        self.client.submit(self._groups)
+
+    def wait(self) -> list[Rollout]:
+        """The end of what was submitted last, as one stream tells it."""
+        body = {"rollout_ids": ids_of(self._groups)}
+        with (
+            httpx.Client(base_url=self._running.url, timeout=WAIT_S, trust_env=False) as http,
+            http.stream("POST", "/v1/rollouts/stream", json=body) as response,
+        ):
+            lines = [line for line in response.iter_lines() if line]
+        ended = [Rollout.model_validate_json(line) for line in lines]
+        self._traces.note(self._running)
+        told = Counter(rollout.rollout_id for rollout in ended)
+        assert told == Counter(body["rollout_ids"])
+        self.ended |= {rollout.rollout_id: rollout for rollout in ended}
+        return ended
+
+    def until(self, engine: EngineProcess, state: BackendState) -> None:
+        while self._state_of(engine) is not state:
+            time.sleep(0.05)
+
+    def _state_of(self, engine: EngineProcess) -> BackendState:
+        states = {one.backend_id: one.state for one in self.client.backends()}
+        return states[engine.backend_id]
+
+
+@contextmanager
+def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) -> Iterator[Load]:
+    """In the end nothing is left of it but a journal in which everything has ended."""
+    traces = Traces()
+    urls = [engine.url for engine in engines]
+    with (
+        service(urls, directory, *options) as running,
+        RolloutClient(running.url) as client,
+    ):
+        client.stream_weights([b"weights"], version=VERSION)
+        load = Load(running, client, traces)
+        yield load
+        client.health()
+    traces.assert_none_left()
+    with closing(sqlite3.connect(directory / "journal.sqlite")) as db:
+        rows = db.execute("SELECT rollout_id, state FROM rollouts").fetchall()
+    assert sorted(rows) == sorted((one, ended.state.value) for one, ended in load.ended.items())
+
+
+def assert_exact(rollout: Rollout, chat: ChatFormat) -> None:
+    """All of it was sampled by an engine that saw just what stands before it."""
+    assert rollout.trajectory is not None
+    (segment,) = rollout.trajectory.segments
+    is_sampled = [0] * len(segment.response_ids)
+    for turn in rollout.trajectory.turns:
+        prompt_ids = segment.prompt_ids + segment.response_ids[: turn.start]
+        answer = [*sampled(prompt_ids), chat.end_of_turn_id]
+        assert segment.response_ids[turn.start : turn.stop] == answer
+        is_sampled[turn.start : turn.stop] = [1] * len(answer)
+    assert segment.loss_mask == is_sampled
+    assert segment.logprobs == [LOGPROB if one else 0.0 for one in is_sampled]
+    assert segment.policy_versions == [VERSION if one else NOT_SAMPLED for one in is_sampled]
+
+
+def assert_all_done(rollouts: Sequence[Rollout], chat: ChatFormat) -> None:
+    for rollout in rollouts:
+        assert rollout.state is RolloutState.DONE, rollout.error
+        assert rollout.attempt == 1
+        assert_exact(rollout, chat)
+        assert len(turns(rollout)) == TURNS
+
+
+def turns(rollout: Rollout) -> list[Turn]:
+    assert rollout.trajectory is not None
+    return rollout.trajectory.turns
+
+
+def homes(rollout: Rollout) -> set[str]:
+    """The engines that it was sampled by."""
+    return {turn.backend for turn in turns(rollout)}
+
+
+def test_the_rollouts_of_a_killed_engine_go_on_elsewhere(
+    tiny_model: Path, tmp_path: Path, chat: ChatFormat
+) -> None:
+    with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path) as load:
+        killed, other = engines
+        killed.misbehave(Fault("killed", sound_calls=TURNS - 1))
+        load.submit()
+        ended = load.wait()
+        assert_all_done(ended, chat)
+        assert any(len(homes(rollout)) == 2 for rollout in ended)
+        load.until(killed, BackendState.DOWN)
+        killed.kill()
+        killed.start()
+        load.until(killed, BackendState.HEALTHY)
+        other.kill()
+        load.submit("after")
+        after = load.wait()
+        assert_all_done(after, chat)
+        assert [homes(rollout) for rollout in after] == [{killed.backend_id}] * len(after)
+
+
+def test_the_rollouts_of_an_engine_that_hangs_go_on_elsewhere(
+    tiny_model: Path, tmp_path: Path, chat: ChatFormat
+) -> None:
+    with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path) as load:
+        hung, _ = engines
+        hung.misbehave(Fault("hung", sound_calls=TURNS - 1, once=True))
+        load.submit()
+        ended = load.wait()
+        assert_all_done(ended, chat)
+        assert any(len(homes(rollout)) == 2 for rollout in ended)
+        load.until(hung, BackendState.DOWN)
+        hung.go_on()
+        load.until(hung, BackendState.HEALTHY)
+
+
+def test_a_slow_engine_gets_little(tiny_model: Path, tmp_path: Path, chat: ChatFormat) -> None:
+    with (
+        engine_processes(tiny_model, 2, latency_s=0.2) as engines,
+        load_on(engines, tmp_path) as load,
+    ):
+        slow, fast = engines
+        slow.misbehave(Fault(slowdown=10))
+        load.submit()
+        assert_all_done(load.wait(), chat)
+        assert 3 * slow.counts().well < fast.counts().well
+
+
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+def test_what_an_engine_answers_badly_another_answers(
+    name: str, tiny_model: Path, tmp_path: Path, chat: ChatFormat
+) -> None:
+    with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path) as load:
+        bad, _ = engines
+        bad.misbehave(Fault(name, sound_calls=TURNS))
+        load.submit()
+        ended = load.wait()
+        assert_all_done(ended, chat)
+        assert bad.counts().badly > 0
+        told = [turn.backend for rollout in ended for turn in turns(rollout)]
+        assert told.count(bad.backend_id) <= TURNS
+
+
+def test_without_a_sound_engine_rollouts_fail_and_with_one_they_do_not(
+    tiny_model: Path, tmp_path: Path, chat: ChatFormat
+) -> None:
+    options = ["--wait-for-backend-s", "1"]
+    with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path, *options) as load:
+        for engine in engines:
+            engine.misbehave(Fault("status 500", sound_calls=1))
+        load.submit()
+        failed = load.wait()
+        for rollout in failed:
+            assert rollout.state is RolloutState.FAILED
+            assert rollout.error is not None
+            assert (rollout.error.blame, rollout.error.retryable) == (Blame.BACKEND, True)
+            assert rollout.reward is None
+            if rollout.trajectory is not None:
+                assert_exact(rollout, chat)
+        assert any(rollout.trajectory for rollout in failed)
+        engines[0].misbehave(Fault())
+        load.until(engines[0], BackendState.HEALTHY)
+        load.submit("after")
+        assert_all_done(load.wait(), chat)
+
+
+def test_rollouts_wait_for_an_engine_that_is_added(
+    tiny_model: Path, tmp_path: Path, chat: ChatFormat
+) -> None:
+    with (
+        engine_processes(tiny_model, 2) as (dead, added),
+        load_on([dead], tmp_path) as load,
+    ):
+        dead.misbehave(Fault("killed", sound_calls=TURNS - 1))
+        load.submit()
+        load.until(dead, BackendState.DOWN)
+        load.client.add_backend(added.url)
+        load.client.remove_backend(dead.backend_id)
+        ended = load.wait()
+        assert_all_done(ended, chat)
+        assert any(len(homes(rollout)) == 2 for rollout in ended)

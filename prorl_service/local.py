@@ -18,6 +18,8 @@ import httpx
 from prorl_service.errors import ProRLError
 
 STOP_TIMEOUT_S = 20
+PORT_TIMEOUT_S = 2
+"""That of a process that was killed may be taken for a moment longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,22 @@ def free_port() -> int:
 
 def _free(port: int) -> int:
     """Raises `ProRLError`: what listens there would be taken for the process to be started."""
+    deadline = time.monotonic() + PORT_TIMEOUT_S
+    while (problem := _bind(port)) is not None:
+        if time.monotonic() > deadline:
+            raise ProRLError(f"port {port} cannot be used: {problem.strerror}")
+        time.sleep(0.05)
+    return port
+
+
+def _bind(port: int) -> OSError | None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ProRLError(f"port {port} cannot be used: {error.strerror}") from None
-    return port
+            return error
+    return None
 
 
 def _wait_until_healthy(running: LocalProcess, timeout_s: float = 120) -> None:

@@ -29,6 +29,7 @@ class TrainConfig:
     groups_per_step: int = 8
     rollouts_per_group: int = 8
     learning_rate: float = 1e-3
+    dynamic_sampling: bool = False
 
     @property
     def rollouts(self) -> int:
@@ -50,20 +51,35 @@ def train(
     observe: Callable[[Sequence[Rollout]], None],
 ) -> list[dict[str, Any]]:
     """Returns the trainer's log, one entry per step. The service has the final weights after."""
-    rollouts = ProRLRollout(service_url, limits=LIMITS, observe=observe)
+    trainer = make_trainer(model, service_url, output, config, observe=observe)
+    trainer.add_callback(SuccessBar(config.steps))
+    trainer.train()
+    trainer.rollout_func.push_weights()
+    return [entry for entry in trainer.state.log_history if "reward" in entry]
+
+
+def make_trainer(
+    model: Path,
+    service_url: str,
+    output: Path,
+    config: TrainConfig,
+    *,
+    observe: Callable[[Sequence[Rollout]], None] | None = None,
+) -> GRPOTrainer:
+    """A stock one; its `rollout_func` is a `ProRLRollout`."""
+    rollouts = ProRLRollout(
+        service_url, limits=LIMITS, observe=observe, dynamic_sampling=config.dynamic_sampling
+    )
     trainer = GRPOTrainer(
         model=str(model),
         args=_arguments(output, config),
         train_dataset=Dataset.from_list([dataset_row(task) for task in train_tasks(config)]),
         rollout_func=rollouts,
         reward_funcs=rollouts.reward_funcs,
-        callbacks=[SuccessBar(config.steps)],
     )
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    trainer.train()
-    rollouts.push_weights()
-    return [entry for entry in trainer.state.log_history if "reward" in entry]
+    return trainer
 
 
 def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:

@@ -8,10 +8,9 @@ nothing: `sampler` does.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from prorl_service.background import Background
 from prorl_service.errors import Conflict, JournalError, NotFound, ProRLError
@@ -63,8 +62,11 @@ class RunningSampler:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         """Replaced at each change."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Submissions and releases."""
+        self._submissions: dict[str, asyncio.Task[None]] = {}
+        """By group."""
+        self._released: set[str] = set()
+        """Groups that are not to be submitted any more."""
+        self._releases: set[asyncio.Task[None]] = set()
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class RunningSampler:
         mine = f"{self.core.sampler_id}:"
         for group_id in self._pipeline.group_ids():
             if group_id.startswith(mine) and group_id not in wanted:
-                self._in_background(self._release(group_id, self._pipeline.rollout_ids(group_id)))
+                self._start_release(group_id, self._pipeline.rollout_ids(group_id))
 
     async def serve(self) -> None:
         self._submit(self.core.under_way())  # a restarted service's; known groups are joined
@@ -146,7 +148,7 @@ class RunningSampler:
             released, self.core.released = self.core.released, []
             await self._write_down()
             for group in released:
-                self._in_background(self._release(group.group_id, group.rollout_ids()))
+                self._start_release(group.group_id, group.rollout_ids())
             self._submit(begun)
 
     async def _write_down(self) -> None:
@@ -173,10 +175,17 @@ class RunningSampler:
 
     def _submit(self, begun: Sequence[Candidate]) -> None:
         for one in begun:
-            self._in_background(self._submit_one(one.name, one.attempt, self._group(one)))
+            group = self._group(one)
+            task = asyncio.create_task(self._submit_one(one.name, one.attempt, group))
+            self._submissions[group.group_id] = task
+            task.add_done_callback(partial(self._submitted, group.group_id))
+
+    def _submitted(self, group_id: str, task: "asyncio.Task[None]") -> None:
+        del self._submissions[group_id]
+        self._note_bug(task)
 
     async def _submit_one(self, name: str, attempt: int, group: Group) -> None:
-        while True:
+        while group.group_id not in self._released:
             try:
                 await self._pipeline.submit([group])
                 break
@@ -187,6 +196,8 @@ class RunningSampler:
                     self._wake.set()
                     return
             await asyncio.sleep(RETRY_S)
+        else:
+            return
         await self._pipeline.watch(group.rollout_ids(), partial(self._ended, name, attempt))
 
     def _ended(self, name: str, attempt: int, rollout: Rollout) -> None:
@@ -194,31 +205,37 @@ class RunningSampler:
         self._wake.set()
 
     async def _release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
+        self._released.add(group_id)
+        if submission := self._submissions.get(group_id):  # half-way, it would be run after all
+            await asyncio.wait([submission])
+        self._released.discard(group_id)
         with suppress(ProRLError):  # never submitted, or forgotten already
             await self._pipeline.cancel(rollout_ids)
             await self._pipeline.acknowledge([group_id])
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._one_done)
+    def _start_release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
+        task = asyncio.create_task(self._release(group_id, rollout_ids))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+        task.add_done_callback(self._note_bug)
 
-    def _one_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+    def _note_bug(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (bug := task.exception()) is not None:
             log.error("sampler %s: %r", self.core.sampler_id, bug, exc_info=bug)
 
     async def close(self) -> None:
         self.lease.end()
-        for task in self._tasks:
+        tasks = [*self._submissions.values(), *self._releases]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def release_all(self) -> None:
-        """What it began and has not given."""
-        await self.close()
-        groups = [self._group(candidate) for candidate in self.core.begun()]
-        await asyncio.gather(*(self._release(one.group_id, one.rollout_ids()) for one in groups))
+        """What it began and has not given. `serve` has ended."""
+        self.lease.end()
+        for group in map(self._group, self.core.begun()):
+            self._start_release(group.group_id, group.rollout_ids())
+        await asyncio.gather(*self._releases)
 
 
 class Samplers:
@@ -271,8 +288,10 @@ class Samplers:
     async def delete(self, sampler_id: str) -> None:
         """Cancels what it began and has not given. Raises `NotFound`."""
         sampler = self.get(sampler_id)
-        self.background.cancel(self._tasks.pop(sampler_id))
         del self._running[sampler_id]
+        task = self._tasks.pop(sampler_id)
+        self.background.cancel(task)
+        await asyncio.wait([task])
         await self._journal.write(lambda db: tables.drop(db, sampler_id))
         await sampler.release_all()
 

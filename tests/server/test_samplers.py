@@ -10,6 +10,7 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.drawing import Sampler
+from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sampler_schemas import (
     Draw,
     DrawSpec,
@@ -159,6 +160,20 @@ async def test_a_sampler_that_is_deleted_leaves_no_work(client: AsyncRolloutClie
     assert (await client.status()).rollouts == {}
     with pytest.raises(ServiceCallError, match="there is no sampler"):
         await client.sampler("s")
+
+
+async def test_groups_that_wait_for_room_are_submitted_later_or_never(settings: Settings) -> None:
+    settings = replace(settings, pipeline=PipelineConfig(max_unfinished=4))
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.create_sampler("s", SamplerSpec())
+        await client.add_candidates("s", [scored(f"g{i}", *INFORMATIVE) for i in range(3)])
+        await client.open_draw("s", "d", DrawSpec(target=3))
+        assert (await drawn(client)).state is DrawState.COMPLETE
+        await client.add_candidates("s", [scored(f"slow{i}", *EASY, sleep=60) for i in range(3)])
+        await client.open_draw("s", "e", DrawSpec(target=3))
+        assert (await client.sampler("s")).under_way == 3
+        await client.delete_sampler("s")
+        assert (await client.status()).rollouts == {RolloutState.DONE: 12}
 
 
 async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) -> None:

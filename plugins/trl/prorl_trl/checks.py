@@ -14,7 +14,9 @@ from packaging.specifiers import SpecifierSet
 
 from prorl_service.schemas import Sampling
 
-SUPPORTED_TRL = SpecifierSet(">=1.9,!=1.15.0,<1.17")
+SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
+DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
+"""A step in which everything is masked turns the policy into NaN."""
 _READ_BY_TRL = {
     "_generate": {
         "rollout_func",

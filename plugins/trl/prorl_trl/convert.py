@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -237,6 +237,15 @@ def _unusable(message: str, hint: str = "") -> ErrorInfo:
     return ErrorInfo(
         kind="UnusableTrajectory", blame=Blame.SERVICE, message=message, hint=hint, retryable=False
     )
+
+
+def with_one_token(rows: Sequence[Row]) -> list[Row]:
+    """Where all is masked, one token is not, in a row without a reward: its advantage is 0."""
+    if any(any(row.env_mask) for row in rows):
+        return list(rows)
+    first = rows[0]
+    env_mask = [1, *first.env_mask[1:]]
+    return [replace(first, env_mask=env_mask, reward=None), *rows[1:]]
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:

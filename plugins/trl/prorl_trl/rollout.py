@@ -239,7 +239,8 @@ class ProRLRollout:
                 break
             time.sleep(RETRY_DELAY_S)
         self._count_lost_calls(rows)
-        return rows, self._metrics_of(rows)
+        values = self._metrics_of(rows)
+        return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
         values = convert.metrics(rows, self._pushed_version)

@@ -2,5 +2,6 @@
 
 from prorl_trl.convert import with_task
 from prorl_trl.rollout import ProRLRollout, RolloutsFailed
+from prorl_trl.spec import ProRLSpec
 
-__all__ = ["ProRLRollout", "RolloutsFailed", "with_task"]
+__all__ = ["ProRLRollout", "ProRLSpec", "RolloutsFailed", "with_task"]

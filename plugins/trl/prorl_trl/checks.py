@@ -1,4 +1,4 @@
-"""What must hold of a GRPOTrainer before its rollouts are made elsewhere; run once, at first use.
+"""What must hold of a trainer before its rollouts are made elsewhere; run once, at first use.
 
 The importance-sampling correction needs attributes of TRL that are not public. They are looked for
 in TRL's own code, so that a release which moves them is refused instead of trained on uncorrected.
@@ -27,13 +27,15 @@ _READ_BY_TRL = {
     },
     "_generate_and_score_completions": {"use_vllm", "vllm_importance_sampling_correction"},
 }
+SUPPORTED_ASYNC_TRL = SpecifierSet(">=1.11,!=1.15.0,<1.17")
+"""With the protocols that `async_rollouts` implements."""
 
 
-def check_version() -> None:
-    if not SUPPORTED_TRL.contains(trl.__version__):
+def check_version(supported: SpecifierSet = SUPPORTED_TRL, user: str = "prorl_trl") -> None:
+    if not supported.contains(trl.__version__):
         raise ImportError(
-            f"prorl_trl supports trl{SUPPORTED_TRL}, but trl {trl.__version__} is installed: "
-            f"pip install 'trl{SUPPORTED_TRL}'"
+            f"{user} supports trl{supported}, but trl {trl.__version__} is installed: "
+            f"pip install 'trl{supported}'"
         )
 
 
@@ -48,6 +50,14 @@ def check_hooks() -> None:
             )
 
 
+def async_sample_type() -> Any:
+    """What AsyncGRPOTrainer takes from its worker; raises `ImportError` for other versions."""
+    check_version(SUPPORTED_ASYNC_TRL, "prorl_trl.async_rollouts")
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+    return RolloutSample
+
+
 def check_trainer(trainer: Any, sampling: Sampling) -> None:
     """Raises `ValueError` for a trainer that would train wrongly."""
     if trainer.tools:
@@ -60,11 +70,28 @@ def check_trainer(trainer: Any, sampling: Sampling) -> None:
             "use_vllm=True with vllm_mode='colocate' starts an engine inside the trainer, which "
             "the rollout service cannot use: set use_vllm=False, or vllm_mode='server'"
         )
+    _check_temperature(trainer, sampling)
+
+
+def check_async_arguments(args: Any, sampling: Sampling) -> None:
+    """Of an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
+    _check_temperature(args, sampling)
+    if args.num_generations < 2:
+        raise ValueError("num_generations=1: one rollout is no comparison, take 2 or more")
+    if args.token_budget is None:
+        raise ValueError(
+            "token_budget=None has AsyncGRPOTrainer ask a vLLM server of its own: set "
+            "AsyncGRPOConfig(token_budget=...) to the longest sequence the engine takes, or to 0"
+        )
+    _warn_about_sampling(args, sampling)
+
+
+def _check_temperature(trainer: Any, sampling: Sampling) -> None:
     if sampling.temperature != trainer.temperature:
         raise ValueError(
             f"the service samples at temperature {sampling.temperature:g}, the trainer computes "
-            f"its logprobs at {trainer.temperature:g}: make `sampling.temperature` and "
-            "`GRPOConfig.temperature` equal"
+            f"its logprobs at {trainer.temperature:g}: make `sampling.temperature` and that of "
+            "the trainer's configuration equal"
         )
 
 
@@ -76,12 +103,7 @@ def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
             "vllm_importance_sampling_mode='sequence_mask' (TRL's default) drops long rollouts "
             "wholesale; for agents set it to 'token_truncate'"
         )
-    if sampling.top_p != 1 or sampling.top_k > 0:
-        _warn("top_p < 1 or top_k > 0 bias importance ratios by the probability mass they cut off")
-    if ignored := _ignored(args):
-        _warn(
-            f"GRPOConfig {', '.join(ignored)}: not sent to the service; see ProRLRollout(sampling)"
-        )
+    _warn_about_sampling(args, sampling)
     if args.mask_truncated_completions:
         _warn(
             "mask_truncated_completions=True judges by the last token alone; leave it off, "
@@ -102,6 +124,13 @@ def warn_about_rewards(trainer: Any, own: Sequence[Any]) -> None:
             "do not belong to the completions: let other reward functions use the `prorl_` "
             "columns only"
         )
+
+
+def _warn_about_sampling(args: Any, sampling: Sampling) -> None:
+    if sampling.top_p != 1 or sampling.top_k > 0:
+        _warn("top_p < 1 or top_k > 0 bias importance ratios by the probability mass they cut off")
+    if ignored := _ignored(args):
+        _warn(f"{', '.join(ignored)}: not sent to the service; see the option `sampling`")
 
 
 def _ignored(args: Any) -> list[str]:

@@ -174,7 +174,7 @@ def row_of(
         reward_components=rollout.reward_components,
         turns=len(rollout.trajectory.turns),
         finish_reason=finish_reason.value,
-        policy_version=_oldest_version(segment),
+        policy_version=oldest_version(segment),
         seconds=timings.init_s + timings.run_s + timings.eval_s,
         queued_s=timings.queue_s,
     )
@@ -186,7 +186,7 @@ def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
     return rollout.reward
 
 
-def _oldest_version(segment: Segment) -> int:
+def oldest_version(segment: Segment) -> int:
     versions = set(segment.policy_versions) - {NOT_SAMPLED}
     return min(versions, default=NOT_SAMPLED)
 

@@ -1,0 +1,226 @@
+"""Where AsyncGRPOTrainer's groups come from: kept under way here, or drawn from a sampler.
+
+Both take groups from an iterator when they begin them and hand each over once, when it has ended.
+They know no trainer and no thread: whoever owns one calls `next` and at last `close`; `cancel` may
+be called from anywhere, and makes `next` return soon.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
+from prorl_service.drawing import Sampler
+from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
+from prorl_service.schemas import Group, Rollout
+from prorl_trl.convert import PAYLOAD_KEY
+from prorl_trl.dynamic import HOPELESS, MIN_LEASE_S, AllGroupsFail
+
+POLL_S = 10.0
+"""After which `next` returns with nothing; an open stream says something as often."""
+
+EndedGroup = tuple[str, list[Rollout]]
+"""The name it was given when it began, and all of its rollouts in order."""
+
+
+class Candidates:
+    """One group for each prompt of the dataset in turn, without end.
+
+    A group's name says which one it is and what version the weights had when it began.
+    """
+
+    def __init__(self, dataset: Any, group_of: Callable[[str, Any], Group], *, run_id: str) -> None:
+        """`group_of` gets a name and a prompt."""
+        self.version = 0
+        self._dataset = dataset
+        self._group_of = group_of
+        self._run_id = run_id
+        self._prompts = enumerate(_prompts_without_end(dataset))
+
+    def __iter__(self) -> "Candidates":
+        return self
+
+    def __next__(self) -> Group:
+        number, prompt = next(self._prompts)
+        return self._group_of(f"{self._run_id}-{number}-{self.version}", prompt)
+
+    @staticmethod
+    def number_and_version(name: str) -> tuple[int, int]:
+        _, number, version = name.rsplit("-", 2)
+        return int(number), int(version)
+
+    def prompt(self, number: int) -> list[dict[str, Any]]:
+        """For people to read; a stream cannot be looked into."""
+        if not hasattr(self._dataset, "__len__"):
+            return []
+        messages = self._dataset[number % len(self._dataset)]["prompt"]
+        return [
+            {key: value for key, value in message.items() if key != PAYLOAD_KEY}
+            for message in messages
+        ]
+
+
+def _prompts_without_end(dataset: Any) -> Iterator[Any]:
+    while True:
+        row = None
+        for row in dataset:
+            yield row["prompt"]
+        if row is None:
+            raise ValueError("the training dataset is empty")
+
+
+class GroupSource(Protocol):
+    def next(self, waiting: int) -> EndedGroup | None:
+        """One that has ended, soon or None. `waiting`: samples the trainer has not taken yet."""
+
+    def cancel(self, client: RolloutClient) -> None:
+        """Everything under way."""
+
+    def close(self, client: RolloutClient) -> None:
+        """Nothing under way is wanted any more."""
+
+
+class GroupsUnderWay:
+    """As many groups as there is room for; what waits for the trainer takes up room, too."""
+
+    def __init__(
+        self, client: RolloutClient, groups: Iterator[Group], *, max_rollouts: int
+    ) -> None:
+        self._client = client
+        self._groups = groups
+        self._max_rollouts = max_rollouts
+        self._under_way: dict[str, Group] = {}
+        self._ended: dict[str, Rollout] = {}
+
+    def next(self, waiting: int) -> EndedGroup | None:
+        self._begin(waiting)
+        try:
+            for rollout in self._client.stream(self._missing(), POLL_S):
+                self._ended[rollout.rollout_id] = rollout
+                group = self._under_way[rollout.group_id]
+                if all(rollout_id in self._ended for rollout_id in group.rollout_ids()):
+                    return self._take(group)
+        except WaitTimeout:
+            pass
+        except ServiceCallError as error:
+            if error.http_status != 404:
+                raise
+            self._submit_again()
+        return None
+
+    def _begin(self, waiting: int) -> None:
+        room = self._max_rollouts - waiting - sum(one.n for one in self._under_way.values())
+        begun: list[Group] = []
+        while room > 0:
+            group = next(self._groups)
+            room -= group.n
+            begun.append(group)
+        if begun:
+            self._under_way |= {group.group_id: group for group in begun}
+            self._client.submit(begun)
+
+    def _missing(self) -> list[str]:
+        ids = [one for group in list(self._under_way.values()) for one in group.rollout_ids()]
+        return [one for one in ids if one not in self._ended]
+
+    def _take(self, group: Group) -> EndedGroup:
+        del self._under_way[group.group_id]
+        rollouts = [self._ended.pop(rollout_id) for rollout_id in group.rollout_ids()]
+        self._client.acknowledge([group.group_id])
+        return group.group_id, rollouts
+
+    def _submit_again(self) -> None:
+        """The service was restarted and remembers nothing."""
+        self._ended.clear()
+        self._client.submit(list(self._under_way.values()))
+
+    def cancel(self, client: RolloutClient) -> None:
+        if missing := self._missing():
+            client.cancel(missing)
+
+    def close(self, client: RolloutClient) -> None:
+        self.cancel(client)
+        if self._under_way:
+            client.acknowledge(list(self._under_way))
+
+
+class DrawnGroups:
+    """Dynamic sampling: the service itself leaves out groups that teach nothing.
+
+    They are drawn one by one, just in time: what is found ahead waits at the service, which begins
+    anew what becomes stale there.
+    """
+
+    def __init__(
+        self,
+        client: RolloutClient,
+        groups: Iterator[Group],
+        *,
+        sampler_id: str,
+        spec: SamplerSpec,
+        max_waiting: int,
+        on_news: Callable[[dict[str, float]], None],
+    ) -> None:
+        """Nothing is drawn while the trainer has `max_waiting` samples to take. `on_news` gets
+        metrics, each time the sampler has news."""
+        self._sampler_id = sampler_id
+        self._sampler = Sampler(client, sampler_id, spec, groups, self._note)
+        self._max_waiting = max_waiting
+        self._on_news = on_news
+        self._draws = 0
+        self._status: SamplerStatus | None = None
+        self._failed_in_a_row = 0
+
+    def next(self, waiting: int) -> EndedGroup | None:
+        if waiting >= self._max_waiting:
+            return None
+        try:
+            draw, drawn = self._sampler.draw(f"draw-{self._draws}", DrawSpec(target=1))
+        except WaitTimeout:
+            return None  # it is fetched anew
+        except ServiceCallError as error:
+            if error.http_status != 404:
+                raise
+            self._status = None
+            return None  # the service was restarted and remembers nothing: it is drawn again
+        self._draws += 1
+        return draw.groups[0].candidate, drawn[0]
+
+    def cancel(self, client: RolloutClient) -> None:
+        client.delete_sampler(self._sampler_id)
+
+    def close(self, client: RolloutClient) -> None:
+        self.cancel(client)
+
+    def _note(self, status: SamplerStatus) -> None:
+        """Raises `AllGroupsFail`."""
+        counts = ("given", "uninformative", "failed", "stale", "decided_early")
+        before = self._status or status.model_copy(update=dict.fromkeys(counts, 0))
+        new = {name: max(0, getattr(status, name) - getattr(before, name)) for name in counts}
+        self._status = status
+        is_hopeful = new.pop("given") or new["uninformative"] or status.informative
+        self._failed_in_a_row = 0 if is_hopeful else self._failed_in_a_row + new["failed"]
+        if self._failed_in_a_row >= HOPELESS:
+            reason = status.last_failure
+            raise AllGroupsFail(
+                f"{self._failed_in_a_row} groups in a row failed"
+                + (f", the last by {reason.blame.value}: {reason.message}" if reason else ""),
+                hint=reason.hint if reason else "",
+            )
+        metrics = {f"prorl/sampling/{name}_total": float(count) for name, count in new.items()}
+        if status.score_mean is not None:
+            metrics["prorl/sampling/unfiltered_reward"] = status.score_mean
+        self._on_news(metrics)
+
+
+def sampler_spec(asked: SamplerSpec, *, max_groups: int, max_staleness: int) -> SamplerSpec:
+    """`asked`, with what it leaves open taken from the trainer's settings.
+
+    A sample ages once more while it waits for the trainer.
+    """
+    open_ones = {
+        "groups_at_once": max_groups,
+        "groups_ahead": max_groups,
+        "max_staleness": max(0, max_staleness - 1),
+        "lease_s": MIN_LEASE_S,
+    }
+    return SamplerSpec.model_validate(open_ones | asked.model_dump(exclude_unset=True))

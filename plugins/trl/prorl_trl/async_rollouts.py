@@ -1,0 +1,322 @@
+"""AsyncGRPOTrainer on rollouts of the service. Experimental, as that trainer is.
+
+`ProRLRolloutWorker` is its `rollout_worker`: a thread that keeps groups under way, computes their
+advantages and puts samples where the trainer takes them. `ProRLWeightTransfer` is its
+`weight_transfer`: it streams each version of the policy to the service. Both work on the main
+process only. Versions are counted as the trainer does, from 1, so that a sample is as stale as the
+oldest token in it.
+"""
+
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from prorl_service.client import RolloutClient, ServiceCallError, Wire
+from prorl_service.errors import ProRLError
+from prorl_service.sampler_schemas import SamplerSpec
+from prorl_service.schemas import FinishReason, Group, Limits, Rollout, Sampling
+from prorl_trl import async_groups, checks, convert
+from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, GroupsUnderWay
+from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
+from prorl_trl.convert import LEASE_S, Overlong
+from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
+from prorl_trl.weights import SafetensorsFile, checkpoint_names
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+RETRY_DELAY_S = 5.0
+"""After a group of which every rollout failed for a passing reason."""
+STOP_TIMEOUT_S = 5.0
+MAX_LOST_GROUPS = 8
+"""Groups in a row of which every rollout failed for a reason that cannot pass."""
+
+
+class RolloutWorkerFailed(ProRLError):
+    """No more rollouts come; the message says why and what to do."""
+
+
+class _Stopped(Exception):
+    """Training has ended."""
+
+
+class _SampleBuffer(queue.Queue[Any]):
+    """Tells when the trainer has taken a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = threading.Event()
+
+    def _get(self) -> Any:
+        self.taken.set()
+        return super()._get()
+
+
+class ProRLRolloutWorker:
+    """Pass it as `rollout_worker`, with a `ProRLWeightTransfer` as `weight_transfer`.
+
+    `args`, `train_dataset`: those of the trainer; the dataset is gone through in its order.
+    `url`, `token`, `agent`, `limits`, `sampling`, `overlong`, `wire`: as of `ProRLRollout`.
+    `dynamic_sampling`: has a sampler of the service find groups that teach something.
+    `deadline_s`: training ends when the service cannot be reached, or gives nothing to train on,
+    for so long; the former after `AsyncGRPOConfig.heartbeat_stale_after_s`, if that is less.
+    `observe`: gets the rollouts of each group that has ended, in the worker's thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        args: Any,
+        train_dataset: Any,
+        *,
+        token: str | None = None,
+        agent: str | None = None,
+        limits: Limits = Limits(),
+        sampling: Sampling | None = None,
+        dynamic_sampling: bool | SamplerSpec = False,
+        overlong: Overlong = "mask",
+        deadline_s: float = 1800,
+        wire: Wire = "packed",
+        observe: Callable[[Sequence[Rollout]], None] | None = None,
+    ) -> None:
+        self._new_sample = checks.async_sample_type()
+        sampling = sampling or Sampling(temperature=args.temperature)
+        checks.check_async_arguments(args, sampling)
+        max_tokens = limits.max_response_tokens or args.max_completion_length
+        group_of = partial(
+            _group_of,
+            agent=agent,
+            n=args.num_generations,
+            sampling=sampling,
+            limits=limits.model_copy(update={"max_response_tokens": max_tokens}),
+            lease_s=None if dynamic_sampling else LEASE_S,
+        )
+        self._run_id = uuid.uuid4().hex[:12]
+        self._candidates = Candidates(train_dataset, group_of, run_id=self._run_id)
+        self._url, self._new_client = url, partial(RolloutClient, url, token=token, wire=wire)
+        self._args = args
+        self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
+        self._overlong, self._deadline_s, self._observe = overlong, deadline_s, observe
+        self.rollout_buffer = _SampleBuffer()
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._source: GroupSource | None = None
+        self._error: BaseException | None = None
+        self._heard_at = self._fed_at = time.monotonic()
+        self._lost = 0
+        self._last_end = "no group has ended"
+
+    # --- what the trainer calls -----------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._args.max_inflight_tasks < 0:
+            raise ValueError("give ProRLRolloutWorker the very AsyncGRPOConfig of the trainer")
+        client = self._new_client(retry_s=self._deadline_s)
+        self._source = self._new_source(client)
+        self._heard_at = self._fed_at = time.monotonic()
+        self._thread = threading.Thread(
+            target=self._run, args=(client, self._source), name="prorl-rollouts", daemon=True
+        )
+        self._thread.start()
+
+    def update_model_version(self, model_version: int) -> None:
+        self._candidates.version = model_version
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raises `RolloutWorkerFailed`. The trainer asks when it has waited for some seconds."""
+        if self._error is not None:
+            raise RolloutWorkerFailed(_described(self._error)) from self._error
+        if self._thread is None:
+            raise RolloutWorkerFailed(
+                "the rollout worker is not running: an AsyncGRPOTrainer trains once, so make a new "
+                "worker and a new trainer, and go on with `resume_from_checkpoint`"
+            )
+        silence_s = time.monotonic() - self._heard_at
+        if silence_s > stale_after_s:
+            raise RolloutWorkerFailed(
+                f"nothing was heard of {self._url} for {silence_s:.0f} s: check that the service "
+                "runs there and answers `GET /health`, or raise "
+                "AsyncGRPOConfig(heartbeat_stale_after_s=...)"
+            )
+
+    def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None or self._source is None:
+            return
+        self._stopping.set()
+        self.rollout_buffer.taken.set()
+        if thread.is_alive():
+            self._give_up(self._source.cancel)
+        thread.join(STOP_TIMEOUT_S)
+        if thread.is_alive():
+            logger.info("the rollout worker still waits for an answer; going on without it")
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self, client: RolloutClient, source: GroupSource) -> None:
+        try:
+            with client:
+                while True:
+                    self._work(source)
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self._error = error
+            logger.error("no more rollouts are made: %r", error)
+        finally:
+            self._give_up(source.close)
+
+    def _work(self, source: GroupSource) -> None:
+        self.rollout_buffer.taken.clear()
+        ended = source.next(self.rollout_buffer.qsize())
+        self._hear()
+        if ended is None:
+            self.rollout_buffer.taken.wait(IDLE_S)
+        else:
+            self._take(*ended)
+
+    def _hear(self, metrics: dict[str, float] | None = None) -> None:
+        """Something of the service. Raises `_Stopped`, `RolloutsFailed`."""
+        if self._stopping.is_set():
+            raise _Stopped
+        if metrics:
+            self.metrics_queue.put(metrics)
+        self._heard_at = now = time.monotonic()
+        if self.rollout_buffer.qsize():
+            self._fed_at = now
+        elif now - self._fed_at > self._deadline_s:
+            raise RolloutsFailed(
+                f"there was nothing to train on for {self._deadline_s:g} s: {self._last_end}",
+                hint="raise `deadline_s` if groups take longer, look at `GET /v1/status`, train on "
+                "tasks that are neither too easy nor too hard, or, if rollouts are cut off, raise "
+                "`max_completion_length` or set `overlong='keep'`",
+            )
+
+    def _take(self, name: str, rollouts: Sequence[Rollout]) -> None:
+        if self._observe is not None:
+            self._observe(rollouts)
+        number, version = self._candidates.number_and_version(name)
+        attempts = [attempt_of(rollout, overlong=self._overlong) for rollout in rollouts]
+        _check_weights(attempts, version)
+        self.metrics_queue.put(group_metrics(attempts, self._candidates.version))
+        prompt = self._candidates.prompt(number)
+        for fields in samples_of(attempts, group_id=number, prompt=prompt):
+            self.rollout_buffer.put(self._new_sample(**fields, enqueued_at=time.time()))
+            self._fed_at = time.monotonic()
+        self._count_lost(attempts)
+
+    def _count_lost(self, attempts: Sequence[Attempt]) -> None:
+        """Raises `RolloutsFailed` when everything fails for a reason that cannot pass."""
+        rows = [attempt.whole for attempt in attempts]
+        failures = [row.failure for row in rows if row.failure is not None]
+        if failures:
+            self._last_end = convert.failure_summary(rows)
+        else:
+            cut_off = sum(row.finish_reason != FinishReason.FINISHED.value for row in rows)
+            self._last_end = (
+                f"the last group's rewards are {[row.reward for row in rows]}, and {cut_off} of "
+                f"its {len(rows)} rollouts did not stop by themselves"
+            )
+        if len(failures) < len(rows):
+            self._lost = 0
+            return
+        self._lost += 1
+        logger.log(logging.WARNING if self._lost > 1 else logging.INFO, self._last_end)
+        if any(failure.retryable for failure in failures):
+            self._stopping.wait(RETRY_DELAY_S)
+        elif self._lost >= MAX_LOST_GROUPS:
+            raise RolloutsFailed(f"{self._lost} groups in a row are lost: {self._last_end}")
+
+    # --- service --------------------------------------------------------------------------------
+
+    def _new_source(self, client: RolloutClient) -> GroupSource:
+        args = self._args
+        if self._sampler_spec is None:
+            return GroupsUnderWay(client, self._candidates, max_rollouts=args.max_inflight_tasks)
+        spec = async_groups.sampler_spec(
+            self._sampler_spec,
+            max_groups=max(1, args.max_inflight_tasks // args.num_generations),
+            max_staleness=args.max_staleness,
+        )
+        samples_per_micro_step = args.per_device_train_batch_size * args.world_size
+        return DrawnGroups(
+            client,
+            self._candidates,
+            sampler_id=self._run_id,
+            spec=spec,
+            max_waiting=samples_per_micro_step * args.gradient_accumulation_steps,
+            on_news=self._hear,
+        )
+
+    def _give_up(self, release: Callable[[RolloutClient], None]) -> None:
+        """What cannot be told to the service now ends with its lease."""
+        with self._new_client(retry_s=0) as client, suppress(ServiceCallError):
+            release(client)
+
+
+def _group_of(name: str, prompt: Any, *, agent: str | None, **settings: Any) -> Group:
+    task = convert.task_of(prompt, default_agent=agent)
+    return Group(group_id=name, task=task, **settings)
+
+
+def _check_weights(attempts: Sequence[Attempt], version: int) -> None:
+    """The service begins nothing on weights older than the newest it was sent."""
+    oldest = min((row.policy_version for one in attempts for row in one.trained), default=version)
+    if oldest < version:
+        raise RolloutsFailed(
+            f"weights of version {oldest} sampled a rollout begun after {version} had been sent",
+            hint="give the trainer `weight_transfer=ProRLWeightTransfer(url)`, and let nobody else "
+            "update these engines; if service and engines were restarted, go on from a checkpoint, "
+            "and give the service a `--journal`, which keeps the weights",
+        )
+
+
+def _described(error: BaseException) -> str:
+    message = f"no more rollouts are made: {type(error).__name__}: {error}"
+    hint = getattr(error, "hint", "")
+    return message if hint in message else f"{message}\n  {hint}"
+
+
+class ProRLWeightTransfer:
+    """Pass it as `weight_transfer`. The main process holds one copy of the weights in memory of
+    the CPU while it sends them, so that they can be sent again.
+
+    `deadline_s`: how long an unreachable service is tried again.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, deadline_s: float = 1800) -> None:
+        checks.async_sample_type()
+        self._new_client = partial(RolloutClient, url, token=token)
+        self._deadline_s = deadline_s
+        self._version = 0
+
+    def init_weight_transfer(self) -> None:
+        self._version = 0
+        with self._new_client(retry_s=FIRST_CONTACT_S) as client:
+            client.health()
+
+    def pause(self) -> None:
+        """Nothing: each engine pauses for as long as it loads, and rollouts go on afterwards."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
+        with self._new_client(retry_s=self._deadline_s) as client:
+            report = client.stream_weights(SafetensorsFile(weights), self._version + 1)
+        self._version += 1
+        if report.pending:
+            logger.warning(
+                "engines %s are down; they get weights %d later", report.pending, self._version
+            )
+
+    def resume(self) -> None: ...
+
+    def destroy(self) -> None: ...

@@ -1,0 +1,125 @@
+"""From a group's ended rollouts to what AsyncGRPOTrainer trains on: pure functions, without TRL.
+
+That trainer leaves the advantages to whoever makes the rollouts. They are computed as TRL's own
+worker does, over the rollouts of a group that have a reward. A rollout of several segments gives
+several samples, all with its advantage; one that failed gives none, and neither does a group whose
+rewards are all equal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+
+from prorl_service.schemas import Rollout, Segment, Trajectory
+from prorl_trl.convert import Overlong, Row, metrics, oldest_version, row_of
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A rollout as rows: `whole` has its reward, and `trained` is what there is to learn from."""
+
+    whole: Row
+    trained: list[Row]
+    completion: list[dict[str, str]]
+
+
+def attempt_of(rollout: Rollout, *, overlong: Overlong) -> Attempt:
+    trajectory = rollout.trajectory
+    segments = trajectory.segments if trajectory else []
+    # Any token may be the last: unlike GRPOTrainer, this one does not tell truncation by it.
+    last_ids = [segment.response_ids[-1] for segment in segments if segment.response_ids]
+    whole = row_of(rollout, eos_ids=last_ids or [0], segments="last", overlong=overlong)
+    is_trained = whole.failure is None and any(whole.env_mask)
+    return Attempt(
+        whole=whole,
+        trained=[_row(whole, one) for one in segments if any(one.loss_mask)] if is_trained else [],
+        completion=_completion(trajectory) if trajectory else [],
+    )
+
+
+def _row(whole: Row, segment: Segment) -> Row:
+    return replace(
+        whole,
+        prompt_ids=segment.prompt_ids,
+        completion_ids=segment.response_ids,
+        logprobs=segment.logprobs,
+        env_mask=segment.loss_mask,
+        policy_version=oldest_version(segment),
+    )
+
+
+def _completion(trajectory: Trajectory) -> list[dict[str, str]]:
+    """For people who look at traces; it is not trained on."""
+    messages = []
+    for turn in trajectory.turns:
+        messages.append({"role": "assistant", "content": turn.text})
+        messages += [{"role": "tool", "content": call.output} for call in turn.tool_calls]
+    return messages
+
+
+def is_informative(rewards: Sequence[float | None]) -> bool:
+    known = [reward for reward in rewards if reward is not None]
+    return bool(known) and min(known) < max(known)
+
+
+def advantages(rewards: Sequence[float | None]) -> list[float]:
+    """Standardised over the group; 0 where there is no reward, or no difference between any."""
+    if not is_informative(rewards):
+        return [0.0] * len(rewards)
+    known = [reward for reward in rewards if reward is not None]
+    mean, scale = fmean(known), pstdev(known) + 1e-8
+    return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
+
+
+def samples_of(
+    attempts: Sequence[Attempt], *, group_id: int, prompt: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The fields of TRL's `RolloutSample`s, none for a group from which nothing can be learnt."""
+    rewards = [attempt.whole.reward for attempt in attempts]
+    if not is_informative(rewards):
+        return []
+    reward_std = pstdev(reward for reward in rewards if reward is not None)
+    return [
+        {
+            **_arrays(row),
+            "prompt": list(prompt),
+            "completion": attempt.completion,
+            "advantage": advantage,
+            "model_version": row.policy_version,
+            "group_id": group_id,
+            "metrics": {"reward": row.reward, "reward_std": reward_std},
+        }
+        for attempt, advantage in zip(attempts, advantages(rewards), strict=True)
+        for row in attempt.trained
+    ]
+
+
+def _arrays(row: Row) -> dict[str, Any]:
+    """Over the whole sequence, the prompt masked."""
+    before = len(row.prompt_ids)
+    return {
+        "input_ids": np.array([*row.prompt_ids, *row.completion_ids], np.int64),
+        "completion_mask": np.array([0] * before + row.env_mask, np.int64),
+        "old_log_probs": np.array([0.0] * before + row.logprobs, np.float32),
+    }
+
+
+def group_metrics(attempts: Sequence[Attempt], version: int) -> dict[str, float]:
+    """Of all rollouts of the group, whatever comes of it; `version` is that of the newest weights.
+
+    AsyncGRPOTrainer sums what is called a total.
+    """
+    rows = [attempt.whole for attempt in attempts]
+    rewards = [row.reward for row in rows if row.reward is not None]
+    values = metrics(rows, version)
+    values["prorl/sampling/failed_total"] = float(not rewards)
+    values["prorl/sampling/uninformative_total"] = float(
+        bool(rewards) and not is_informative(rewards)
+    )
+    if rewards:
+        values["prorl/reward"] = fmean(rewards)
+        values["prorl/samples_per_rollout"] = fmean(len(attempt.trained) for attempt in attempts)
+    return values

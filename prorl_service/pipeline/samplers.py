@@ -62,6 +62,7 @@ class RunningSampler:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         """Replaced at each change."""
+        self._is_deleted = False
         self._submissions: dict[str, asyncio.Task[None]] = {}
         """By group."""
         self._released: set[str] = set()
@@ -71,11 +72,14 @@ class RunningSampler:
     # --- for callers ----------------------------------------------------------------------------
 
     async def status(self, *, after: int, wait_s: float | None) -> SamplerStatus:
-        """As soon as its revision is another than `after`, or when `wait_s` are over."""
+        """As soon as its revision is another than `after`, or when `wait_s` are over. Raises
+        `NotFound` when it is deleted meanwhile."""
         with suppress(TimeoutError), self.lease.held():
             async with asyncio.timeout(wait_s):
-                while self._status.revision == after:
+                while self._status.revision == after and not self._is_deleted:
                     await self._changed.wait()
+        if self._is_deleted:
+            raise _unknown(self.core.sampler_id)
         return self._status
 
     async def add(self, groups: Sequence[Group], *, is_last: bool) -> SamplerStatus:
@@ -230,9 +234,11 @@ class RunningSampler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def release_all(self) -> None:
-        """What it began and has not given. `serve` has ended."""
+    async def delete(self) -> None:
+        """Releases what it began and has not given. `serve` has ended."""
         self.lease.end()
+        self._is_deleted = True
+        self._changed.set()
         for group in map(self._group, self.core.begun()):
             self._start_release(group.group_id, group.rollout_ids())
         await asyncio.gather(*self._releases)
@@ -279,10 +285,7 @@ class Samplers:
     def get(self, sampler_id: str) -> RunningSampler:
         """Raises `NotFound`."""
         if sampler_id not in self._running:
-            raise NotFound(
-                f"there is no sampler {sampler_id!r}",
-                hint="PUT /v1/samplers/ID makes one; it ends with its lease, or when it is deleted",
-            )
+            raise _unknown(sampler_id)
         return self._running[sampler_id]
 
     async def delete(self, sampler_id: str) -> None:
@@ -293,7 +296,7 @@ class Samplers:
         self.background.cancel(task)
         await asyncio.wait([task])
         await self._journal.write(lambda db: tables.drop(db, sampler_id))
-        await sampler.release_all()
+        await sampler.delete()
 
     def _new(self, sampler_id: str, spec: SamplerSpec) -> RunningSampler:
         sampler = RunningSampler(
@@ -316,3 +319,10 @@ class Samplers:
     def _expired(self, sampler_id: str) -> None:
         log.warning("sampler %s: nobody asked for it any more", sampler_id)
         self._expiring = asyncio.create_task(self.delete(sampler_id))
+
+
+def _unknown(sampler_id: str) -> NotFound:
+    return NotFound(
+        f"there is no sampler {sampler_id!r}",
+        hint="PUT /v1/samplers/ID makes one; it ends with its lease, or when it is deleted",
+    )

@@ -156,7 +156,11 @@ async def test_a_sampler_that_is_deleted_leaves_no_work(client: AsyncRolloutClie
         return RolloutState.RUNNING in (await client.status()).rollouts
 
     await until(are_running)
+    revision = (await client.sampler("s")).revision
+    news = asyncio.create_task(client.sampler("s", revision, 60))
     await client.delete_sampler("s")
+    with pytest.raises(ServiceCallError, match="there is no sampler"):
+        await news
     assert (await client.status()).rollouts == {}
     with pytest.raises(ServiceCallError, match="there is no sampler"):
         await client.sampler("s")

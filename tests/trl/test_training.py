@@ -260,10 +260,14 @@ def test_interrupt_cancels_what_is_running(service_url: str, policy: Path, tmp_p
     trainer = make_trainer(
         ProRLRollout(service_url, **TWO_TURNS), policy, tmp_path, faults=["hang", "hang"]
     )
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(interrupt_once_rollouts_run)
-        with pytest.raises(KeyboardInterrupt):
-            trainer.train()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may ignore it
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(interrupt_once_rollouts_run)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train()
+    finally:
+        signal.signal(signal.SIGINT, before)
     with RolloutClient(service_url) as client:
         assert not client.status().rollouts.get(RolloutState.INIT)
 

@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from bench.routing.summary import Run
 from prorl_service.inference.routing import Call, Load, Router
 
 STEP_S = 0.05
@@ -87,6 +88,7 @@ class Rollout:
     context: int = PROMPT_TOKENS
     pinned: str | None = None
     at_turn: int = 0
+    moves: int = 0
     ready_at: float = 0.0
 
 
@@ -115,9 +117,9 @@ def workload(seed: int) -> list[list[Rollout]]:
     return [[Rollout(f"g{g}.{i}", g, turns()) for i in range(SIBLINGS)] for g in range(GROUPS)]
 
 
-def run(router: Router, engines: list[Engine], seed: int) -> list[float]:
-    """Seconds that each group took, from the first of its rollouts to begin to the last to end."""
-    waiting = deque(workload(seed))
+def run(router: Router, engines: list[Engine], seed: int) -> Run:
+    groups = workload(seed)
+    waiting = deque(groups)
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
     thinking: list[Rollout] = []
@@ -140,7 +142,8 @@ def run(router: Router, engines: list[Engine], seed: int) -> list[float]:
                     ended[call.rollout.group] = now
                 else:
                     thinking.append(call.rollout)
-    return [ended.get(group, LIMIT_S) - start for group, start in began.items()]
+    group_s = [ended.get(group, LIMIT_S) - start for group, start in began.items()]
+    return Run(group_s, sum(one.moves for group in groups for one in group))
 
 
 def _begin(rollout: Rollout, router: Router, engines: list[Engine], now: float) -> bool:
@@ -153,12 +156,14 @@ def _begin(rollout: Rollout, router: Router, engines: list[Engine], now: float) 
         return False
     engine = next(engine for engine in engines if engine.name == name)
     if rollout.pinned != name:
+        rollout.moves += rollout.pinned is not None
         _unpin(rollout, engines)
         engine.load.sessions += 1
         rollout.pinned = name
-    engine.load.begin(call.work)
+    work = call.work_at(name)
+    engine.load.begin(work)
     tokens = rollout.turns[rollout.at_turn][0]
-    engine.take(Running(rollout, engine, call.work, tokens, rollout.context, now, tokens))
+    engine.take(Running(rollout, engine, work, tokens, rollout.context, now, tokens))
     return True
 
 

@@ -221,12 +221,12 @@ class BackendPool:
             chosen = self._router.choose(call, loads)
             if chosen is not None:
                 member = self._members[chosen]
-                member.traffic.begin(call.work)
+                member.traffic.begin(call.work_at(chosen))
                 return member
             await self._changed.wait()
 
     def _call_ended(self, call: Call, member: Member) -> None:
-        member.traffic.end(call.work)
+        member.traffic.end(call.work_at(member.backend_id))
         self._announce_change()
 
     async def _candidates(

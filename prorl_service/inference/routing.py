@@ -2,10 +2,10 @@
 
 A rollout stays where its prefix is cached, unless that engine has become much slower than another.
 A new one goes where its call will take least: its own work and a share of what is there already
-(calls in flight and, at a discount, contexts that will come back), times how long that engine takes
-for a token. Ties are broken by rendezvous hashing, which spreads siblings evenly without a state.
-Knows no engine, no network and no clock; the same code is run by the pool and by the simulator in
-`bench/routing`.
+(calls in flight, and one to come of each session that waits), times how long that engine takes for
+a token. A prompt is work only where it is not cached, so what begins at once is spread, too. Ties
+are broken by rendezvous hashing, which spreads siblings evenly without a state. Knows no engine, no
+network and no clock; the same code is run by the pool and by the simulator in `bench/routing`.
 
 Counting tasks, as a min-heap of assignments does, is blind to all of this: it gives as much to a
 slow engine as to a fast one, and every new task to one that was added late.
@@ -16,22 +16,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-PREFILL_WEIGHT = 0.05
+PREFILL_WEIGHT = 0.1
 """Work of a prompt token that is not cached, in sampled tokens: prompts go in parallel."""
-RESIDENT_WEIGHT = 0.5
-"""Of a call to come, for each session that waits at an engine."""
 PARALLEL = 32.0
 """Calls in a batch slow each other down by so little: one is ahead of the next by a part of it."""
 SAME_SPEED = 1.5
 """What is measured of equal engines differs by so much."""
 SHORT_CALL_S = 0.05
 """What takes less says more of the way to the engine than of the engine."""
-SMOOTHING = 0.2
+SMOOTHING = 0.1
 """Share of the newest call in what is known of an engine's speed."""
 FIRST_CALLS = 4
 """A newcomer among proven engines gets so many at once, and one more for each that ends."""
 PROVEN_CALLS = 32
-MOVE_FACTOR = 3.0
+MOVE_FACTOR = 4.0
 """A session moves when another engine is so many times faster."""
 FORGETTING = 1 / 256
 """Share of its slowness that an idle engine is forgiven with each decision, to be tried again."""
@@ -50,8 +48,14 @@ class Load:
     sessions: int = 0
     """Pinned there."""
     completed: int = 0
-    seconds_per_token: float | None = None
-    """Of a sampled token, as the last calls saw it; None before the first."""
+    seconds: float = 0.0
+    """Of the last calls, the newest counting most; 0 before the first, as is their work."""
+    work_done: float = 0.0
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Of a sampled token. Not the mean over calls: the shortest would say most."""
+        return self.seconds / self.work_done if self.work_done else None
 
     @property
     def has_room(self) -> bool:
@@ -68,9 +72,12 @@ class Load:
     def learn(self, *, sampled: int, uncached: int, took_s: float) -> None:
         """From a call that succeeded."""
         self.completed += 1
-        seconds = max(took_s, SHORT_CALL_S) / max(1.0, sampled + PREFILL_WEIGHT * uncached)
-        known = self.seconds_per_token
-        self.seconds_per_token = seconds if known is None else known + SMOOTHING * (seconds - known)
+        work = max(1.0, sampled + PREFILL_WEIGHT * uncached)
+        self.seconds += SMOOTHING * (max(took_s, SHORT_CALL_S) - self.seconds)
+        self.work_done += SMOOTHING * (work - self.work_done)
+
+    def forgive(self, fastest: float) -> None:
+        self.seconds -= FORGETTING * (self.seconds - fastest * self.work_done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +89,13 @@ class Call:
     max_tokens: int
 
     @property
-    def work(self) -> float:
-        """In sampled tokens, its prompt not cached."""
-        return PREFILL_WEIGHT * self.prompt_tokens + min(self.max_tokens, MAX_EXPECTED_TOKENS)
+    def expected_tokens(self) -> int:
+        return min(self.max_tokens, MAX_EXPECTED_TOKENS)
+
+    def work_at(self, backend_id: str) -> float:
+        """In sampled tokens."""
+        uncached = 0 if backend_id == self.pinned else self.prompt_tokens
+        return PREFILL_WEIGHT * uncached + self.expected_tokens
 
 
 class Router(Protocol):
@@ -103,8 +114,8 @@ class LeastTime:
         known = [one.seconds_per_token for one in loads.values() if one.seconds_per_token]
         fastest = min(known, default=1.0)
         for load in loads.values():
-            if not load.calls and load.seconds_per_token is not None:
-                load.seconds_per_token -= FORGETTING * (load.seconds_per_token - fastest)
+            if not load.calls:
+                load.forgive(fastest)
         pinned = loads.get(call.pinned) if call.pinned else None
         if pinned is not None and not _is_slow(pinned, fastest):
             return call.pinned if pinned.has_room else None
@@ -115,7 +126,7 @@ class LeastTime:
         best = min(
             free,
             key=lambda one: (
-                _expected_s(call, loads[one], fastest),
+                _expected_s(call, one, loads[one], fastest),
                 rendezvous(call.session, one),
             ),
         )
@@ -132,13 +143,13 @@ def _may_take(load: Load, most_calls: int) -> bool:
     return load.has_room and not (is_newcomer and load.calls >= FIRST_CALLS + load.completed)
 
 
-def _expected_s(call: Call, load: Load, fastest: float) -> float:
+def _expected_s(call: Call, backend_id: str, load: Load, fastest: float) -> float:
     """An engine that is not known yet is taken for a fast one."""
     seconds = load.seconds_per_token
     if seconds is None or seconds < SAME_SPEED * fastest:
         seconds = fastest
-    to_come = RESIDENT_WEIGHT * (load.sessions - load.calls) * call.work
-    return seconds * (call.work + (load.work + to_come) / PARALLEL)
+    to_come = (load.sessions - load.calls) * call.expected_tokens
+    return seconds * (call.work_at(backend_id) + (load.work + to_come) / PARALLEL)
 
 
 def rendezvous(session: str, backend_id: str) -> bytes:

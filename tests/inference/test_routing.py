@@ -26,7 +26,7 @@ def call(session: str, pinned: str | None = None, prompt_tokens: int = 1000) -> 
 def assign(router: LeastTime, all_loads: dict[str, Load], one: Call) -> str:
     chosen = router.choose(one, all_loads)
     assert chosen is not None
-    all_loads[chosen].begin(one.work)
+    all_loads[chosen].begin(one.work_at(chosen))
     all_loads[chosen].sessions += 1
     return chosen
 
@@ -85,7 +85,7 @@ def test_where_all_are_full_calls_wait() -> None:
         assign(router, there, call(f"s{i}"))
     assert router.choose(call("late"), there) is None
     assert router.choose(call("s0", pinned="a"), there) is None
-    there["b"].end(call("x").work)
+    there["b"].end(call("x").work_at("b"))
     assert router.choose(call("late"), there) == "b"
     assert LeastTime().choose(call("s"), {}) is None
 
@@ -101,7 +101,7 @@ def test_counts_return_to_nothing_and_choices_repeat(
         if number in open_calls:
             name, one = open_calls.pop(number)
             for each in (there, again):
-                each[name].end(one.work)
+                each[name].end(one.work_at(name))
                 if succeeds:
                     each[name].learn(sampled=prompt % 97 + 1, uncached=prompt, took_s=prompt / 999)
         else:
@@ -109,9 +109,9 @@ def test_counts_return_to_nothing_and_choices_repeat(
             chosen = router.choose(one, there)
             assert chosen == twin.choose(one, again)
             assert chosen is not None
-            there[chosen].begin(one.work)
-            again[chosen].begin(one.work)
+            there[chosen].begin(one.work_at(chosen))
+            again[chosen].begin(one.work_at(chosen))
             open_calls[number] = chosen, one
     for name, one in open_calls.values():
-        there[name].end(one.work)
+        there[name].end(one.work_at(name))
     assert all(load.calls == 0 and abs(load.work) < 1e-6 for load in there.values())

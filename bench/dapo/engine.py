@@ -1,0 +1,38 @@
+"""A stub engine that counts the model calls of each group, those that were cut short as well.
+
+A call takes half to one and a half times the mean latency: were all alike, rollouts begun together
+would go on in step, and each turn of theirs would wait for the processor.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+from aiohttp import web
+
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+
+SESSION_HEADER = "X-Session-ID"
+
+
+class CountingEngine(StubEngine):
+    def __init__(self, model: Path, latency_s: float) -> None:
+        chat = ChatFormat.load(model)
+        answer = [*chat.encode("Well."), chat.end_of_turn_id]
+        super().__init__(model, lambda _: answer)
+        self._mean_s = latency_s
+        self.turns: Counter[str] = Counter()
+        """By group."""
+
+    def lend(self) -> None:
+        """No call goes on until weights have been loaded."""
+        self._running.clear()
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        rollout_id = request.headers[SESSION_HEADER]
+        self.turns[rollout_id.rpartition(".")[0]] += 1
+        await self._running.wait()
+        await asyncio.sleep(self._mean_s * random.uniform(0.5, 1.5))
+        return await super()._generate(request)

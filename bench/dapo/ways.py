@@ -1,0 +1,251 @@
+"""The ways to get informative groups, step by step, out of one service: three on the plain client,
+and the service's own sampler.
+
+Each takes the tasks in the same order and, but for the batches, has as many rollouts under way as
+the sampler. While the trainer trains, batches and re-queueing have nothing under way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import islice
+from typing import Protocol
+
+from bench.dapo import world
+from bench.dapo.world import Plan
+from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.drawing import Sampler
+from prorl_service.sampler_schemas import DrawSpec, SamplerSpec
+from prorl_service.schemas import Group, Rollout
+
+WAIT_S = 300.0
+
+
+class Fate(StrEnum):
+    """What became of an attempt at a group."""
+
+    GIVEN = "given"
+    UNINFORMATIVE = "uninformative"
+    """Ended, all rewards equal."""
+    WASTED = "wasted"
+    """Cancelled, or thrown away, before or after its end."""
+    LEFT = "left"
+    """Under way when the run ends, for the step that would come next."""
+
+
+class Way(Protocol):
+    lends_engines: bool
+    """Whether no model call goes on while the trainer trains, as if it used the engines' GPUs."""
+
+    async def draw(self, step: int) -> list[list[Rollout]]:
+        """The informative groups of one step."""
+
+    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
+        """Of all attempts that were begun, as far as they were not given, at the end of the run.
+        `turns`: what each has used."""
+
+    async def close(self) -> None: ...
+
+
+def _fate(taught_nothing: bool) -> Fate:
+    return Fate.UNINFORMATIVE if taught_nothing else Fate.WASTED
+
+
+def _is_informative(rollouts: Sequence[Rollout]) -> bool:
+    return world.is_informative([float(str(one.reward)) for one in rollouts])
+
+
+class Batches:
+    """DAPO as first written: a batch, all its ends, the filter; again until there are enough. What
+    the last batch has beyond them is thrown away."""
+
+    lends_engines = False
+
+    def __init__(
+        self, client: AsyncRolloutClient, plan: Plan, candidates: Iterator[Group], batch: int
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._candidates = candidates
+        self._batch = batch
+        self._uninformative: set[str] = set()
+
+    async def draw(self, step: int) -> list[list[Rollout]]:
+        informative: list[list[Rollout]] = []
+        while len(informative) < self._plan.target:
+            for rollouts in await self._run_batch():
+                if _is_informative(rollouts):
+                    informative.append(rollouts)
+                else:
+                    self._uninformative.add(rollouts[0].group_id)
+        return informative[: self._plan.target]
+
+    async def _run_batch(self) -> list[list[Rollout]]:
+        groups = [world.attempted(one, 1) for one in islice(self._candidates, self._batch)]
+        await self._client.submit(groups)
+        ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
+        rollouts = iter(await self._client.wait(ids, WAIT_S))
+        return [list(islice(rollouts, group.n)) for group in groups]
+
+    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
+        return {one: _fate(one in self._uninformative) for one in turns}
+
+    async def close(self) -> None:
+        return
+
+
+class Refill:
+    """Slots are kept full until there are enough informative groups. What is under way then runs
+    to its end and is thrown away, while the trainer goes on; or it is cancelled and its tasks are
+    begun anew, first, in the next step (`requeue`)."""
+
+    lends_engines = False
+
+    def __init__(
+        self,
+        client: AsyncRolloutClient,
+        plan: Plan,
+        candidates: Iterator[Group],
+        *,
+        requeue: bool,
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._candidates = candidates
+        self._requeue = requeue
+        self._to_begin_anew: deque[Group] = deque()
+        self._under_way: dict[str, tuple[Group, list[Rollout]]] = {}
+        """And of each the rollouts that have ended. Not what is to be thrown away."""
+        self._unfinished = 0
+        """Rollouts, those that are to be thrown away as well."""
+        self._ends: asyncio.Queue[Rollout] = asyncio.Queue()
+        self._streams: dict[str, asyncio.Task[None]] = {}
+        self._uninformative: set[str] = set()
+        self._surplus_given_up: asyncio.Future[None] = asyncio.Future()
+        """While the trainer trains already."""
+        self._surplus_given_up.set_result(None)
+
+    async def draw(self, step: int) -> list[list[Rollout]]:
+        await self._surplus_given_up
+        informative: list[list[Rollout]] = []
+        while len(informative) < self._plan.target:
+            await self._fill()
+            rollouts = await self._next_group()
+            if rollouts is None:
+                continue
+            if _is_informative(rollouts):
+                informative.append(rollouts)
+            else:
+                self._uninformative.add(rollouts[0].group_id)
+        self._surplus_given_up = asyncio.create_task(self._give_up_surplus())
+        return informative
+
+    async def _fill(self) -> None:
+        begun = []
+        while self._unfinished < self._plan.slots:
+            group = self._to_begin_anew.popleft() if self._to_begin_anew else self._new()
+            self._under_way[group.group_id] = (group, [])
+            self._unfinished += group.n
+            begun.append(group)
+        if begun:
+            await self._client.submit(begun)
+        for group in begun:
+            self._streams[group.group_id] = asyncio.create_task(self._stream(group))
+
+    def _new(self) -> Group:
+        return world.attempted(next(self._candidates), 1)
+
+    async def _stream(self, group: Group) -> None:
+        async for rollout in self._client.stream(group.rollout_ids(), WAIT_S):
+            self._unfinished -= 1
+            self._ends.put_nowait(rollout)
+        del self._streams[group.group_id]
+
+    async def _next_group(self) -> list[Rollout] | None:
+        """The next rollout's end; its whole group, if it was the last."""
+        rollout = await self._ends.get()
+        group, ended = self._under_way.get(rollout.group_id, (None, []))
+        ended.append(rollout)
+        if group is None or len(ended) < group.n:
+            return None
+        del self._under_way[group.group_id]
+        return ended
+
+    async def _give_up_surplus(self) -> None:
+        groups = [group for group, _ in self._under_way.values()]
+        self._under_way.clear()
+        if not self._requeue or not groups:
+            return
+        streams = [
+            self._streams.pop(one.group_id) for one in groups if one.group_id in self._streams
+        ]
+        await self._cancel(streams)
+        await self._client.cancel([one for group in groups for one in group.rollout_ids()])
+        self._unfinished = 0
+        self._ends = asyncio.Queue()
+        self._to_begin_anew.extendleft(map(_begun_anew, reversed(groups)))
+
+    async def _cancel(self, streams: Sequence[asyncio.Task[None]]) -> None:
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
+    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
+        return {one: _fate(one in self._uninformative) for one in turns}
+
+    async def close(self) -> None:
+        await self._surplus_given_up
+        await self._cancel(list(self._streams.values()))
+
+
+def _attempt(group_id: str) -> int:
+    return int(group_id.rpartition(":")[2])
+
+
+def _begun_anew(group: Group) -> Group:
+    return world.attempted(group, _attempt(group.group_id) + 1)
+
+
+class Service:
+    """The sampler of the service, which carries over what is under way."""
+
+    def __init__(
+        self,
+        url: str,
+        plan: Plan,
+        candidates: Iterator[Group],
+        spec: SamplerSpec,
+        *,
+        seed: int,
+        lends_engines: bool,
+    ) -> None:
+        self.lends_engines = lends_engines
+        self._client = RolloutClient(url)
+        self._plan = plan
+        self._seed = seed
+        self._sampler = Sampler(self._client, "s", spec, candidates)
+
+    async def draw(self, step: int) -> list[list[Rollout]]:
+        spec = DrawSpec(target=self._plan.target)
+        _, groups = await asyncio.to_thread(self._sampler.draw, f"d{step}", spec)
+        return groups
+
+    def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
+        """A sampler tells counts, so this is derived: an attempt that is not the task's last was
+        given up; one that has had all its turns and was not given taught nothing, or is left."""
+        newest = {one.rpartition(":")[0]: one for one in sorted(turns, key=_attempt)}
+        return {one: self._fate(one, newest.values(), turns[one]) for one in turns}
+
+    def _fate(self, group_id: str, newest: Collection[str], turns: int) -> Fate:
+        if group_id not in newest:
+            return Fate.WASTED
+        ends = world.ends(self._seed, group_id, self._plan.n)
+        is_whole = turns >= sum(one.turns for one in ends)
+        if is_whole and not world.is_informative([one.reward for one in ends]):
+            return Fate.UNINFORMATIVE
+        return Fate.LEFT
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.delete_sampler, "s")
+        self._client.close()

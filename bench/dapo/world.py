@@ -1,0 +1,95 @@
+"""The workload: which tasks come, and what each attempt at one would be. The same for all ways.
+
+How many turns a rollout takes and whether it succeeds is a pure function of the seed, the task's
+number, the attempt and the index. No task comes twice, so nothing is gained by putting off those
+that taught nothing. Never-solved tasks take longer than solved ones, siblings alike; the tail is
+that of agents (most end soon, some go on to the limit).
+"""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from prorl_service.schemas import Group, Message, Task
+
+NEVER_SOLVED, ALWAYS_SOLVED = 0.30, 0.25
+"""Shares of the tasks; the others succeed with a probability of 0.1 to 0.9, uniformly."""
+MEDIAN_TURNS, MAX_TURNS = 3, 40
+TASK_SIGMA, ROLLOUT_SIGMA = 0.5, 0.6
+"""Of the logarithm of the turns: among tasks, and among the rollouts of one."""
+HARDNESS = 0.5
+"""A never-solved task has exp(this) as many turns as one that is always solved."""
+AGENT = "dapo"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step's groups have twice as many rollouts as there are workers."""
+
+    steps: int = 4
+    target: int = 8
+    """Informative groups of a step."""
+    n: int = 8
+    run_workers: int = 32
+    ready_rollouts: int = 8
+    latency_s: float = 0.1
+    """Of a model call, on average."""
+    pause_s: float = 0.6
+    """Of training, after each step. Weights are loaded at its end."""
+
+    @property
+    def slots(self) -> int:
+        """Rollouts to have under way: those that run and those ready for the next free worker."""
+        return self.run_workers + self.ready_rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    turns: int
+    reward: float
+
+
+def end(seed: int, rollout_id: str) -> End:
+    """Of a rollout `...cNUMBER:ATTEMPT.INDEX`."""
+    group_id, _, index = rollout_id.rpartition(".")
+    name, attempt = group_id.split(":")[-2:]
+    of_task = random.Random(f"{seed} {name}")
+    probability, pace = _success_probability(of_task), of_task.gauss(0, TASK_SIGMA)
+    own = random.Random(f"{seed} {name} {attempt} {index}")
+    pace += own.gauss(0, ROLLOUT_SIGMA) + HARDNESS * (0.5 - probability)
+    turns = min(MAX_TURNS, max(1, round(MEDIAN_TURNS * math.exp(pace))))
+    return End(turns, float(own.random() < probability))
+
+
+def _success_probability(rng: random.Random) -> float:
+    kind, probability = rng.random(), rng.uniform(0.1, 0.9)
+    if kind < NEVER_SOLVED:
+        return 0.0
+    return 1.0 if kind < NEVER_SOLVED + ALWAYS_SOLVED else probability
+
+
+def ends(seed: int, group_id: str, n: int) -> list[End]:
+    return [end(seed, f"{group_id}.{index}") for index in range(n)]
+
+
+def is_informative(rewards: list[float]) -> bool:
+    return min(rewards) < max(rewards)
+
+
+def candidates(seed: int, n: int) -> Iterator[Group]:
+    """Endless, in the order of the data. An attempt's id is the name here, a colon, its number."""
+    for number in count():
+        task = Task(
+            task_id=f"t{number}",
+            agent=AGENT,
+            messages=[Message(role="user", content="Go on.")],
+            data={"seed": seed},
+        )
+        yield Group(group_id=f"c{number}", task=task, n=n)
+
+
+def attempted(group: Group, attempt: int) -> Group:
+    name = group.group_id.partition(":")[0]
+    return group.model_copy(update={"group_id": f"{name}:{attempt}"})

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from bench.routing.quota import Quotas
 from bench.routing.summary import Run
 from prorl_service import local
+from prorl_service.inference.backend import Backend, open_session
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.routing import Router
@@ -86,7 +87,9 @@ class Fleet:
         self._processes = [self._start() for _ in range(ENGINES)]
 
     def _start(self) -> LocalProcess:
-        return self._engines.enter_context(local.engine(self._model, log=self._log))
+        process = self._engines.enter_context(local.engine(self._model, log=self._log))
+        asyncio.run(_warm_up(process.url))
+        return process
 
     def prepare(self, scenario: str) -> list[LocalProcess]:
         """The first is the slow one, the last the one that dies or joins."""
@@ -97,6 +100,23 @@ class Fleet:
             is_slow = scenario == "one slow" and i == 0
             self._quotas.set(process, SHARE / SLOWNESS if is_slow else SHARE)
         return self._processes
+
+
+async def _warm_up(url: str) -> None:
+    """The first steps of a process take much longer."""
+    async with open_session() as session:
+        backend = Backend(url, session)
+        calls = (
+            backend.generate(
+                [i] * PROMPT_TOKENS,
+                sampling=Sampling(temperature=1.0),
+                max_tokens=MAX_TOKENS,
+                seed=i,
+                session_id=f"warm-up {i}",
+            )
+            for i in range(AT_ONCE // ENGINES)
+        )
+        await asyncio.gather(*calls)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The figures of a run that are quoted, out of its rows.
 
 CPU is of the contender's own process alone, without the sandboxes and commands it starts, as peers
-are compared elsewhere; `_with_children` counts those as well. Ratios are ours over theirs, of the
-row with process sandboxes, which isolate as little as the others do. `best_peer` is the one with
+are compared elsewhere; `_host_` counts those as well: all that the host spends. Ratios are ours
+over theirs, unless they say more of the row with process sandboxes, which isolate as little as the
+others do. `best_peer` is the one with
 the least CPU of those that can be installed; mini-swe-agent's loop around a model client written
 here, the least that can be made of it, has a ratio of its own. `wall_overhead` is the share by
 which a batch takes longer than the engine needs; with 100 ms a call the commands alone keep both
@@ -32,7 +33,7 @@ def headline(rows: Sequence[dict[str, object]]) -> dict[str, object]:
     def cpu(who: str) -> float:
         return figure(who, "cpu_ms")
 
-    def with_children(who: str) -> float:
+    def host_cpu(who: str) -> float:
         return cpu(who) + figure(who, "children_ms")
 
     peers = (LITELLM, VERIFIERS)
@@ -42,10 +43,16 @@ def headline(rows: Sequence[dict[str, object]]) -> dict[str, object]:
         "floor_cpu_ratio": round(cpu(OURS) / cpu(FLOOR), 3),
         "best_peer_cpu_ratio": round(cpu(OURS) / cpu(best_peer), 3),
         **{f"{_slug(peer)}_cpu_ratio": round(cpu(OURS) / cpu(peer), 3) for peer in (*peers, THIN)},
-        "floor_cpu_ratio_with_children": round(with_children(OURS) / with_children(FLOOR), 3),
-        "best_peer_cpu_ratio_with_children": round(
-            with_children(OURS) / min(map(with_children, peers)), 3
-        ),
+        **{
+            f"floor_host_cpu_ratio_{_slug(who)}": round(host_cpu(who) / host_cpu(FLOOR), 3)
+            for who in (OURS, BUBBLEWRAP, APPTAINER)
+        },
+        **{
+            f"best_peer_host_cpu_ratio_{_slug(who)}": round(
+                host_cpu(who) / min(map(host_cpu, peers)), 3
+            )
+            for who in (OURS, BUBBLEWRAP, APPTAINER)
+        },
         "rss_mb_at_256": figure(OURS, "rss_mb", 256),
         "failures_at_1024": int(figure(OURS, "failures", 1024)),
         "wall_overhead_at_64": figure(OURS, "wall_overhead"),

@@ -7,24 +7,29 @@ from matplotlib.figure import Figure
 
 from bench.load.headline import FLOOR, LATENCY_MS, LITELLM, OURS, THIN, VERIFIERS
 
-COLORS = {OURS: "tab:blue", FLOOR: "black"}
-LINES = (OURS, FLOOR, THIN, LITELLM, VERIFIERS)
+COLORS = {
+    OURS: "tab:blue",
+    FLOOR: "black",
+    THIN: "tab:red",
+    LITELLM: "tab:orange",
+    VERIFIERS: "tab:green",
+}
 
 
 def draw(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, column, title in (
-        (left, "cpu_ms", "CPU of the host process, ms per turn"),
+        (left, "cpu_ms", "CPU of the agents' process, ms per turn"),
         (right, "rollouts_per_s", "rollouts per second"),
     ):
-        for who in LINES:
+        for who, color in COLORS.items():
             points = [
                 (int(str(row["at_once"])), float(str(row[column])))
                 for row in rows
                 if row["who"] == who and row["latency_ms"] == LATENCY_MS and row[column] is not None
             ]
-            axes.plot(*zip(*points, strict=True), marker="o", label=who, color=COLORS.get(who))
+            axes.plot(*zip(*points, strict=True), marker="o", label=who, color=color)
         axes.set_title(title)
         axes.set_xlabel("rollouts at once")
         axes.set_xscale("log", base=2)

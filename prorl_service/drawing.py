@@ -4,15 +4,21 @@ For plain code, on `RolloutClient`. Knows no trainer and no data set: candidates
 groups, in the order of the data.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from prorl_service.client import RolloutClient
+from prorl_service.errors import ProRLError
 from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
 
 POLL_S = 20.0
 """How long one question for news stays open."""
+MIN_LEASE_S = 3600.0
+"""The sampler waits for so long for the next step."""
+HOPELESS = 16
+"""Groups of a draw that failed before any other ended: all will."""
 
 
 class Sampler:
@@ -71,3 +77,91 @@ class Sampler:
         ids = [one for group in draw.groups for one in group.rollout_ids()]
         ended = {one.rollout_id: one for one in self._client.stream(ids, POLL_S)}
         return [[ended[one] for one in group.rollout_ids()] for group in draw.groups]
+
+
+class AllGroupsFail(ProRLError):
+    """Not one group of a draw could be scored."""
+
+
+class Candidates:
+    """Groups that were put in, and `others` while there are none."""
+
+    def __init__(self, others: Iterator[Group]) -> None:
+        self._put: deque[Group] = deque()
+        self._others = others
+
+    def put(self, groups: Iterable[Group]) -> None:
+        self._put.extend(groups)
+
+    def __iter__(self) -> "Candidates":
+        return self
+
+    def __next__(self) -> Group:
+        return self._put.popleft() if self._put else next(self._others)
+
+
+class Draws:
+    """The draws of one training run."""
+
+    def __init__(
+        self, sampler_id: str, spec: SamplerSpec, candidates: Iterator[Group], *, deadline_s: float
+    ) -> None:
+        """`deadline_s`: of a step; the sampler outlives its client by twice as much."""
+        lease_s = spec.lease_s or max(MIN_LEASE_S, 2 * deadline_s)
+        self._spec = spec.model_copy(update={"lease_s": lease_s})
+        self._sampler_id = sampler_id
+        self._candidates = candidates
+        self._before: SamplerStatus | None = None
+        """The step."""
+        self._now: SamplerStatus | None = None
+
+    def draw(
+        self,
+        client: RolloutClient,
+        draw_id: str,
+        spec: DrawSpec,
+        on_status: Callable[[SamplerStatus], None] = lambda _: None,
+    ) -> tuple[Draw, list[list[Rollout]]]:
+        """As `Sampler.draw`. Raises `AllGroupsFail`."""
+        self._before = self._now
+
+        def note(status: SamplerStatus) -> None:
+            if self._before is not None and status.scored < self._before.scored:
+                self._before = None  # it began anew
+            self._now = status
+            self._check_hope(status)
+            on_status(status)
+
+        sampler = Sampler(client, self._sampler_id, self._spec, self._candidates, note)
+        return sampler.draw(draw_id, spec)
+
+    def _check_hope(self, status: SamplerStatus) -> None:
+        if status.failed >= HOPELESS and not (status.scored or status.given):
+            reason = status.last_failure
+            raise AllGroupsFail(
+                f"the first {status.failed} groups failed"
+                + (f", the last by {reason.blame.value}: {reason.message}" if reason else ""),
+                hint=reason.hint if reason else "",
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last draw."""
+        if self._now is None:
+            return {}
+        now = self._now
+        counts = ("uninformative", "failed", "stale", "decided_early", "carried")
+        values = {f"prorl/sampling/{name}": self._since(name) for name in counts}
+        values["prorl/sampling/deferred"] = now.deferred
+        useless = self._since("uninformative") + self._since("failed")
+        if ended := self._since("given") + useless:
+            values["prorl/sampling/informative_share"] = self._since("given") / ended
+        if scored := self._since("scored"):
+            before = self._before
+            known = before.scored * (before.score_mean or 0) if before else 0
+            total = now.scored * (now.score_mean or 0)
+            values["prorl/sampling/unfiltered_reward"] = (total - known) / scored
+        return values
+
+    def _since(self, name: str) -> float:
+        before = getattr(self._before, name) if self._before else 0
+        return float(getattr(self._now, name) - before)

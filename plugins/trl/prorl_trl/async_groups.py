@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
-from prorl_service.drawing import Sampler
+from prorl_service.drawing import HOPELESS, MIN_LEASE_S, AllGroupsFail, Sampler
 from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
 from prorl_trl.convert import PAYLOAD_KEY
-from prorl_trl.dynamic import HOPELESS, MIN_LEASE_S, AllGroupsFail
 
 POLL_S = 10.0
 """After which `next` returns with nothing; an open stream says something as often."""

@@ -9,8 +9,6 @@ A rollout that cannot be trained on becomes a row without weight: one EOS token 
 reward. It is never replaced by a copy of a sibling and never given a made-up reward.
 """
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +23,6 @@ from prorl_service.schemas import (
     FinishReason,
     Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
     Sampling,
@@ -33,12 +30,12 @@ from prorl_service.schemas import (
     Task,
     Trajectory,
 )
+from prorl_service.task_payload import ChatMessage, task_from, task_payload
 
 PAYLOAD_KEY = "prorl"
 
 Overlong = Literal["mask", "keep"] | SoftPunishment
 Segments = Literal["refuse", "last"]
-ChatMessage = Mapping[str, Any]
 
 
 def with_task(
@@ -50,9 +47,9 @@ def with_task(
     image: str | None = None,
 ) -> list[dict[str, Any]]:
     """A "prompt" entry for a dataset. `agent` None takes the one given to `ProRLRollout`."""
-    payload = {"task_id": task_id, "agent": agent, "data": dict(data or {}), "image": image}
+    payload = task_payload(task_id=task_id, agent=agent, data=data, image=image)
     *earlier, last = [dict(message) for message in messages]
-    prompt = [*earlier, {**last, PAYLOAD_KEY: json.dumps(payload)}]
+    prompt = [*earlier, {**last, PAYLOAD_KEY: payload}]
     task_of(prompt, default_agent=agent or "any")
     return prompt
 
@@ -64,29 +61,13 @@ def task_of(prompt: Sequence[ChatMessage], *, default_agent: str | None) -> Task
             "ProRLRollout needs conversational prompts (lists of messages): the service applies "
             f"the chat template, but this prompt is a string: {prompt[:60]!r}"
         )
-    payload = prompt[-1].get(PAYLOAD_KEY)
-    fields = json.loads(payload) if payload else {"task_id": _content_id(prompt)}
-    fields["agent"] = fields.get("agent") or default_agent
-    if fields["agent"] is None:
-        raise ValueError(
-            "a prompt names no agent: build the dataset with `prorl_trl.with_task(...)`, "
-            "or name one for all prompts with `ProRLRollout(agent=...)`"
-        )
-    return Task(messages=[_message(message) for message in prompt], **fields)
-
-
-def _message(message: ChatMessage) -> Message:
-    """Datasets give every message the keys of all others, filled up with None."""
-    given = {key: value for key, value in message.items() if value is not None}
-    given.pop(PAYLOAD_KEY, None)
-    if not isinstance(given.get("content"), str):
-        raise ValueError(f"message content must be text, not {message.get('content')!r:.80}")
-    return Message(**given)
-
-
-def _content_id(prompt: Sequence[ChatMessage]) -> str:
-    content = json.dumps([[message.get("role"), message.get("content")] for message in prompt])
-    return "prompt-" + hashlib.sha256(content.encode()).hexdigest()[:16]
+    return task_from(
+        [{key: value for key, value in one.items() if key != PAYLOAD_KEY} for one in prompt],
+        prompt[-1].get(PAYLOAD_KEY),
+        default_agent=default_agent,
+        no_agent_hint="build the dataset with `prorl_trl.with_task(...)`, or name one for all "
+        "prompts with `ProRLRollout(agent=...)`",
+    )
 
 
 LEASE_S = 300.0

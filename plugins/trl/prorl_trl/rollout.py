@@ -21,12 +21,13 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout, Wire
+from prorl_service.drawing import Candidates, Draws
 from prorl_service.errors import ProRLError
-from prorl_service.sampler_schemas import SamplerSpec, SamplerStatus
+from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
 from prorl_trl import checks, convert
 from prorl_trl.convert import Overlong, Row, Segments
-from prorl_trl.dynamic import TOO_FEW, AtEnd, Candidates, DynamicSampling, prompts_without_end
+from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
 from prorl_trl.processes import on_main
 from prorl_trl.weights import SafetensorsFile, full_weights, save
 
@@ -102,7 +103,7 @@ class ProRLRollout:
         self._weights, self._importance_sampling = weights, importance_sampling
         self._observe = observe
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
-        self._dynamic: DynamicSampling | None = None
+        self._dynamic: Draws | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._calls = 0
         self._lost_calls = 0
@@ -159,7 +160,7 @@ class ProRLRollout:
             self._dynamic = self._dynamic_sampling(self._sampler_spec)
             trainer.add_callback(AtEnd(self._end_sampling))
 
-    def _dynamic_sampling(self, spec: SamplerSpec) -> DynamicSampling:
+    def _dynamic_sampling(self, spec: SamplerSpec) -> Draws:
         n, numbers = self._trainer.num_generations, count()
 
         def group_of(prompt: Any) -> Group:
@@ -167,9 +168,8 @@ class ProRLRollout:
             return group.model_copy(update={"lease_s": None})
 
         prompts = prompts_without_end(self._trainer.train_dataset, self._trainer.args.seed)
-        return DynamicSampling(
-            self._run_id, spec, Candidates(prompts, group_of), deadline_s=self._deadline_s
-        )
+        self._candidates = Candidates(map(group_of, prompts))
+        return Draws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
 
     def _greet(self, trainer: Any, sampling: Sampling) -> None:
         checks.warn_about(trainer, sampling, self._deadline_s)
@@ -292,21 +292,20 @@ class ProRLRollout:
         ]
         return rows + [convert.unused_row(eos_ids, TOO_FEW)] * (len(prompts) - len(rows))
 
-    def _draw(
-        self, dynamic: DynamicSampling, groups: Sequence[Group], deadline: float
-    ) -> list[Rollout]:
+    def _draw(self, dynamic: Draws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
         """Of informative groups, as many as `groups` if they were found in time."""
         bar = self._bar("informative groups", len(groups))
 
         def show(status: SamplerStatus) -> None:
             bar.update(len(status.draw.groups) - bar.n if status.draw else 0)
 
-        candidates = [group.model_copy(update={"lease_s": None}) for group in groups]
+        self._candidates.put(group.model_copy(update={"lease_s": None}) for group in groups)
         draw_id = groups[0].group_id.rpartition("-")[0]
         try:
             with self._client() as client, bar, _restarts_noticed():
                 left_s = max(deadline - time.monotonic(), 1.0)
-                drawn = dynamic.draw(client, draw_id, candidates, left_s, show)
+                spec = DrawSpec(target=len(groups), deadline_s=left_s)
+                _, drawn = dynamic.draw(client, draw_id, spec, show)
         except BaseException:
             self._end_sampling()
             raise

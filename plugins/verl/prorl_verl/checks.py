@@ -1,0 +1,103 @@
+"""What must hold before any work starts: of the configuration, and of the service.
+
+Run in the command's own process before Ray starts (`start`), and where the manager is made, for
+programs with an entry point of their own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prorl_service.client import RolloutClient
+from prorl_service.errors import ProRLError
+from prorl_service.schemas import BackendState
+from prorl_verl.settings import Settings
+
+FIRST_CONTACT_S = 10.0
+
+
+class BadConfiguration(ProRLError):
+    """Would train wrongly, or not at all."""
+
+
+def check_configuration(config: Mapping[str, Any], settings: Settings) -> None:
+    """Raises `BadConfiguration`."""
+    for check in (_check_reward, _check_filter, _check_lengths, _check_sampling):
+        check(config, settings)
+
+
+def _check_reward(config: Mapping[str, Any], _: Settings) -> None:
+    if config["reward"]["reward_model"]["enable"]:
+        raise BadConfiguration(
+            "reward.reward_model.enable=True would score rollouts that the service has scored",
+            hint="switch it off, or score in an agent of the service",
+        )
+
+
+def _check_filter(config: Mapping[str, Any], _: Settings) -> None:
+    trainer = config["trainer"]
+    if not config["algorithm"]["filter_groups"]["enable"]:
+        return
+    if not trainer["use_v1"]:
+        raise BadConfiguration(
+            "algorithm.filter_groups.enable has no effect with trainer.use_v1=False",
+            hint="use the V1 trainer, which is VeRL's default",
+        )
+    mode = trainer["v1"]["trainer_mode"]
+    if mode == "separate_async" and trainer["v1"][mode]["hybrid_rollout"]["enable_switch"]:
+        raise BadConfiguration(
+            "dynamic sampling does not tell VeRL how many groups are ready, which "
+            "trainer.v1.separate_async.hybrid_rollout.enable_switch goes by",
+            hint="switch one of the two off",
+        )
+
+
+def _check_lengths(config: Mapping[str, Any], settings: Settings) -> None:
+    data, actor = config["data"], config["actor_rollout_ref"]["actor"]
+    longest = data["max_prompt_length"] + data["max_response_length"]
+    room = actor["ppo_max_token_len_per_gpu"]
+    if actor["use_dynamic_bsz"] and room < longest:
+        raise BadConfiguration(
+            f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={room} has no room for one rollout "
+            f"of data.max_prompt_length + data.max_response_length = {longest} tokens",
+            hint="raise it, or lower the lengths",
+        )
+    if settings.overlong and settings.overlong.max_tokens > data["max_response_length"]:
+        raise BadConfiguration(
+            f"prorl.overlong.max_tokens={settings.overlong.max_tokens} is never reached: "
+            f"data.max_response_length={data['max_response_length']}"
+        )
+
+
+def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
+    rollout = config["actor_rollout_ref"]["rollout"]
+    if rollout["temperature"] <= 0:
+        raise BadConfiguration(
+            "actor_rollout_ref.rollout.temperature must be above 0: VeRL computes logprobs at it"
+        )
+    if not rollout["calculate_log_probs"]:
+        raise BadConfiguration(
+            "actor_rollout_ref.rollout.calculate_log_probs=False would throw the engine's away",
+            hint="leave it on, which is VeRL's default",
+        )
+
+
+def check_service(settings: Settings) -> None:
+    """Raises `ServiceCallError` for a service that does not answer or does not let us in, and
+    `BadConfiguration` for one that others use, or that lacks the agent."""
+    with RolloutClient(settings.url, token=settings.token(), retry_s=FIRST_CONTACT_S) as client:
+        status = client.status()
+        for backend in status.backends:
+            if backend.state is BackendState.DOWN:  # of a trainer that died
+                client.remove_backend(backend.backend_id)
+    if settings.agent is not None and settings.agent not in status.agents:
+        raise BadConfiguration(
+            f"prorl.agent={settings.agent} is none of the service's: {', '.join(status.agents)}",
+            hint="start the service with `--agent module:Class`",
+        )
+    others = [one.url for one in status.backends if one.state is not BackendState.DOWN]
+    if others:
+        raise BadConfiguration(
+            f"the service at {settings.url} has other engines already: {', '.join(others)}",
+            hint="rollouts would be sampled by them, too; start it without --backend, one for each "
+            "training run",
+        )

@@ -1,0 +1,109 @@
+"""Dynamic sampling: the prompts a trainer gives out are candidates of a sampler of the service, and
+each step draws its informative groups from it.
+
+Knows prompts and rollouts; where rows go, `sampler` knows.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.drawing import AllGroupsFail, Draws
+from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec
+from prorl_service.schemas import Group, Rollout
+from prorl_verl.store import Prompt
+
+logger = logging.getLogger(__name__)
+
+RESTART_DELAY_S = 5.0
+
+Drawn = list[tuple[Prompt, list[Rollout]]]
+
+
+class DynamicSampling:
+    """For the trainer's thread alone."""
+
+    def __init__(
+        self,
+        sampler_id: str,
+        spec: SamplerSpec,
+        new_client: Callable[[], RolloutClient],
+        *,
+        deadline_s: float,
+    ) -> None:
+        self._new_client = new_client
+        self._deadline_s = deadline_s
+        self._sampler_id = sampler_id
+        self._draws = Draws(sampler_id, spec, self._candidates(), deadline_s=deadline_s)
+        self._count = 0
+        self._prompts: dict[str, Prompt] = {}
+        """By uid; all that may still be drawn, in the order in which they came."""
+        self._new: deque[str] = deque()
+        """Those that the service has not been given."""
+        self._refill: Callable[[int], object] = lambda _: None
+
+    def put(self, prompts: Iterable[Prompt]) -> None:
+        for prompt in prompts:
+            self._prompts[prompt.uid] = prompt
+            self._new.append(prompt.uid)
+
+    def _candidates(self) -> Iterator[Group]:
+        """Without end: `refill` has the trainer put another."""
+        while True:
+            while not self._new:
+                self._refill(1)
+            prompt = self._prompts[self._new.popleft()]
+            yield prompt.group.model_copy(update={"group_id": prompt.uid, "lease_s": None})
+
+    def draw(
+        self, target: int, *, version: int, refill: Callable[[int], object]
+    ) -> tuple[Drawn, list[Prompt]]:
+        """Informative groups and what taught nothing, which is not to be drawn any more.
+
+        `version`: of the trainer's weights. Fewer than `target` at the deadline, but never none:
+        raises `AllGroupsFail`.
+        """
+        self._refill = refill
+        self._count += 1
+        draw, rollouts = self._draw(
+            DrawSpec(target=target, deadline_s=self._deadline_s, policy_version=version)
+        )
+        if draw.state is DrawState.OVERDUE:
+            logger.warning(
+                "%d of %d groups were found in prorl.deadline_s=%g",
+                len(draw.groups),
+                target,
+                self._deadline_s,
+            )
+        if not draw.groups:
+            raise AllGroupsFail(
+                "no informative group was found",
+                hint="train on tasks that are neither too easy nor too hard",
+            )
+        prompts = [self._prompts.pop(group.candidate) for group in draw.groups]
+        dropped = [self._prompts.pop(one.candidate) for one in draw.dropped]
+        return list(zip(prompts, rollouts, strict=True)), dropped
+
+    def _draw(self, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
+        """A service that was restarted and remembers nothing is given all candidates again."""
+        deadline = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                with self._new_client() as client:
+                    return self._draws.draw(client, f"draw-{self._count}", spec)
+            except ServiceCallError as error:
+                if error.http_status != 404 or time.monotonic() > deadline:
+                    raise
+                logger.warning("the service was restarted; its candidates begin anew")
+                self._new = deque(self._prompts)
+                time.sleep(RESTART_DELAY_S)
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last draw."""
+        return self._draws.metrics()
+
+    def end(self) -> None:
+        with self._new_client() as client:
+            client.delete_sampler(self._sampler_id)

@@ -1,0 +1,129 @@
+"""VeRL's inference engines, called token in, token out, with the version of every token.
+
+`LLMServerClient.generate` is not used: it keeps the Ray call to itself, so that nobody could cancel
+it, and its asynchronous form forgets where one version of the weights ends and the next begins. Its
+router is: acquire a server, call it, release it. `contract` guards what is not public in that.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import ray
+
+RESUME_DELAY_S = 0.2
+"""After an engine gave a call up, for its weights are about to change; it holds back the next."""
+CANCEL_TIMEOUT_S = 10.0
+"""For an engine to end a call that was cancelled."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """What was sampled: lists of one length. `cached_tokens` of the first call's prompt."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    finish_reason: Literal["stop", "length"] = "stop"
+
+
+class Engines:
+    """All of a trainer's engines; belongs to one event loop."""
+
+    def __init__(self, llm_client: Any, *, max_in_flight: int) -> None:
+        """`llm_client`: an `LLMServerClient`."""
+        self.version = 0
+        """The newest that has sampled."""
+        self._client = llm_client
+        self._room = asyncio.Semaphore(max_in_flight)
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def generate(
+        self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int
+    ) -> Completion:
+        """Goes on with new weights where an engine stopped for them; a call that is cancelled ends
+        at its engine, too. Raises what the engine raises."""
+        done = Completion()
+        while True:
+            left = max_tokens - len(done.token_ids)
+            output = await self._call(
+                session_id, prompt_ids + done.token_ids, {**params, "max_tokens": left}
+            )
+            self._add(done, output)
+            if len(done.token_ids) >= max_tokens:
+                done.finish_reason = "length"
+            elif output.stop_reason in ("aborted", "abort"):
+                await asyncio.sleep(RESUME_DELAY_S)
+                continue
+            return done
+
+    def _add(self, done: Completion, output: Any) -> None:
+        version = int(output.extra_fields.get("global_steps") or 0)
+        if not done.versions:
+            done.cached_tokens = int(output.extra_fields.get("num_cached_tokens") or 0)
+        done.token_ids += output.token_ids
+        done.logprobs += output.log_probs or []
+        done.versions += [version] * len(output.token_ids)
+        self.version = max(self.version, version)
+
+    async def _call(self, session_id: str, prompt_ids: list[int], params: dict[str, Any]) -> Any:
+        """Made again if the engines are closed meanwhile."""
+        while True:
+            await self._is_open.wait()
+            async with self._room:
+                call = asyncio.create_task(self._call_one(session_id, prompt_ids, params))
+                self._calls.add(call)
+                self._idle.clear()
+                call.add_done_callback(self._ended)
+                try:
+                    await asyncio.wait([call])
+                finally:
+                    call.cancel()
+            if not call.cancelled():
+                return call.result()
+
+    def _ended(self, call: "asyncio.Task[Any]") -> None:
+        self._calls.discard(call)
+        if not self._calls:
+            self._idle.set()
+
+    async def _call_one(
+        self, session_id: str, prompt_ids: list[int], params: dict[str, Any]
+    ) -> Any:
+        client = self._client
+        server_id, server = await client._acquire_server(
+            session_id, prompt_ids=prompt_ids, sampling_params=params
+        )
+        try:
+            reference = server.generate.remote(
+                request_id=client._vllm_request_id(session_id),
+                prompt_ids=prompt_ids,
+                sampling_params=params,
+                image_data=None,
+                video_data=None,
+            )
+            try:
+                return await reference
+            except asyncio.CancelledError:
+                ray.cancel(reference)
+                with suppress(Exception):  # how it ended is of no interest
+                    await asyncio.wait_for(reference, CANCEL_TIMEOUT_S)
+                raise
+        finally:
+            client._release_server(server_id, request_id=session_id)
+
+    async def close(self) -> None:
+        """Returns when no engine samples for us; calls under way are made again after `open`."""
+        self._is_open.clear()
+        for call in self._calls:
+            call.cancel()
+        await self._idle.wait()
+
+    def open(self) -> None:
+        self._is_open.set()

@@ -1,0 +1,145 @@
+"""An engine's routes for the service, over the engines of a trainer: one backend for all of them.
+
+Token ids in, token ids out; which engine a rollout's turns go to, VeRL's router says. Weights are
+VeRL's affair: this backend says what version it has, and takes none.
+"""
+
+from itertools import groupby
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from prorl_verl.engines import Completion, Engines
+
+MAX_BODY_BYTES = 64 * 2**20
+
+
+class _Sampling(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    max_tokens: int = Field(ge=1)
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None = None
+    stop_token_ids: list[int] = []
+    logprobs: int = 0
+    detokenize: bool = False
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    token_ids: list[int] = Field(min_length=1)
+    sampling_params: _Sampling
+
+
+class Gateway:
+    """`start` it in the event loop of `engines`."""
+
+    def __init__(self, engines: Engines, *, model: str, root: str, max_model_len: int) -> None:
+        """`model`: what it calls itself; `root`: where the service finds the tokenizer."""
+        self._engines = engines
+        self._max_model_len = max_model_len
+        self._model = {
+            "id": model,
+            "root": root,
+            "max_model_len": max_model_len,
+            "owned_by": "verl",
+        }
+
+    async def start(self, host: str, port: int) -> int:
+        """The port it listens at."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/weight_info", self._weight_info)
+        app.router.add_get("/is_paused", self._is_paused)
+        app.router.add_post("/inference/v1/generate", self._generate)
+        # A client that goes away cancels its call.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [self._model]})
+
+    async def _weight_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": str(self._engines.version)})
+
+    async def _is_paused(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_paused": False})
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        try:
+            body = _Request.model_validate_json(await request.read())
+        except ValidationError as error:
+            return _refusal(400, str(error))
+        room = self._max_model_len - len(body.token_ids)
+        if room < 1:
+            return _refusal(400, f"{len(body.token_ids)} tokens leave no room in the context")
+        asked = body.sampling_params
+        completion = await self._engines.generate(
+            request.headers["X-Session-ID"],
+            body.token_ids,
+            _params(asked),
+            min(asked.max_tokens, room),
+        )
+        return web.json_response(_answer(len(body.token_ids), completion))
+
+
+def _params(asked: _Sampling) -> dict[str, Any]:
+    """As VeRL's agent loops give them."""
+    params = {
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k or -1,
+        "repetition_penalty": 1.0,
+        "logprobs": True,
+        "stop_token_ids": asked.stop_token_ids,
+    }
+    return params if asked.seed is None else {**params, "seed": asked.seed}
+
+
+def _answer(prompt_tokens: int, completion: Completion) -> dict[str, Any]:
+    ids = completion.token_ids
+    pairs = zip(ids, completion.logprobs, strict=True)
+    content = [{"token_id": token, "logprob": logprob} for token, logprob in pairs]
+    return {
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": len(ids),
+            "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+        },
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": completion.finish_reason,
+                "token_ids": ids,
+                "logprobs": {"content": content},
+                "weight_versions": _spans(completion.versions),
+            }
+        ],
+    }
+
+
+def _spans(versions: list[int]) -> list[dict[str, Any]]:
+    """[start, end) of the tokens that one version sampled."""
+    spans: list[dict[str, Any]] = []
+    for version, run in groupby(versions):
+        start = spans[-1]["end"] if spans else 0
+        spans.append({"version": str(version), "start": start, "end": start + len(list(run))})
+    return spans
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    error = {"message": message, "type": "BadRequestError", "code": status}
+    return web.json_response({"error": error}, status=status)

@@ -1,0 +1,131 @@
+"""What VeRL's trainer gives its prompts to: `agent_loop_manager_class`.
+
+One for each trainer, in the trainer's process. Everything that waits is in an event loop of its
+own, in a thread: the trainer's must not be held up.
+"""
+
+import asyncio
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+
+from prorl_service.client import RolloutClient
+from prorl_verl import checks, contract
+from prorl_verl.connection import Connection
+from prorl_verl.dynamic import Drawn, DynamicSampling
+from prorl_verl.prompts import prompts_of
+from prorl_verl.runs import GroupRuns
+from prorl_verl.settings import Settings, group_size, sampler_spec, sampling_of, settings_of
+from prorl_verl.store import Prompt
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+_current: "ProRLAgentLoopManager | None" = None
+
+
+def current() -> "ProRLAgentLoopManager":
+    """VeRL makes the sampler before the manager, and tells neither of the other."""
+    if _current is None:
+        raise RuntimeError(
+            "prorl_verl's sampler needs its manager: train with `rollout=prorl`, or "
+            "set trainer.v1.sampler.custom_sampler.name=null"
+        )
+    return _current
+
+
+class ProRLAgentLoopManager:
+    @classmethod
+    def create(cls, config: Any, llm_client: Any, **others: Any) -> Any:
+        """Called by VeRL. `others`: of no use here, but for the V0 trainer's own manager."""
+        global _current
+        contract.check()
+        plain = OmegaConf.to_container(config, resolve=True)
+        settings = settings_of(plain)
+        checks.check_configuration(plain, settings)
+        if not config.trainer.use_v1:
+            from prorl_verl import agent_loop
+
+            return agent_loop.create_manager(config, llm_client, **others)
+        _current = cls(plain, settings, llm_client)
+        return _current
+
+    def __init__(self, config: dict[str, Any], settings: Settings, llm_client: Any) -> None:
+        self.overlong = settings.overlong.punishment() if settings.overlong else None
+        self._config, self._settings = config, settings
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
+        self._connection = self._do(_connect(config, settings, llm_client))
+        self._runs = GroupRuns(
+            self._connection.client, overlong=self.overlong, deadline_s=settings.deadline_s
+        )
+        self._dynamic = self._dynamic_sampling()
+        atexit.register(self._end)
+
+    def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _dynamic_sampling(self) -> DynamicSampling | None:
+        if not self._config["algorithm"]["filter_groups"]["enable"]:
+            return None
+        if not self._config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"]:
+            return None  # VeRL's own filter
+        settings, token = self._settings, self._settings.token()
+        return DynamicSampling(
+            self._connection.run_id,
+            sampler_spec(self._config, settings, self._mode),
+            lambda: RolloutClient(settings.url, token=token, retry_s=settings.deadline_s),
+            deadline_s=settings.deadline_s,
+        )
+
+    @property
+    def _mode(self) -> Any:
+        return self._config["trainer"]["v1"]["trainer_mode"]
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """`prompts`: a TensorDict, one row for each group. Returns at once.
+
+        Raises `ValueError` for a row that is no task, and `AllGroupsFail` when there is no hope.
+        """
+        self._runs.check_hope()
+        self._loop.call_soon_threadsafe(self._connection.engines.open)
+        validate = bool(prompts.get("validate", False))
+        batch = prompts_of(
+            prompts,
+            self._settings,
+            run_id=self._connection.run_id,
+            sampling=sampling_of(self._config, self._settings, validate=validate),
+            n=group_size(self._config, validate=validate),
+            partition="val" if validate else "train",
+        )
+        if self._dynamic is not None and not validate:
+            self._dynamic.put(batch)
+        else:
+            asyncio.run_coroutine_threadsafe(self._runs.run(batch), self._loop)
+
+    def draw(
+        self, global_steps: int, target: int, refill: Callable[[int], object]
+    ) -> tuple[Drawn, list[Prompt], dict[str, float]]:
+        """The groups of a step, what taught nothing, and metrics.
+
+        In synchronous training nothing is sampled any more when it returns: VeRL puts its engines
+        to sleep then.
+        """
+        assert self._dynamic is not None
+        drawn, dropped = self._dynamic.draw(target, version=global_steps - 1, refill=refill)
+        if self._mode == "sync":
+            self._do(self._connection.engines.close())
+        return drawn, dropped, self._dynamic.metrics()
+
+    def _end(self) -> None:
+        self._connection.give_up(self._runs.rollout_ids())
+        if self._dynamic is not None:
+            self._dynamic.end()
+
+
+async def _connect(config: dict[str, Any], settings: Settings, llm_client: Any) -> Connection:
+    return await Connection(config, settings, llm_client).start()

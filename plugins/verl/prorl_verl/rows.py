@@ -1,0 +1,96 @@
+"""From a rollout of the service to the rows that VeRL trains on. Pure: imports no VeRL, no torch.
+
+A session (one rollout) has a row for each segment, the main one last: its advantage is what the
+others get, too. A rollout that cannot be trained on has none; it is never replaced by a copy of a
+sibling and never given a made-up reward.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prorl_service.overlong import SoftPunishment
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    Blame,
+    ErrorInfo,
+    FinishReason,
+    Rollout,
+    RolloutState,
+    Segment,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One segment, unpadded. All lists but `prompt_ids` have the length of `response_ids`.
+
+    response_mask: 1 where the policy sampled. logprobs: nats, 0.0 where masked. reward: of the
+    whole rollout, shaped. Versions: of the sampled tokens. metrics: the same keys in every row.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    logprobs: list[float]
+    reward: float
+    turns: int
+    min_version: int
+    max_version: int
+    metrics: dict[str, float]
+
+
+def rows_of(
+    rollout: Rollout, *, max_response_tokens: int, overlong: SoftPunishment | None = None
+) -> list[Row]:
+    """Empty if there is nothing to train on; `failure_of` says why."""
+    if failure_of(rollout) is not None:
+        return []
+    assert rollout.trajectory is not None
+    assert rollout.reward is not None
+    penalty = overlong.of(rollout.trajectory) if overlong else 0.0
+    is_finished = rollout.trajectory.finish_reason is FinishReason.FINISHED
+    metrics = {
+        "acc": rollout.reward,
+        "overlong_penalty": penalty,
+        "cut_off": float(not is_finished),
+    }
+    return [
+        Row(
+            prompt_ids=segment.prompt_ids,
+            response_ids=segment.response_ids[:max_response_tokens],
+            response_mask=segment.loss_mask[:max_response_tokens],
+            logprobs=segment.logprobs[:max_response_tokens],
+            reward=rollout.reward + penalty,
+            turns=len(rollout.trajectory.turns),
+            min_version=min(_versions(segment)),
+            max_version=max(_versions(segment)),
+            metrics=metrics,
+        )
+        for segment in rollout.trajectory.segments
+        if any(segment.loss_mask[:max_response_tokens])
+    ]
+
+
+def _versions(segment: Segment) -> Iterator[int]:
+    return (version for version in segment.policy_versions if version != NOT_SAMPLED)
+
+
+def failure_of(rollout: Rollout) -> ErrorInfo | None:
+    if rollout.error is not None:
+        return rollout.error
+    if rollout.state is not RolloutState.DONE:
+        return ErrorInfo(
+            kind="NotFinished",
+            blame=Blame.SERVICE,
+            message=f"the rollout is {rollout.state.value}",
+            hint="raise prorl.deadline_s if rollouts need longer, or give the service more workers",
+            retryable=True,
+        )
+    segments = rollout.trajectory.segments if rollout.trajectory else []
+    if rollout.reward is None or not any(any(one.loss_mask) for one in segments):
+        return ErrorInfo(
+            kind="UnusableTrajectory",
+            blame=Blame.SERVICE,
+            message="the rollout is done but has no reward or no sampled token",
+        )
+    return None

@@ -1,0 +1,122 @@
+"""Groups that a trainer wants whole: submitted, awaited, written down, whatever happens meanwhile.
+
+A service that was restarted and remembers nothing is given again what is missing. A group that has
+not ended at its deadline goes without the rollouts that have not.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+from prorl_service.client import AsyncRolloutClient, ServiceCallError, WaitTimeout
+from prorl_service.errors import ProRLError
+from prorl_service.overlong import SoftPunishment
+from prorl_service.schemas import Group, Rollout
+from prorl_verl import store
+from prorl_verl.store import Prompt
+
+logger = logging.getLogger(__name__)
+
+CANCEL_TIMEOUT_S = 60.0
+RESTART_DELAY_S = 5.0
+HOPELESS = 16
+"""Groups in a row without one rollout to train on: so it will go on."""
+
+
+class AllGroupsFail(ProRLError):
+    """No group of the last ones has a rollout to train on."""
+
+
+class GroupRuns:
+    def __init__(
+        self, client: AsyncRolloutClient, *, overlong: SoftPunishment | None, deadline_s: float
+    ) -> None:
+        self._client = client
+        self._overlong = overlong
+        self._deadline_s = deadline_s
+        self._running: dict[str, Prompt] = {}
+        """By group."""
+        self._lost = 0
+        self._last_loss = ""
+
+    def check_hope(self) -> None:
+        """Raises `AllGroupsFail`."""
+        if self._lost >= HOPELESS:
+            raise AllGroupsFail(
+                f"{self._lost} groups in a row have no rollout to train on: {self._last_loss}"
+            )
+
+    def rollout_ids(self) -> list[str]:
+        """Of all that have not ended."""
+        return [one for prompt in self._running.values() for one in prompt.group.rollout_ids()]
+
+    async def run(self, prompts: Sequence[Prompt]) -> None:
+        """Ends with a status in the store for each; never raises."""
+        waiting = {prompt.group.group_id: prompt for prompt in prompts}
+        self._running |= waiting
+        try:
+            await store.mark(prompts, "running")
+            groups = [prompt.group for prompt in prompts]
+            async for group, rollouts in ended(self._client, groups, self._deadline_s):
+                await self._write(waiting[group.group_id], rollouts)
+                del waiting[group.group_id], self._running[group.group_id]
+        except Exception as error:
+            logger.exception("%d groups are lost", len(waiting))
+            self._lost += len(waiting)
+            self._last_loss = str(error)
+        finally:
+            for group_id in waiting:
+                self._running.pop(group_id, None)
+            await store.mark(list(waiting.values()), "failure")
+
+    async def _write(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> None:
+        store.warn_of_failures(prompt, rollouts)
+        entries = store.Entries()
+        entries.add(prompt, rollouts, self._overlong)
+        self._lost = 0 if entries.keys else self._lost + 1
+        errors = [one.error.message for one in rollouts if one.error is not None]
+        self._last_loss = errors[-1] if errors else "the rollouts were cut off"
+        await store.put(prompt, entries)
+        with suppress(ServiceCallError):  # it expires
+            await self._client.acknowledge([prompt.group.group_id])
+
+
+async def ended(
+    client: AsyncRolloutClient, groups: Sequence[Group], deadline_s: float
+) -> AsyncIterator[tuple[Group, list[Rollout]]]:
+    """Each group with its rollouts, in the order in which they end."""
+    deadline = asyncio.get_running_loop().time() + deadline_s
+    missing = {group.group_id: group for group in groups}
+    while missing:
+        found: dict[str, list[Rollout]] = {name: [] for name in missing}
+        try:
+            await client.submit(list(missing.values()))
+            ids = [one for group in missing.values() for one in group.rollout_ids()]
+            async for rollout in _received(client, ids, deadline):
+                siblings = found[rollout.group_id]
+                siblings.append(rollout)
+                if len(siblings) == missing[rollout.group_id].n:
+                    yield missing.pop(rollout.group_id), siblings
+        except ServiceCallError as error:
+            if error.http_status != 404:
+                raise
+            logger.warning("the service was restarted; %d groups begin anew", len(missing))
+            await asyncio.sleep(RESTART_DELAY_S)
+
+
+async def _received(
+    client: AsyncRolloutClient, rollout_ids: Sequence[str], deadline: float
+) -> AsyncIterator[Rollout]:
+    left_s = deadline - asyncio.get_running_loop().time()
+    try:
+        async for rollout in client.stream(rollout_ids, left_s):
+            yield rollout
+    except WaitTimeout as timeout:
+        logger.warning(
+            "%d rollouts have not ended within prorl.deadline_s and are cancelled",
+            len(timeout.pending),
+        )
+        await client.cancel(timeout.pending)
+        async for rollout in client.stream(timeout.pending, CANCEL_TIMEOUT_S):
+            yield rollout

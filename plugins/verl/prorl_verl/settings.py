@@ -1,0 +1,106 @@
+"""What the `prorl` node of a VeRL configuration says, and what follows from VeRL's own settings.
+
+Pure: imports no VeRL, and knows a configuration as nested mappings.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from prorl_service.overlong import SoftPunishment
+from prorl_service.sampler_schemas import SamplerSpec
+from prorl_service.schemas import Limits, Sampling, WireModel
+
+Mode = Literal["sync", "colocate_async", "separate_async"]
+
+
+class OverlongSettings(WireModel):
+    max_tokens: int = Field(ge=1)
+    buffer_tokens: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.punishment()
+        return self
+
+    def punishment(self) -> SoftPunishment:
+        return SoftPunishment(self.max_tokens, self.buffer_tokens)
+
+
+class GatewaySettings(WireModel):
+    host: str | None = None
+    port: int = Field(0, ge=0, le=65535)
+    max_in_flight: int = Field(768, ge=1, description="Ray takes 1000 calls of an engine at once.")
+
+
+class Settings(WireModel):
+    url: str = Field(pattern=r"^https?://[^/\s]+/?$")
+    token_file: Path | None = None
+    agent: str | None = None
+    image: str | None = None
+    tokenizer: str
+    limits: Limits = Limits()
+    thinking: bool | None = None
+    deadline_s: float = Field(7200, gt=0)
+    overlong: OverlongSettings | None = None
+    gateway: GatewaySettings = GatewaySettings()
+    dynamic_sampling: SamplerSpec = SamplerSpec()
+    sampler_if_filtered: Mapping[str, str | None] = {}
+
+    def token(self) -> str | None:
+        """None leaves it to PRORL_TOKEN. Raises `OSError` for a file that cannot be read."""
+        return self.token_file.read_text().strip() if self.token_file else None
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """Of a whole configuration. Raises pydantic's `ValidationError`.
+
+    A response may be as long as VeRL says, if the limits do not say less.
+    """
+    settings = Settings.model_validate(config["prorl"])
+    longest = int(config["data"]["max_response_length"])
+    limit = min(longest, settings.limits.max_response_tokens or longest)
+    limits = settings.limits.model_copy(update={"max_response_tokens": limit})
+    return settings.model_copy(update={"limits": limits})
+
+
+def sampling_of(config: Mapping[str, Any], settings: Settings, *, validate: bool) -> Sampling:
+    """Of training, or of validation."""
+    rollout = config["actor_rollout_ref"]["rollout"]
+    source = rollout["val_kwargs"] if validate else rollout
+    return Sampling(
+        temperature=source["temperature"],
+        top_p=source["top_p"],
+        top_k=max(0, source["top_k"]),
+        thinking=settings.thinking,
+    )
+
+
+def group_size(config: Mapping[str, Any], *, validate: bool) -> int:
+    rollout = config["actor_rollout_ref"]["rollout"]
+    return int(rollout["val_kwargs"]["n"] if validate else rollout["n"])
+
+
+def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> SamplerSpec:
+    """What is not set follows the mode: synchronous training stays on-policy, so what is under way
+    when a step has its groups is cancelled; the asynchronous modes carry it over, and go on while
+    the trainer trains."""
+    spec = settings.dynamic_sampling
+    metric = config["algorithm"]["filter_groups"]["metric"]
+    # `acc` is the reward as the service knows it; shaping is done here, after its filter.
+    metric = "reward" if metric in ("reward", "acc") else metric
+    derived: dict[str, Any] = {"filter": spec.filter.model_copy(update={"metric": metric})}
+    if mode == "sync":
+        defaults: dict[str, Any] = {"surplus": "cancel", "max_staleness": 0}
+    else:
+        defaults = {"groups_ahead": int(config["data"]["train_batch_size"])}
+    derived |= {key: value for key, value in defaults.items() if key not in spec.model_fields_set}
+    return spec.model_copy(update=derived)
+
+
+def max_model_len(config: Mapping[str, Any]) -> int:
+    """Tokens of prompt and response together, at most."""
+    rollout = config["actor_rollout_ref"]["rollout"]
+    return int(rollout["max_model_len"] or rollout["prompt_length"] + rollout["response_length"])

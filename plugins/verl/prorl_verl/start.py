@@ -1,0 +1,40 @@
+"""A Hydra callback: ends a run that cannot work with one clear error, before Ray starts."""
+
+import sys
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from prorl_service.errors import ProRLError
+from prorl_verl import checks, contract
+from prorl_verl.settings import settings_of
+
+
+class CheckBeforeStart(Callback):  # type: ignore[misc]
+    def on_job_start(self, config: Any, **_: Any) -> None:
+        """Hydra goes on after any other exception than `SystemExit`."""
+        try:
+            contract.check()
+            plain = OmegaConf.to_container(config, resolve=True)
+            settings = settings_of(plain)
+            checks.check_configuration(plain, settings)
+            checks.check_service(settings)
+        except ValidationError as error:
+            _fail("\n".join(_described(one) for one in error.errors()))
+        except ProRLError as error:
+            _fail(f"{error.message}\n  {error.hint}" if error.hint else error.message)
+        except (OSError, ValueError, OmegaConfBaseException) as error:
+            _fail(str(error))
+
+
+def _described(problem: Any) -> str:
+    name = ".".join(["prorl", *map(str, problem["loc"])])
+    return f"{name}={problem['input']!r}: {problem['msg']}"
+
+
+def _fail(message: str) -> None:
+    sys.stderr.write(f"prorl: {message}\n")
+    raise SystemExit(1)

@@ -1,0 +1,46 @@
+"""From a row of VeRL's data set to a task of the service. Pure: imports no VeRL.
+
+A row says what its task is in the column `prorl` (see `task_payload`). Without it the task is the
+prompt, with the ground truth as its answer, so that data sets made for VeRL work as they are.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prorl_service.schemas import Group, Limits, Sampling, Task
+from prorl_service.task_payload import task_from
+
+TASK_COLUMN = "prorl"
+
+LEASE_S = 300.0
+"""The service goes on without this trainer for so long, then reclaims what it runs for it."""
+
+
+def task_of(row: Mapping[str, Any], *, agent: str | None, image: str | None) -> Task:
+    """Raises `ValueError` when the row cannot be given to the service."""
+    truth = (row.get("reward_model") or {}).get("ground_truth")
+    task = task_from(
+        list(row["raw_prompt"]),
+        row.get(TASK_COLUMN),
+        default_agent=agent,
+        no_agent_hint=f"give the data set a column {TASK_COLUMN!r} made by "
+        "`prorl_verl.task_payload(...)`, or name one for all tasks: prorl.agent=math",
+        data=None if truth is None else {"answer": str(truth)},
+    )
+    return task if task.image else task.model_copy(update={"image": image})
+
+
+def group_of(
+    row: Mapping[str, Any], task: Task, *, name: str, n: int, sampling: Sampling, limits: Limits
+) -> Group:
+    """`__rollout_n__` and `__do_sample__` of a row go before what holds for all, as in VeRL."""
+    if not row.get("__do_sample__", True):
+        sampling = sampling.model_copy(update={"temperature": 0.0, "top_p": 1.0, "top_k": 0})
+    return Group(
+        group_id=name,
+        task=task,
+        n=int(row.get("__rollout_n__", n)),
+        sampling=sampling,
+        limits=limits,
+        lease_s=LEASE_S,
+    )

@@ -1,0 +1,64 @@
+"""An engine of VeRL's, as a Ray actor, whose answers follow from its prompts. Ray's workers load it
+by name."""
+
+import asyncio
+from typing import Any
+
+from verl.workers.rollout.replica import TokenOutput
+
+
+class CountingServer:
+    """Samples 100, 101, ... one token a call of `step`, or all at once if it is not `is_slow`."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.version, self.is_slow = 0, False
+        self.prompts: list[list[int]] = []
+        self.running, self.cancelled, self.most = 0, 0, 0
+        self.aborting = asyncio.Event()
+
+    def set(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def seen(self) -> dict[str, Any]:
+        return {
+            "prompts": self.prompts,
+            "running": self.running,
+            "cancelled": self.cancelled,
+            "most": self.most,
+        }
+
+    def abort(self, version: int) -> None:
+        """As before new weights: what runs is given back half done."""
+        self.version, self.is_slow = version, False
+        self.aborting.set()
+
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> TokenOutput:
+        version, wanted = self.version, sampling_params["max_tokens"]
+        self.prompts.append(prompt_ids)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self.is_slow:
+                await self.aborting.wait()
+                wanted, reason = 2, "aborted"
+            else:
+                await asyncio.sleep(0.01)
+                reason = "completed"
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        first = 100 + len(prompt_ids)
+        return TokenOutput(
+            token_ids=list(range(first, first + wanted)),
+            log_probs=[-0.25] * wanted,
+            stop_reason=reason,
+            extra_fields={"global_steps": version},
+        )

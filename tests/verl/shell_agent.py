@@ -1,0 +1,48 @@
+"""An agent for training tests that uses its shell whatever the policy says: the length of the first
+turn is measured by a command in the sandbox, and the reward is the share of letters in both."""
+
+import asyncio
+from typing import ClassVar
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.errors import AgentError
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.schemas import FinishReason, Message, Task
+
+
+class ShellAgent(AgentHandler):
+    """`task.data`: "fault" makes all its rollouts fail, "easy" gives them all the same reward,
+    "pause_s" is how long each lasts at least."""
+
+    name: ClassVar[str] = "shell"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._sandbox: Sandbox | None = None
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None:
+        if self.task.data.get("fault"):
+            raise AgentError("this task always fails")
+        self._sandbox = await rollout.open_sandbox()
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        assert self._sandbox is not None
+        first = await rollout.sample(rollout.prompt_ids)
+        await self._sandbox.upload("said", first.text.encode())
+        counted = await self._sandbox.call_tool("bash", {"command": "wc -c < said"}, timeout_s=30)
+        await asyncio.sleep(float(str(self.task.data.get("pause_s", 0))))
+        prompt_ids = rollout.next_prompt([Message(role="tool", content=counted.output)])
+        if rollout.room(len(prompt_ids)) <= 0:
+            return FinishReason.LENGTH
+        last = await rollout.sample(prompt_ids)
+        return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        if self.task.data.get("easy"):
+            return Verdict(1.0, {"letters": 1.0})
+        text = "".join(turn.text for turn in rollout.turns)
+        letters = sum(character.isascii() and character.isalpha() for character in text)
+        return Verdict(letters / max(len(text), 1), {"letters": float(letters)})

@@ -1,0 +1,133 @@
+"""From rollouts to rows: what VeRL trains on is what was sampled."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.overlong import SoftPunishment
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    Blame,
+    ErrorInfo,
+    FinishReason,
+    Rollout,
+    RolloutState,
+    Sampling,
+    Segment,
+    Trajectory,
+)
+from prorl_verl.rows import failure_of, rows_of
+from prorl_verl.tensors import fields_of, keys_of, tag_of
+
+METRICS = {"acc", "overlong_penalty", "cut_off"}
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    tokens = draw(st.lists(st.tuples(st.integers(0, 999), st.booleans()), min_size=1, max_size=30))
+    mask = [int(sampled) for _, sampled in tokens]
+    versions = [draw(st.integers(0, 5)) if one else NOT_SAMPLED for one in mask]
+    logprobs = [-draw(st.floats(0, 9, width=32)) if one else 0.0 for one in mask]
+    return Segment(
+        prompt_ids=draw(st.lists(st.integers(0, 999), min_size=1, max_size=9)),
+        response_ids=[token for token, _ in tokens],
+        loss_mask=mask,
+        logprobs=logprobs,
+        policy_versions=versions,
+    )
+
+
+def rollout_of(
+    parts: list[Segment],
+    *,
+    reward: float | None = 0.5,
+    state: RolloutState = RolloutState.DONE,
+    error: ErrorInfo | None = None,
+    finish_reason: FinishReason = FinishReason.FINISHED,
+) -> Rollout:
+    return Rollout(
+        rollout_id="g.0",
+        group_id="g",
+        task_id="t",
+        agent="math",
+        index=0,
+        state=state,
+        error=error,
+        reward=reward,
+        trajectory=Trajectory(
+            segments=parts, turns=[], finish_reason=finish_reason, sampling=Sampling()
+        ),
+        created_at=0.0,
+    )
+
+
+def segment(mask: list[int], version: int = 3) -> Segment:
+    return Segment(
+        prompt_ids=[1, 2],
+        response_ids=list(range(10, 10 + len(mask))),
+        loss_mask=mask,
+        logprobs=[-0.5 * one for one in mask],
+        policy_versions=[version if one else NOT_SAMPLED for one in mask],
+    )
+
+
+@given(st.lists(segments(), min_size=1, max_size=4), st.integers(1, 30), st.floats(-1, 1, width=32))
+def test_rows_hold_what_was_sampled(parts: list[Segment], limit: int, reward: float) -> None:
+    rollout = rollout_of(parts, reward=reward)
+    rows = rows_of(rollout, max_response_tokens=limit)
+    kept = [one for one in parts if any(one.loss_mask[:limit])]
+    assert len(rows) == len(kept)
+    for row, part in zip(rows, kept, strict=True):
+        assert row.prompt_ids == part.prompt_ids
+        assert row.response_ids == part.response_ids[:limit]
+        assert row.response_mask == part.loss_mask[:limit]
+        assert row.logprobs == part.logprobs[:limit]
+        sampled = [one for one in part.policy_versions if one != NOT_SAMPLED]
+        assert (row.min_version, row.max_version) == (min(sampled), max(sampled))
+        assert row.reward == reward
+        assert set(row.metrics) == METRICS
+
+
+@given(segments().filter(lambda one: any(one.loss_mask)))
+def test_tensors_are_unpadded_and_agree(part: Segment) -> None:
+    (row,) = rows_of(rollout_of([part]), max_response_tokens=99)
+    fields = fields_of(row, {"uid": "u", "data_source": "s", "global_steps": 4})
+    length = len(row.response_ids)
+    for name in ("responses", "response_mask", "loss_mask", "rollout_log_probs", "rm_scores"):
+        assert fields[name].shape == (length,)
+    assert fields["input_ids"].tolist() == row.prompt_ids + row.response_ids
+    assert fields["position_ids"].tolist() == list(range(len(row.prompt_ids) + length))
+    assert fields["rm_scores"].sum() == fields["rm_scores"][-1] == torch.tensor(0.5)
+    assert fields["rollout_log_probs"].dtype == fields["rm_scores"].dtype == torch.float32
+    assert fields["responses"].dtype == fields["response_mask"].dtype == torch.int64
+    assert fields["uid"] == "u"
+    assert "global_steps" not in fields
+    tag = tag_of(row, 4)
+    assert tag["seq_len"] == tag["prompt_len"] + tag["response_len"] == len(fields["input_ids"])
+    assert all(type(tag[name]) is int for name in tag if name != "status")
+
+
+def test_segments_keep_their_order_and_lose_what_was_not_sampled() -> None:
+    parts = [segment([1, 1]), segment([0, 0]), segment([0, 1])]
+    rows = rows_of(rollout_of(parts), max_response_tokens=99)
+    assert [row.response_mask for row in rows] == [[1, 1], [0, 1]]
+    assert keys_of("u", 3, rows) == ["u_3_0", "u_3_1"]
+
+
+def test_punishment_is_in_the_reward_but_not_in_acc() -> None:
+    rollout = rollout_of([segment([1] * 8)], reward=1.0, finish_reason=FinishReason.LENGTH)
+    (row,) = rows_of(rollout, max_response_tokens=99, overlong=SoftPunishment(8, 4))
+    assert row.reward == 0.0
+    assert row.metrics == {"acc": 1.0, "overlong_penalty": -1.0, "cut_off": 1.0}
+
+
+def test_a_failed_rollout_has_no_row_but_a_reason() -> None:
+    error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="gone")
+    failed = rollout_of([segment([1])], state=RolloutState.FAILED, error=error, reward=None)
+    cancelled = rollout_of([segment([1])], state=RolloutState.CANCELLED, reward=None)
+    nothing = rollout_of([segment([0, 0])])
+    for rollout in (failed, cancelled, nothing):
+        assert rows_of(rollout, max_response_tokens=9) == []
+        assert failure_of(rollout) is not None
+    assert failure_of(failed) == error
+    assert failure_of(rollout_of([segment([1])])) is None

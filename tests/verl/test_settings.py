@@ -1,0 +1,133 @@
+"""The `prorl` node of a configuration, and what follows from VeRL's own settings."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from prorl_verl.checks import BadConfiguration, check_configuration
+from prorl_verl.settings import (
+    group_size,
+    max_model_len,
+    sampler_spec,
+    sampling_of,
+    settings_of,
+)
+
+CONFIG: dict[str, Any] = {
+    "prorl": {"url": "http://localhost:1", "tokenizer": "m", "agent": "math"},
+    "data": {"max_prompt_length": 32, "max_response_length": 100, "train_batch_size": 6},
+    "algorithm": {"filter_groups": {"enable": False, "metric": "acc"}},
+    "reward": {"reward_model": {"enable": False}},
+    "trainer": {
+        "use_v1": True,
+        "v1": {
+            "trainer_mode": "sync",
+            "separate_async": {"hybrid_rollout": {"enable_switch": True}},
+        },
+    },
+    "actor_rollout_ref": {
+        "actor": {"use_dynamic_bsz": False, "ppo_max_token_len_per_gpu": 64},
+        "rollout": {
+            "n": 8,
+            "temperature": 0.9,
+            "top_p": 0.95,
+            "top_k": -1,
+            "max_model_len": None,
+            "prompt_length": 32,
+            "response_length": 100,
+            "calculate_log_probs": True,
+            "val_kwargs": {"n": 2, "temperature": 0, "top_p": 1.0, "top_k": 5},
+        },
+    },
+}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """`a__b__c=1` sets a key of a node within."""
+    changed = deepcopy(CONFIG)
+    for path, value in changes.items():
+        *nodes, key = path.split("__")
+        node = changed
+        for name in nodes:
+            node = node[name]
+        node[key] = value
+    return changed
+
+
+def test_a_response_is_as_long_as_either_allows() -> None:
+    assert settings_of(CONFIG).limits.max_response_tokens == 100
+    shorter = config(prorl__limits={"max_response_tokens": 40, "max_turns": 3})
+    assert settings_of(shorter).limits.max_response_tokens == 40
+    assert settings_of(shorter).limits.max_turns == 3
+    longer = config(prorl__limits={"max_response_tokens": 400})
+    assert settings_of(longer).limits.max_response_tokens == 100
+    assert max_model_len(CONFIG) == 132
+    assert max_model_len(config(actor_rollout_ref__rollout__max_model_len=90)) == 90
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prorl__agnet": "math"},
+        {"prorl__limits": {"max_turn": 3}},
+        {"prorl__url": "localhost:8080"},
+        {"prorl__overlong": {"max_tokens": 4, "buffer_tokens": 8}},
+        {"prorl__dynamic_sampling": {"groups": 3}},
+        {"prorl__gateway": {"max_in_flight": 0}},
+    ],
+)
+def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings_of(config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward__reward_model__enable": True}, "reward_model"),
+        (
+            {"trainer__use_v1": False, "algorithm__filter_groups__enable": True},
+            "no effect with trainer.use_v1=False",
+        ),
+        (
+            {
+                "trainer__v1__trainer_mode": "separate_async",
+                "algorithm__filter_groups__enable": True,
+            },
+            "enable_switch",
+        ),
+        ({"actor_rollout_ref__actor__use_dynamic_bsz": True}, "ppo_max_token_len_per_gpu=64"),
+        ({"actor_rollout_ref__rollout__temperature": 0}, "temperature"),
+        ({"actor_rollout_ref__rollout__calculate_log_probs": False}, "calculate_log_probs"),
+        ({"prorl__overlong": {"max_tokens": 400, "buffer_tokens": 8}}, "never reached"),
+    ],
+)
+def test_what_would_train_wrongly_is_refused(changes: dict[str, Any], message: str) -> None:
+    check_configuration(CONFIG, settings_of(CONFIG))
+    changed = config(**changes)
+    with pytest.raises(BadConfiguration, match=message):
+        check_configuration(changed, settings_of(changed))
+
+
+def test_training_and_validation_sample_as_verl_says() -> None:
+    settings = settings_of(config(prorl__thinking=False))
+    train = sampling_of(CONFIG, settings, validate=False)
+    assert (train.temperature, train.top_p, train.top_k, train.thinking) == (0.9, 0.95, 0, False)
+    val = sampling_of(CONFIG, settings, validate=True)
+    assert (val.temperature, val.top_p, val.top_k) == (0, 1.0, 5)
+    assert [group_size(CONFIG, validate=validate) for validate in (False, True)] == [8, 2]
+
+
+def test_synchronous_training_stays_on_policy_unless_it_is_asked_not_to() -> None:
+    spec = sampler_spec(CONFIG, settings_of(CONFIG), "sync")
+    assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("cancel", 0, 0)
+    assert spec.filter.metric == "reward"
+    spec = sampler_spec(CONFIG, settings_of(CONFIG), "colocate_async")
+    assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("carry", 1, 6)
+    asked = config(prorl__dynamic_sampling={"surplus": "carry", "max_staleness": 2})
+    spec = sampler_spec(asked, settings_of(asked), "sync")
+    assert (spec.surplus, spec.max_staleness) == ("carry", 2)
+    other = config(algorithm__filter_groups__metric="correct")
+    assert sampler_spec(other, settings_of(other), "sync").filter.metric == "correct"

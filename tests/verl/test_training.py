@@ -1,0 +1,137 @@
+"""VeRL's stock command with `rollout=prorl`: real training, the service and every sandbox in
+processes of their own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.verl.data import row, write_rows
+from tests.verl.training import CompletedRun, run_main_ppo
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.local import LocalProcess
+from prorl_service.schemas import TERMINAL_STATES
+from prorl_verl import task_payload
+
+SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
+PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
+EXACT = 1e-6
+"""Of a probability, between engine and trainer, in fp32."""
+DIFFERENCE = "training/rollout_probs_diff_max"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[LocalProcess]:
+    with local.service([], log=tmp_path / "service.log", options=SERVICE_OPTIONS) as service:
+        yield service
+
+
+@pytest.fixture
+def directory(tmp_path: Path, policy: Path) -> Path:
+    (tmp_path / "model").symlink_to(policy)
+    return tmp_path
+
+
+def write_tasks(directory: Path, *tasks: dict[str, Any]) -> None:
+    """One for each `task.data`."""
+    rows = [
+        row(f"count to {number}", index=number)
+        | {"prorl": task_payload(task_id=f"count-{number}", agent="shell", data=data)}
+        for number, data in enumerate(tasks)
+    ]
+    write_rows(directory / "train.parquet", rows)
+    write_rows(directory / "val.parquet", rows[:2])
+
+
+def train(directory: Path, service: LocalProcess, **overrides: object) -> CompletedRun:
+    settings = {key.replace("__", "."): value for key, value in overrides.items()}
+    return run_main_ppo(directory, {**PRORL, "prorl.url": service.url, **settings})
+
+
+def assert_nothing_is_left(service: LocalProcess, run: CompletedRun) -> None:
+    assert run.survivors == []
+    with RolloutClient(service.url) as client:
+        status = client.status()
+    assert set(status.rollouts) <= TERMINAL_STATES
+
+
+def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> None:
+    write_tasks(directory, *[{}] * 16)
+    run = train(
+        directory,
+        service,
+        trainer__total_training_steps=3,
+        trainer__val_before_train=True,
+        **{"prorl.overlong": "{max_tokens: 32, buffer_tokens: 8}"},
+    )
+    steps = [one for one in run.metrics if DIFFERENCE in one]
+    assert len(steps) == 3
+    assert all(one[DIFFERENCE] < EXACT for one in steps)
+    assert all(one["actor/grad_norm"] > 0 for one in steps)
+    assert all(one["num_turns/mean"] == 2 for one in steps)
+    (validation,) = [one for one in run.metrics if "val-core/tiny/acc/mean@1" in one]
+    assert 0 < validation["val-core/tiny/acc/mean@1"] < 1
+    assert_nothing_is_left(service, run)
+
+
+def test_one_prompt_whose_rollouts_all_fail_is_replaced(
+    directory: Path, service: LocalProcess
+) -> None:
+    write_tasks(directory, *[{}, {"fault": True}, {}, {}] * 4)
+    run = train(directory, service, data__shuffle=False)
+    assert len(run.values(DIFFERENCE)) == 2
+    assert sum(run.values("training/rollout_failure/evicted_samples")) >= 1
+    assert any("4 of 4 rollouts of task count-1 failed" in line for line in run.lines)
+
+
+def test_the_v0_trainer_trains(directory: Path, service: LocalProcess) -> None:
+    write_tasks(directory, *[{}] * 8)
+    run = train(directory, service, trainer__use_v1=False)
+    assert all(value < EXACT for value in run.values(DIFFERENCE))
+    assert len(run.metrics) == 2
+    assert_nothing_is_left(service, run)
+
+
+def test_dynamic_sampling_trains_on_informative_groups_alone(
+    directory: Path, service: LocalProcess
+) -> None:
+    write_tasks(directory, *[{}, {"easy": True}] * 8)
+    run = train(
+        directory,
+        service,
+        data__shuffle=False,
+        trainer__total_training_steps=3,
+        algorithm__filter_groups__enable=True,
+        algorithm__filter_groups__metric="acc",
+        trainer__rollout_data_dir=directory / "dump",
+    )
+    assert all(value < EXACT for value in run.values(DIFFERENCE))
+    assert sum(run.values("prorl/sampling/uninformative")) > 0
+    assert run.values("prorl/sampling/carried") == [0, 0, 0]
+    for file in sorted((directory / "dump").glob("*.jsonl")):
+        dumped = [json.loads(line) for line in file.read_text().splitlines()]
+        assert len(dumped) == 16
+        assert all(one["score"] < 1 for one in dumped)
+    assert_nothing_is_left(service, run)
+
+
+def test_rollouts_go_on_over_updates_of_the_weights(directory: Path, service: LocalProcess) -> None:
+    """Half of them pause longer than a step takes."""
+    write_tasks(directory, *[{}, {"pause_s": 3}] * 8)
+    run = train(
+        directory,
+        service,
+        data__shuffle=False,
+        trainer__total_training_steps=4,
+        trainer__v1__trainer_mode="colocate_async",
+        algorithm__filter_groups__enable=True,
+        algorithm__filter_groups__metric="acc",
+    )
+    spans = run.values("training/off_policy/trajectory_spans/max")
+    assert max(spans) == 2
+    assert run.values(DIFFERENCE)[0] < EXACT
+    assert sum(run.values("prorl/sampling/carried")) > 0
+    assert_nothing_is_left(service, run)

@@ -14,9 +14,9 @@ from functools import partial
 
 from prorl_service.background import Background
 from prorl_service.errors import Conflict, JournalError, NotFound, ProRLError
+from prorl_service.leases import Lease
 from prorl_service.pipeline import sampler_tables as tables
 from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.leases import Lease
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.sampler import Candidate, Sampler, Tally
 from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from prorl_service.errors import LeaseExpired
+from prorl_service.leases import Lease
 from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.leases import Lease
 from prorl_service.pipeline.record import Admitted, RolloutRecord
 from prorl_service.schemas import ErrorInfo, RolloutState
 

@@ -1,7 +1,7 @@
-"""Who still wants a group: work that nobody asks for any more is reclaimed.
+"""Who still wants it: a group, a sampler, a backend that nobody asks for any more is given up.
 
-A lease runs while nobody holds it. Submitting, reading and waiting renew it; an open wait or stream
-holds it. Knows nothing of rollouts.
+A lease runs while nobody holds it. Whatever asks for the thing renews it; an open wait or stream
+holds it. Knows nothing of what it is a lease of.
 """
 
 import asyncio

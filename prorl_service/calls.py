@@ -142,8 +142,10 @@ def acknowledge(group_ids: Iterable[str]) -> Call[None]:
     return Call("POST", "/v1/groups/acknowledge", lambda _: None, ids)
 
 
-def add_backend(url: str, tokenizer: str | None) -> Call[BackendStatus]:
-    spec = BackendSpec(url=url, tokenizer=tokenizer)
+def add_backend(
+    url: str, tokenizer: str | None, lease_s: float | None, max_calls: int | None
+) -> Call[BackendStatus]:
+    spec = BackendSpec(url=url, tokenizer=tokenizer, lease_s=lease_s, max_calls=max_calls)
     return Call("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
 
 

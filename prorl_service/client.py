@@ -136,8 +136,16 @@ class RolloutClient:
     def backends(self) -> list[BackendStatus]:
         return self._send(calls.BACKENDS)
 
-    def add_backend(self, url: str, tokenizer: str | None = None) -> BackendStatus:
-        return self._send(calls.add_backend(url, tokenizer))
+    def add_backend(
+        self,
+        url: str,
+        tokenizer: str | None = None,
+        *,
+        lease_s: float | None = None,
+        max_calls: int | None = None,
+    ) -> BackendStatus:
+        """Also renews the lease of one that was added before; see `BackendSpec`."""
+        return self._send(calls.add_backend(url, tokenizer, lease_s, max_calls))
 
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(calls.remove_backend(backend_id))
@@ -247,8 +255,15 @@ class AsyncRolloutClient:
     async def backends(self) -> list[BackendStatus]:
         return await self._send(calls.BACKENDS)
 
-    async def add_backend(self, url: str, tokenizer: str | None = None) -> BackendStatus:
-        return await self._send(calls.add_backend(url, tokenizer))
+    async def add_backend(
+        self,
+        url: str,
+        tokenizer: str | None = None,
+        *,
+        lease_s: float | None = None,
+        max_calls: int | None = None,
+    ) -> BackendStatus:
+        return await self._send(calls.add_backend(url, tokenizer, lease_s, max_calls))
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(calls.remove_backend(backend_id))

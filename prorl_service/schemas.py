@@ -342,6 +342,15 @@ class BackendSpec(WireModel):
 
     url: str = Field(pattern=r"^https?://[^/\s]+/?$")
     tokenizer: str | None = None
+    lease_s: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_LEASE_S,
+        description="Removed when nobody adds it again for so long; None never is.",
+    )
+    max_calls: int | None = Field(
+        None, ge=1, description="Calls in flight at once; None: the service's own limit."
+    )
 
 
 class BackendStatus(WireModel):

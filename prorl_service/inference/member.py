@@ -13,6 +13,7 @@ from prorl_service.inference.backend import Backend, EngineInfo
 from prorl_service.inference.base import Generation
 from prorl_service.inference.routing import Load
 from prorl_service.inference.weights import Weights
+from prorl_service.leases import Lease
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 
 MAX_FAILED_CALLS = 5
@@ -37,6 +38,8 @@ class Member:
     last_failure: str = ""
     last_failure_at: float = 0.0
     monitor: asyncio.Task[None] | None = None
+    lease: Lease | None = None
+    """Begins when it has joined."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the backend is probed or given weights."""
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
@@ -48,13 +51,18 @@ class Member:
     def backend_id(self) -> str:
         return self.backend.backend_id
 
+    @property
+    def policy_version(self) -> int:
+        """What it said of its weights last."""
+        return (self.info.policy_version if self.info else None) or 0
+
     def status(self) -> BackendStatus:
         return BackendStatus(
             backend_id=self.backend_id,
             url=self.spec.url,
             model=self.info.model if self.info else "",
             state=self.state,
-            policy_version=(self.info.policy_version if self.info else None) or 0,
+            policy_version=self.policy_version,
             max_model_len=self.info.max_model_len if self.info else 0,
             in_flight=self.traffic.calls,
             sessions=self.traffic.sessions,
@@ -124,6 +132,10 @@ class Member:
             raise BackendUnavailable(self.reason) from None
         finally:
             self.calls.discard(call)
+
+    def end_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.end()
 
     def fail_calls(self) -> None:
         """Those in flight, with the reason why it is down."""

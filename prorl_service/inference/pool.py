@@ -1,15 +1,16 @@
 """The inference engines in use: which ones live, and what weights they have.
 
 Where a call goes `routing` decides; `session` makes it, elsewhere if it fails. All backends serve
-one model. The pool keeps the newest weights, and a backend that comes back (or joins) takes them
-before it serves: no rollout starts on weights older than the newest.
+one model, which `served` knows. The pool keeps the newest weights, and a backend that comes back
+(or joins) takes them before it serves: no rollout starts on weights older than the newest.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prorl_service.background import Background
@@ -17,17 +18,17 @@ from prorl_service.errors import (
     BackendError,
     BackendRejected,
     BackendUnavailable,
-    Conflict,
     NotFound,
     ProRLError,
 )
 from prorl_service.inference.backend import Backend, EngineInfo, WeightFile, open_session
 from prorl_service.inference.member import Member
 from prorl_service.inference.routing import Call, LeastTime, Load, Router
+from prorl_service.inference.served import ModelInUse
 from prorl_service.inference.session import Session
 from prorl_service.inference.weights import Weights, WeightSpool, check_directory
+from prorl_service.leases import Lease
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, WeightsReport
-from prorl_service.tokens.chat import ChatFormat
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +52,6 @@ class PoolConfig:
     """In flight at once; what is more waits here, where it can still go elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    name: str
-    chat: ChatFormat
-    max_model_len: int
-
-
 async def _forget_weights(_: Weights) -> None: ...
 
 
@@ -76,7 +70,7 @@ class BackendPool:
         """`newest`: what backends are to be given before they serve. `keep` is told of each that
         takes its place, before any file of the one before is removed."""
         self.config = config
-        self.model: ServedModel | None = None
+        self.model = ModelInUse()
         self.background = Background()
         self._members: dict[str, Member] = {}
         self._weights = newest
@@ -84,7 +78,6 @@ class BackendPool:
         self._router = router or LeastTime()
         self._spool = WeightSpool(spool_directory)
         self._weights_lock = asyncio.Lock()
-        self._model_lock = asyncio.Lock()
         self._changed = asyncio.Event()
         """Replaced at each change, so that all who wait for one look again."""
 
@@ -93,6 +86,8 @@ class BackendPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for member in self._members.values():
+            member.end_lease()
         await self.background.close()
         await self._session.close()
 
@@ -100,21 +95,27 @@ class BackendPool:
 
     @property
     def policy_version(self) -> int:
-        """0 before the first update."""
-        return self._weights.version if self._weights else 0
+        """Of the weights pushed last. Until any are: the newest that a backend says it has, for
+        some are updated by others; 0 if none says so."""
+        if self._weights is not None:
+            return self._weights.version
+        members = self._members.values()
+        return max((one.policy_version for one in members if one.loaded is None), default=0)
 
     def statuses(self) -> list[BackendStatus]:
         return [member.status() for member in self._members.values()]
 
     async def add(self, spec: BackendSpec, *, must_answer: bool = True) -> BackendStatus:
-        """Idempotent. Raises `BackendUnavailable`, `Conflict` (another model), `InvalidRequest`.
+        """Idempotent: one that is known goes on, as `spec` says from now on, its lease renewed.
+        Raises `BackendUnavailable`, `Conflict` (another model), `InvalidRequest`.
 
         With `must_answer=False` a backend that does not answer yet joins when it does.
         """
         backend = Backend(spec.url, self._session)
-        member = Member(backend, spec, Load(self.config.max_calls_per_backend))
+        member = Member(backend, spec, Load(self._max_calls(spec)))
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:
+                self._renew(known, spec)
                 return known.status()
             async with known.lock:  # until the call that adds it is through
                 pass
@@ -130,7 +131,23 @@ class BackendPool:
             member.monitor = self.background.start(
                 self._monitor(member), name=f"monitor {member.backend_id}"
             )
+            self._renew(member, spec)
         return member.status()
+
+    def _max_calls(self, spec: BackendSpec) -> int:
+        return spec.max_calls or self.config.max_calls_per_backend
+
+    def _renew(self, member: Member, spec: BackendSpec) -> None:
+        member.end_lease()
+        member.lease = Lease(spec.lease_s, lambda: self._expired(member))
+        member.spec = spec
+        member.traffic.max_calls = self._max_calls(spec)
+        self._announce_change()
+
+    def _expired(self, member: Member) -> None:
+        text = "backend %s is removed: nobody added it again for %g s"
+        log.warning(text, member.backend_id, member.spec.lease_s)
+        self._forget(member)
 
     async def remove(self, backend_id: str) -> BackendStatus:
         """Calls in flight there end as they will. Raises `NotFound`."""
@@ -148,8 +165,15 @@ class BackendPool:
             del self._members[member.backend_id]
         if member.monitor:
             self.background.cancel(member.monitor)
+        member.end_lease()
         member.state, member.reason = BackendState.DOWN, "removed"
+        self._forget_model()
         self._announce_change()
+
+    def _forget_model(self) -> None:
+        """If another may come; see `served`."""
+        if not self._members and self._weights is None:
+            self.model.forget()
 
     def _is_in_use(self, member: Member) -> bool:
         return self._members.get(member.backend_id) is member
@@ -184,39 +208,35 @@ class BackendPool:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def require_model(self) -> ServedModel:
-        """Raises `BackendUnavailable` while no backend has ever answered."""
-        if self.model is None:
-            raise BackendUnavailable(
-                "the service knows no inference engine yet",
-                hint="start one and POST its address to /v1/backends",
-            )
-        return self.model
-
     async def model_known(self) -> None:
-        """Waits until `require_model` has an answer."""
-        while self.model is None:
+        """Waits until there is one."""
+        while self.model.current is None:
             await self._changed.wait()
 
     # --- routing --------------------------------------------------------------------------------
 
     @contextmanager
     def session(self, rollout_id: str) -> Iterator[Session]:
-        """A generator for one rollout; leaving the context frees its pin."""
-        session = Session(rollout_id, self._route, self._call_ended)
+        """A generator for one rollout, of the model that is served now; leaving the context frees
+        its pin. Raises `BackendUnavailable` while there is none."""
+        model = self.model.require().name
+        session = Session(rollout_id, partial(self._route, model), self._call_ended)
         try:
             yield session
         finally:
             session.unpin()
 
-    async def _route(self, call: Call, pinned: Member | None, failed: Collection[Member]) -> Member:
+    async def _route(
+        self, model: str, call: Call, pinned: Member | None, failed: Collection[Member]
+    ) -> Member:
         """The member that is to serve the call, its work counted there.
 
         Waits while those that could are full. Raises `BackendUnavailable` when none becomes healthy
-        within the budget.
+        within the budget, or those that do serve another model.
         """
         while True:
             candidates = await self._candidates(pinned, failed)
+            self.model.require(model)
             loads = {member.backend_id: member.traffic for member in candidates}
             chosen = self._router.choose(call, loads)
             if chosen is not None:
@@ -300,6 +320,7 @@ class BackendPool:
             self._weights = previous
             raise
         finally:
+            self._forget_model()
             self._announce_change()
         outcome = list(zip(members, results, strict=True))
         return WeightsReport(
@@ -350,7 +371,10 @@ class BackendPool:
         """Probe; bring model and weights in line; healthy when it returns."""
         async with member.lock:
             info = await member.probe(timeout_s=self.config.probe_timeout_s)
-            await self._agree_on_model(member, info)
+            is_in_use = partial(self._is_in_use, member)
+            model = await self.model.agree(member.spec, info, is_in_use)
+            if model.chat.vocab_size is not None:
+                member.backend.vocab_size = model.chat.vocab_size
             await self._bring_up_to_date(member, info)
             member.check_calls(back_off_s=self.config.back_off_s)
             self._set(member, BackendState.HEALTHY)
@@ -367,19 +391,3 @@ class BackendPool:
             )
         elif info.is_paused:
             raise BackendUnavailable(f"{member.spec.url} is paused", hint="resume or restart it")
-
-    async def _agree_on_model(self, member: Member, info: EngineInfo) -> None:
-        spec = member.spec
-        async with self._model_lock:
-            if self.model is None:
-                chat = await asyncio.to_thread(ChatFormat.load, spec.tokenizer or info.root)
-                self.model = ServedModel(info.model, chat, info.max_model_len)
-            elif info.model != self.model.name:
-                raise Conflict(
-                    f"{spec.url} serves {info.model!r}, the service uses {self.model.name!r}",
-                    hint="one service serves one model; start another for the other model",
-                )
-            elif info.max_model_len < self.model.max_model_len:
-                self.model = replace(self.model, max_model_len=info.max_model_len)
-            if self.model.chat.vocab_size is not None:
-                member.backend.vocab_size = self.model.chat.vocab_size

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import InvalidRequest, TaskError
-from prorl_service.inference.pool import BackendPool, ServedModel
+from prorl_service.inference.pool import BackendPool
+from prorl_service.inference.served import ServedModel
 from prorl_service.pipeline.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import FieldProblem, Group
@@ -25,11 +26,11 @@ class Admission:
         return [self._check(group, f"groups.{place}") for place, group in groups]
 
     def _check(self, group: Group, where: str) -> Admitted:
-        model = self.backends.require_model()
+        model = self.backends.model.require()
         agent = self.find_agent(group, where)
         self._check_image(agent, group, where)
         handler = _check_task(agent, group, where)
-        return Admitted(group, agent, prompt_ids(group, handler, model, where))
+        return Admitted(group, agent, model.name, prompt_ids(group, handler, model, where))
 
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
         """Raises `InvalidRequest`."""

@@ -313,23 +313,25 @@ class Pipeline:
 
     async def _do_init(self, record: RolloutRecord) -> None:
         record.begin()
-        model = self._backends.require_model()
+        model = self._backends.model.require()
+        resources = AsyncExitStack()
+        generator = resources.enter_context(self._backends.session(record.rollout_id))
         group = record.group
         handler = record.handler = record.agent(group.task)
-        if record.admitted.prompt_ids is None:
+        admitted = record.admitted
+        if admitted.model != model.name:
             ids = await asyncio.to_thread(prompt_ids, group, handler, model, group.group_id)
-            record.admitted.prompt_ids = ids
-        resources = AsyncExitStack()
+            admitted.model, admitted.prompt_ids = model.name, ids
         record.context = RolloutContext(
             rollout_id=record.rollout_id,
             task=group.task,
             sampling=group.sampling,
             limits=group.limits,
             seed=record.seed(),
-            prompt_ids=record.admitted.prompt_ids,
+            prompt_ids=admitted.prompt_ids,
             max_model_len=model.max_model_len,
             chat=model.chat,
-            generator=resources.enter_context(self._backends.session(record.rollout_id)),
+            generator=generator,
             sandboxes=self._sandboxes,
             scoring=self._scoring,
             resources=resources,

@@ -44,8 +44,9 @@ class Admitted:
     group: Group
     agent: type[AgentHandler] | None
     """None for one that the service had before it was restarted, and has no more."""
-    prompt_ids: Sequence[int] | None = None
-    """None after a restart, when the tokenizer is not known yet."""
+    model: str | None = None
+    """Whose ids the prompt's are; None after a restart, when no tokenizer is known yet."""
+    prompt_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

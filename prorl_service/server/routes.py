@@ -159,7 +159,8 @@ async def list_backends(service: ServiceDep) -> Backends:
 
 @router.post("/backends", status_code=201)
 async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
-    """Idempotent by URL. The backend takes the newest weights before it serves."""
+    """Idempotent by URL; once more renews its lease, and sets `lease_s` and `max_calls` anew. The
+    backend takes the newest weights before it serves."""
     return await service.backends.add(body)
 
 

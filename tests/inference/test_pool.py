@@ -110,10 +110,10 @@ async def test_a_backend_named_before_it_runs_joins_later(
         status = await pool.add(BackendSpec(url=engine.url), must_answer=False)
         assert status.state is BackendState.DOWN
         with pytest.raises(BackendUnavailable, match="no inference engine"):
-            pool.require_model()
+            pool.model.require()
         engine.status = 200
         await until(pool, BackendState.HEALTHY, 1)
-        assert pool.require_model().name == "stub"
+        assert pool.model.require().name == "stub"
 
 
 async def test_an_empty_weight_directory_reaches_no_engine(

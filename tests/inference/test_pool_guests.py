@@ -1,0 +1,164 @@
+"""Backends that trainers bring along and take away: leases, limits, models, their weights."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from prorl_service.errors import BackendRejected, BackendUnavailable, Conflict
+from prorl_service.schemas import BackendSpec, BackendState
+from prorl_service.testing import StubEngine
+from tests.inference.pools import call, condition, id_of, pool_of, until, upload
+
+# --- leases and limits --------------------------------------------------------------------------
+
+
+async def test_a_backend_that_nobody_adds_again_is_removed(
+    engines: list[StubEngine], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guest, host, _ = engines
+    async with pool_of([host], tmp_path) as pool:
+        await pool.add(BackendSpec(url=guest.url, lease_s=0.1))
+        await condition(lambda: [one.url for one in pool.statuses()] == [host.url])
+        assert f"{id_of(guest)} is removed: nobody added it again for 0.1 s" in caplog.text
+        assert pool.background.failure is None
+        with pool.session("r") as generator:
+            assert await call(generator) == id_of(host)
+
+
+async def test_to_add_a_backend_again_renews_its_lease(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    async with pool_of([], tmp_path) as pool:
+        await pool.add(BackendSpec(url=first.url, lease_s=0.3))
+        await pool.add(BackendSpec(url=first.url, lease_s=3600))
+        await pool.add(BackendSpec(url=second.url, lease_s=0.3))  # the first would be gone earlier
+        await condition(lambda: len(pool.statuses()) == 1)
+        assert pool.statuses()[0].url == first.url
+
+
+async def test_a_backend_that_was_removed_has_no_lease_any_more(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    guest, other, _ = engines
+    async with pool_of([], tmp_path) as pool:
+        await pool.add(BackendSpec(url=guest.url, lease_s=0.2))
+        await pool.remove(id_of(guest))
+        await pool.add(BackendSpec(url=guest.url))
+        await pool.add(BackendSpec(url=other.url, lease_s=0.2))
+        await condition(lambda: len(pool.statuses()) == 1)
+        assert pool.statuses()[0].url == guest.url
+
+
+async def test_a_backend_gets_as_many_calls_at_once_as_was_said_last(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    engine.latency_s = 3600
+    async with pool_of([], tmp_path) as pool:
+        await pool.add(BackendSpec(url=engine.url, max_calls=2))
+        with pool.session("r") as generator:
+            talks = [asyncio.create_task(call(generator)) for _ in range(4)]
+            await condition(lambda: engine.calls == 2)
+            assert pool.statuses()[0].in_flight == 2
+            await pool.add(BackendSpec(url=engine.url, max_calls=3))
+            await condition(lambda: engine.calls == 3)
+            assert pool.statuses()[0].in_flight == 3
+            for talk in talks:
+                talk.cancel()
+            await asyncio.gather(*talks, return_exceptions=True)
+
+
+# --- another model ------------------------------------------------------------------------------
+
+
+async def test_after_the_last_backend_another_model_may_come(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    second.model_id = "another"
+    async with pool_of([first], tmp_path) as pool:
+        with pool.session("old") as generator:
+            await call(generator)
+            with pytest.raises(Conflict, match="another"):
+                await pool.add(BackendSpec(url=second.url))
+            await pool.remove(id_of(first))
+            with pytest.raises(BackendUnavailable, match="no inference engine"):
+                pool.model.require()
+            waiting = asyncio.create_task(call(generator))
+            await pool.add(BackendSpec(url=second.url))
+            with pytest.raises(BackendUnavailable, match="began with 'stub'"):
+                await waiting
+        assert second.calls == 0
+        with pool.session("new") as generator:
+            assert await call(generator) == id_of(second)
+
+
+async def test_rollouts_go_on_when_their_model_comes_back_elsewhere(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    async with pool_of([first], tmp_path) as pool:
+        with pool.session("r") as generator:
+            await call(generator)
+            await pool.remove(id_of(first))
+            waiting = asyncio.create_task(call(generator))
+            await pool.add(BackendSpec(url=second.url))
+            assert await waiting == id_of(second)
+
+
+async def test_pushed_weights_keep_other_models_away(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, third = engines
+    second.model_id = "another"
+    async with pool_of([first], tmp_path) as pool:
+        await pool.stream_weights(upload(b"trained"), version=1)
+        await pool.remove(id_of(first))
+        with pytest.raises(Conflict, match="another"):
+            await pool.add(BackendSpec(url=second.url))
+        await pool.add(BackendSpec(url=third.url))
+        assert (second.weights, third.weights) == (b"", b"trained")
+
+
+async def test_refused_weights_keep_no_model_away(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    first.refuses_weights, first.update_latency_s = True, 0.3
+    second.model_id = "another"
+    async with pool_of([first], tmp_path) as pool:
+        push = asyncio.create_task(pool.stream_weights(upload(b"unfit"), version=1))
+        await until(pool, BackendState.UPDATING, 1)
+        await pool.remove(id_of(first))
+        with pytest.raises(BackendRejected):
+            await push
+        await pool.add(BackendSpec(url=second.url))
+        assert second.weights == b""
+
+
+async def test_a_backend_removed_while_it_is_added_brings_no_model(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of([], tmp_path) as pool:
+        adding = asyncio.create_task(pool.add(BackendSpec(url=engines[0].url, lease_s=3600)))
+        await asyncio.sleep(0)
+        await pool.remove(id_of(engines[0]))
+        assert (await adding).reason == "removed"
+        assert pool.model.current is None
+
+
+# --- weights of their own -----------------------------------------------------------------------
+
+
+async def test_the_policy_version_is_the_newest_that_backends_report_until_weights_are_pushed(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    async with pool_of([first, second], tmp_path) as pool:
+        assert pool.policy_version == 0
+        first.version, second.version = 7, 3
+        await condition(lambda: pool.policy_version == 7)
+        await pool.stream_weights(upload(b"pushed"), version=2)
+        assert pool.policy_version == 2

@@ -1,0 +1,91 @@
+"""Backends that a trainer brings along, over HTTP: leased, with weights and model of their own."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.schemas import BackendStatus, RolloutState
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from tests.server.scored import scored
+from tests.server.serving import serving, until
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    settings = Settings(
+        sandbox="process",
+        agents=("tests.server.scored:Scored",),
+        pipeline=PipelineConfig(init_workers=1, run_workers=1, ready_rollouts=1),
+    )
+    async with serving(settings) as address:
+        yield address
+
+
+@pytest.fixture
+def other_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """As the tiny one, but prompts begin otherwise."""
+    directory = tmp_path / "other"
+    shutil.copytree(tiny_model, directory)
+    template = directory / "chat_template.jinja"
+    template.write_text(f"Otherwise. {template.read_text()}")
+    return directory
+
+
+async def test_a_leased_backend_is_removed_when_its_trainer_is_gone(
+    url: str, client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    def train() -> BackendStatus:
+        with RolloutClient(url) as trainer:
+            trainer.add_backend(engine.url, lease_s=3600)
+            return trainer.add_backend(engine.url, lease_s=0.1, max_calls=4)
+
+    assert (await asyncio.to_thread(train)).model == "stub"
+
+    async def is_gone() -> bool:
+        return await client.backends() == []
+
+    await until(is_gone)
+    await client.add_backend(engine.url, lease_s=3600)
+    assert not await is_gone()
+
+
+async def test_the_version_of_weights_that_nobody_pushed_is_told(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    engine.version = 3
+    await client.add_backend(engine.url)
+    assert (await client.status()).policy_version == 3
+
+
+async def test_what_has_not_begun_begins_with_the_tokenizer_of_the_model_that_came(
+    client: AsyncRolloutClient, engine: StubEngine, other_model: Path
+) -> None:
+    group = scored("g", *[1.0] * 5)
+    group.task.data["sleep"] = [3600]
+    await client.add_backend(engine.url)
+    await client.submit([group])
+
+    async def two_are_ready() -> bool:
+        return (await client.get("g.2")).state is RolloutState.READY
+
+    await until(two_are_ready)
+    async with StubEngine(other_model, lambda _: [5]) as other:
+        other.model_id = "other"
+        await client.remove_backend(engine.url.removeprefix("http://"))
+        await client.add_backend(other.url)
+        await client.cancel(["g.0"])
+        _, *begun, one, two = await client.wait(group.rollout_ids(), 60)
+    for rollout in begun:
+        assert rollout.error is not None
+        assert "began with 'stub'" in rollout.error.message
+    for rollout in (one, two):
+        assert rollout.trajectory is not None
+        prompt = rollout.trajectory.segments[0].prompt_ids
+        assert prompt == ChatFormat.load(other_model).prompt_ids(group.task.messages)

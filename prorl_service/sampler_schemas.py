@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from prorl_service.schemas import (
     MAX_GROUP_SIZE,
+    MAX_INT32,
     MAX_LEASE_S,
     MAX_ROLLOUTS_PER_REQUEST,
     ErrorInfo,
@@ -113,6 +114,12 @@ class DrawSpec(WireModel):
         None, ge=1, description="Groups to finish at most, informative or not."
     )
     deadline_s: float | None = Field(None, gt=0)
+    policy_version: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INT32,
+        description="The trainer's newest weights; None: the newest that the service knows of.",
+    )
 
 
 class DrawState(StrEnum):
@@ -135,14 +142,27 @@ class DrawnGroup(WireModel):
         return [f"{self.group_id}.{index}" for index in range(self.n)]
 
 
+class DroppedGroup(WireModel):
+    """A candidate that came to its end without being given."""
+
+    candidate: GroupId
+    reason: Literal["uninformative", "failed"]
+    score_mean: float | None = Field(description="Of its rollouts with a score, if any has one.")
+    error: ErrorInfo | None = Field(None, description="Why it failed: of its rollouts, the last's.")
+
+
 class Draw(WireModel):
-    """`groups`, in the order in which they ended, are final once it is not open. Acknowledge them
-    when they have been taken."""
+    """`groups`, in the order in which they ended, and `dropped` are final once it is not open.
+    Acknowledge the groups when they have been taken."""
 
     draw_id: Id
     spec: DrawSpec
     state: DrawState = DrawState.OPEN
     groups: list[DrawnGroup] = Field(default_factory=list)
+    dropped: list[DroppedGroup] = Field(
+        default_factory=list,
+        description="During the draw, or between it and the one before. Each in one draw only.",
+    )
     finished: int = Field(0, description="Groups that ended during the draw, whatever came of it.")
 
 

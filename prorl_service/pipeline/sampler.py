@@ -4,7 +4,8 @@ Pure: no clock, no network, no store. The caller tells what has happened (candid
 was opened, a rollout ended), asks what to do, and does it. Each candidate comes to one end: it is
 given to one draw, or is found uninformative, or has failed. Until then it waits or is under way;
 one whose tokens became too old, or that was cancelled as surplus, waits again and is begun as a
-new attempt. Groups are given whole, in the order in which they ended.
+new attempt. Groups are given whole, in the order in which they ended; what ends without being given
+is told once, by the draw that is open or else by the next.
 """
 
 import math
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from statistics import fmean
 
 from prorl_service.pipeline.informative import Outcome, outcome
 from prorl_service.sampler_schemas import (
@@ -20,6 +22,7 @@ from prorl_service.sampler_schemas import (
     DrawnGroup,
     DrawSpec,
     DrawState,
+    DroppedGroup,
     SamplerSpec,
     SamplerStatus,
 )
@@ -57,6 +60,8 @@ class Candidate:
     """Of the rollouts that have ended, by index; None of a failed one."""
     oldest_version: int | None = None
     """Of the tokens sampled in rollouts that have ended."""
+    last_error: ErrorInfo | None = None
+    """Of those rollouts, or why none will be run."""
 
     @property
     def name(self) -> str:
@@ -71,6 +76,17 @@ class Candidate:
     def forget_attempt(self) -> None:
         self.state, self.begun_in, self.oldest_version = GroupState.WAITING, None, None
         self.scores.clear()
+        self.last_error = None
+
+    def dropped(self) -> DroppedGroup:
+        known = [score for score in self.scores.values() if score is not None]
+        has_failed = self.state is GroupState.FAILED
+        return DroppedGroup(
+            candidate=self.name,
+            reason="failed" if has_failed else "uninformative",
+            score_mean=fmean(known) if known else None,
+            error=self.last_error if has_failed else None,
+        )
 
 
 class Tally(WireModel):
@@ -107,6 +123,8 @@ class Sampler:
         self._slots = slots
         self.draw: Draw | None = None
         self.is_last = False
+        self.dropped: list[DroppedGroup] = []
+        """What the next draw is to tell."""
         self.changed: dict[str, Candidate] = {}
         self.released: list[Group] = []
         self.tally = Tally()
@@ -149,8 +167,8 @@ class Sampler:
 
     def open_draw(self, draw_id: str, spec: DrawSpec, *, version: int) -> None:
         """The one before must not be open."""
-        self.draw = Draw(draw_id=draw_id, spec=spec)
-        self._drop_stale(version)
+        self.draw = Draw(draw_id=draw_id, spec=spec, dropped=self.dropped)
+        self.dropped = []
         self.settle(version)
 
     def rollout_ended(self, name: str, attempt: int, rollout: Rollout) -> None:
@@ -163,16 +181,18 @@ class Sampler:
         if rollout.oldest_policy_version is not None:
             versions = (candidate.oldest_version, rollout.oldest_policy_version)
             candidate.oldest_version = min(one for one in versions if one is not None)
+        candidate.last_error = rollout.error or candidate.last_error
         self.tally.last_failure = rollout.error or self.tally.last_failure
         self.changed[name] = candidate
         found = outcome(candidate.scores.values(), candidate.group.n, self.spec.filter)
         if found is not Outcome.OPEN:
             self._decide(candidate, ENDED[found])
 
-    def refused(self, name: str, attempt: int) -> None:
+    def refused(self, name: str, attempt: int, error: ErrorInfo) -> None:
         """The service will never run it."""
         candidate = self._under_way.get(name)
         if candidate is not None and candidate.attempt == attempt:
+            candidate.last_error = self.tally.last_failure = error
             self._decide(candidate, GroupState.FAILED)
 
     def settle(self, version: int, *, is_overdue: bool = False) -> None:
@@ -180,7 +200,7 @@ class Sampler:
         draw = self.draw
         if draw is None or draw.state is not DrawState.OPEN:
             return
-        self._drop_stale(version)
+        self._begin_stale_anew(version)
         for candidate in list(islice(self._informative.values(), self._missing())):
             self._give(candidate, draw)
         if not self._missing():
@@ -230,7 +250,7 @@ class Sampler:
             scored=self.tally.scored,
             score_mean=self.tally.score_mean,
             last_failure=self.tally.last_failure,
-            draw=self.draw.model_copy(deep=True) if self.draw else None,
+            draw=_snapshot(self.draw) if self.draw else None,
         )
 
     def _wanted(self) -> int:
@@ -302,10 +322,16 @@ class Sampler:
             self.tally.decided_early += len(candidate.scores) < candidate.group.n
             self.tally.uninformative += state is GroupState.UNINFORMATIVE
             self.tally.failed += state is GroupState.FAILED
-            self._release(candidate)
+            self._drop(candidate)
         self._remember(candidate.group.task.task_id, state)
         if self.draw is not None and self.draw.state is DrawState.OPEN:
             self.draw.finished += 1
+
+    def _drop(self, candidate: Candidate) -> None:
+        self._release(candidate)
+        draw = self.draw
+        told_by: Draw | Sampler = draw if draw and draw.state is DrawState.OPEN else self
+        told_by.dropped.append(candidate.dropped())
 
     def _remember(self, task_id: str, state: GroupState) -> None:
         if state is GroupState.UNINFORMATIVE:
@@ -331,8 +357,10 @@ class Sampler:
             return True
         return self.is_last and not (self._waiting or self._deferred or self._under_way)
 
-    def _drop_stale(self, version: int) -> None:
-        oldest = version - self.spec.max_staleness
+    def _begin_stale_anew(self, version: int) -> None:
+        """`version`: the newest that the service knows of; the trainer may know of a newer one."""
+        known = self.draw.spec.policy_version if self.draw else None
+        oldest = max(version, known or 0) - self.spec.max_staleness
 
         def is_stale(candidate: Candidate) -> bool:
             return candidate.oldest_version is not None and candidate.oldest_version < oldest
@@ -350,6 +378,11 @@ class Sampler:
 
     def _release(self, candidate: Candidate) -> None:
         self.released.append(candidate.attempted(self.sampler_id))
+
+
+def _snapshot(draw: Draw) -> Draw:
+    """What is in its lists never changes."""
+    return draw.model_copy(update={"groups": [*draw.groups], "dropped": [*draw.dropped]})
 
 
 def _score(rollout: Rollout, metric: str) -> float | None:

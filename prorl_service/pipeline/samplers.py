@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from pydantic import Field
+
 from prorl_service.background import Background
 from prorl_service.errors import Conflict, JournalError, NotFound, ProRLError
 from prorl_service.leases import Lease
@@ -20,7 +22,14 @@ from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.sampler import Candidate, Sampler, Tally
 from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
+from prorl_service.sampler_schemas import (
+    Draw,
+    DrawSpec,
+    DrawState,
+    DroppedGroup,
+    SamplerSpec,
+    SamplerStatus,
+)
 from prorl_service.schemas import Group, Rollout, WireModel
 
 log = logging.getLogger(__name__)
@@ -34,6 +43,8 @@ class _State(WireModel):
 
     spec: SamplerSpec
     draw: Draw | None = None
+    dropped: list[DroppedGroup] = Field(default_factory=list)
+    """Since the draw ended."""
     opened_at: float = 0.0
     is_last: bool = False
     tally: Tally = Tally()
@@ -118,7 +129,8 @@ class RunningSampler:
 
     async def restore(self, state: _State, rows: Sequence[CandidateRow]) -> None:
         self.core.draw, self.core.is_last = state.draw, state.is_last
-        self.core.tally, self._opened_at = state.tally, state.opened_at
+        self.core.tally, self.core.dropped = state.tally, state.dropped
+        self._opened_at = state.opened_at
         for row in rows:
             if row.state in AT_THEIR_END:
                 self.core.restore_end(row.name, row.task_id, row.state)
@@ -162,6 +174,7 @@ class RunningSampler:
         state = _State(
             spec=self.core.spec,
             draw=status.draw,
+            dropped=self.core.dropped,
             opened_at=self._opened_at,
             is_last=self.core.is_last,
             tally=self.core.tally,
@@ -196,7 +209,7 @@ class RunningSampler:
             except ProRLError as error:
                 if not error.retryable:
                     log.warning("sampler %s: %s", self.core.sampler_id, error.message)
-                    self.core.refused(name, attempt)
+                    self.core.refused(name, attempt, error.info())
                     self._wake.set()
                     return
             await asyncio.sleep(RETRY_S)

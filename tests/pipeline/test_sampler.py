@@ -1,15 +1,20 @@
 """A sampler under every order of events: nothing lost, nothing twice, whole groups, in time."""
 
 import random
+from itertools import chain
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prorl_service.errors import EvaluatorError, InvalidRequest
 from prorl_service.pipeline.informative import Outcome, outcome
 from prorl_service.pipeline.sampler import Candidate, GroupState, Sampler
-from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec
+from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, DroppedGroup, SamplerSpec
 from prorl_service.schemas import Group, Message, Rollout, RolloutState, Task
+
+FAILURE = EvaluatorError("it failed").info()
 
 
 def group(name: str, n: int = 4, task_id: str | None = None) -> Group:
@@ -28,6 +33,7 @@ def rollout(index: int, score: float | None, version: int | None = 0) -> Rollout
         index=index,
         state=RolloutState.FAILED if score is None else RolloutState.DONE,
         reward=score,
+        error=FAILURE if score is None else None,
         oldest_policy_version=version,
         created_at=0,
     )
@@ -40,12 +46,16 @@ class World:
         self.sampler = sampler
         self.chance = chance
         self.version = 0
+        self.is_told = chance.random() < 0.5
+        """The service knows the version; else the trainer says it with each draw."""
         self.made = 0
         self.running: dict[tuple[str, int], dict[int, int]] = {}
         """Attempt: for each rollout that has not ended, the version with which it began."""
         self.scores: dict[tuple[str, int], dict[int, float | None]] = {}
         self.oldest: dict[tuple[str, int], int] = {}
         self.given: list[str] = []
+        self.dropped: dict[str, list[DroppedGroup]] = {}
+        """By draw."""
         self.n = 4
 
     def top_up(self) -> None:
@@ -54,8 +64,15 @@ class World:
             self.sampler.add([group(f"g{self.made}", self.n, task)])
             self.made += 1
 
+    def open_draw(self, draw_id: str) -> None:
+        spec = DrawSpec(target=2, policy_version=None if self.is_told else self.version)
+        self.sampler.open_draw(draw_id, spec, version=self.known_version())
+
+    def known_version(self) -> int:
+        return self.version if self.is_told else 0
+
     def step(self) -> None:
-        self.sampler.settle(self.version)
+        self.sampler.settle(self.known_version())
         for released in self.sampler.released:
             _, name, attempt = released.group_id.split(":")
             self.running.pop((name, int(attempt)), None)
@@ -95,8 +112,27 @@ class World:
             assert len(scores) == self.n
             assert outcome(scores, self.n, self.sampler.spec.filter) is Outcome.INFORMATIVE
             assert self.oldest[key] >= self.version - self.sampler.spec.max_staleness
-        names = [one.split(":")[1] for one in self.given]
-        assert len(set(names)) == len(names)
+        before = self.dropped.setdefault(draw.draw_id, [])
+        assert draw.dropped[: len(before)] == before
+        self.dropped[draw.draw_id] = list(draw.dropped)
+
+    def check_ends(self) -> None:
+        """Each candidate that ended is in one draw, or waits for the next to be told."""
+        draw = self.sampler.draw
+        assert draw is not None
+        assert draw.dropped == self.dropped[draw.draw_id], "it changed after its end"
+        dropped = [*chain(*self.dropped.values()), *self.sampler.dropped]
+        ended = [*(one.split(":")[1] for one in self.given), *(one.candidate for one in dropped)]
+        assert len(set(ended)) == len(ended)
+        now = self.sampler.status(0)
+        assert len(ended) == now.given + now.uninformative + now.failed
+        for one in dropped:
+            attempt = max(attempt for name, attempt in self.scores if name == one.candidate)
+            scores = list(self.scores[one.candidate, attempt].values())
+            assert outcome(scores, self.n, self.sampler.spec.filter).value == one.reason
+            known = [score for score in scores if score is not None]
+            assert one.score_mean == (fmean(known) if known else None)
+            assert one.error == (FAILURE if one.reason == "failed" else None)
 
     def check_counts(self) -> None:
         now = self.sampler.status(0)
@@ -122,7 +158,7 @@ def test_whatever_happens_in_whatever_order(chance: random.Random, spec: Sampler
     sampler = Sampler("s", spec, slots=chance.randint(1, 20))
     world = World(sampler, chance)
     for number in range(4):
-        sampler.open_draw(f"d{number}", DrawSpec(target=2), version=world.version)
+        world.open_draw(f"d{number}")
         for _ in range(2000):
             world.step()
             world.check_draw()
@@ -137,6 +173,7 @@ def test_whatever_happens_in_whatever_order(chance: random.Random, spec: Sampler
         for _ in range(chance.randint(0, 10)):  # the trainer's step
             world.end_one()
             world.step()
+        world.check_ends()
         world.version += 1
 
 
@@ -191,6 +228,48 @@ def test_what_became_too_old_begins_anew_before_others() -> None:
     assert [released.group_id for released in sampler.released] == ["s:g1:1"]
     (again, _) = sampler.begin()
     assert (again.name, again.attempt, again.scores) == ("g1", 2, {})
+
+
+def test_the_trainer_may_know_of_newer_weights_than_the_service() -> None:
+    sampler = Sampler("s", SamplerSpec(max_staleness=1, groups_ahead=2), slots=8)
+    sampler.add(group(f"g{i}") for i in range(2))
+    for one in sampler.begin():
+        ended(sampler, one, 0, 1, 0, 1)
+    sampler.open_draw("d0", DrawSpec(target=1, policy_version=1), version=0)
+    sampler.open_draw("d1", DrawSpec(target=1, policy_version=2), version=0)
+    status = sampler.status(0)
+    assert (status.given, status.stale) == (1, 1)
+
+
+def test_what_is_dropped_between_draws_is_told_by_the_next() -> None:
+    sampler = Sampler("s", SamplerSpec(groups_ahead=9), slots=16)
+    sampler.add(group(f"g{i}") for i in range(4))
+    before, during, after, refused = sampler.begin()
+    ended(sampler, before, 1, 1, 1, 1)
+    sampler.open_draw("d0", DrawSpec(target=1, max_groups=1), version=0)
+    ended(sampler, during, None, 1, None, None)
+    sampler.settle(0)
+    ended(sampler, after, 0, 0, 1, 1, version=0)
+    reason = InvalidRequest("no such agent").info()
+    sampler.refused(refused.name, refused.attempt, reason)
+    first = sampler.status(0).draw
+    sampler.open_draw("d1", DrawSpec(target=1), version=0)
+    second = sampler.status(0).draw
+    assert first is not None
+    assert first.dropped == [
+        DroppedGroup(candidate="g0", reason="uninformative", score_mean=1),
+        DroppedGroup(candidate="g1", reason="failed", score_mean=1, error=FAILURE),
+    ]
+    assert second is not None
+    assert second.dropped == [
+        DroppedGroup(candidate="g3", reason="failed", score_mean=None, error=reason)
+    ]
+    assert [one.candidate for one in second.groups] == ["g2"]
+
+
+def test_a_draw_of_an_older_journal_is_read() -> None:
+    written = b'{"draw_id": "d", "spec": {"target": 2}, "state": "open", "groups": []}'
+    assert Draw.model_validate_json(written) == Draw(draw_id="d", spec=DrawSpec(target=2))
 
 
 def test_cancelled_surplus_begins_anew() -> None:

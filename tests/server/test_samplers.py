@@ -15,6 +15,7 @@ from prorl_service.sampler_schemas import (
     Draw,
     DrawSpec,
     DrawState,
+    DroppedGroup,
     SamplerSpec,
     SamplerStatus,
 )
@@ -25,6 +26,7 @@ from tests.server.scored import scored
 from tests.server.serving import serving, until
 
 INFORMATIVE, EASY, HARD = (0, 1, 0, 1), (1, 1, 1, 1), (0, 0, 0, 0)
+FAILING = (None, None, None, None)
 
 
 @pytest.fixture
@@ -69,6 +71,42 @@ async def test_what_teaches_nothing_is_left_out_and_forgotten(client: AsyncRollo
         return (await client.status()).rollouts == {RolloutState.DONE: 8}
 
     await until(are_forgotten)
+
+
+async def test_what_was_dropped_is_told_with_its_reason(client: AsyncRolloutClient) -> None:
+    await client.create_sampler("s", SamplerSpec(groups_at_once=1))
+    groups = [scored("easy", *EASY), scored("broken", *FAILING), scored("a", *INFORMATIVE)]
+    await client.add_candidates("s", groups)
+    await client.open_draw("s", "d", DrawSpec(target=1))
+    easy, broken = (await drawn(client)).dropped
+    assert easy == DroppedGroup(candidate="easy", reason="uninformative", score_mean=1)
+    assert (broken.candidate, broken.reason, broken.score_mean) == ("broken", "failed", None)
+    assert broken.error is not None
+    assert broken.error.message == "it fails, as it should"
+
+
+async def test_what_was_dropped_between_draws_is_told_after_a_restart(
+    settings: Settings, tmp_path: Path
+) -> None:
+    settings = replace(settings, journal=tmp_path / "journal.sqlite")
+    groups = [scored("a", *INFORMATIVE), *(scored(f"g{i}", *HARD) for i in range(3))]
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=1))
+        await client.add_candidates("s", groups, is_last=True)
+        await client.open_draw("s", "d", DrawSpec(target=1))
+        assert (await drawn(client)).dropped == []
+
+        async def have_ended() -> bool:
+            return (await client.sampler("s")).uninformative == 3
+
+        await until(have_ended)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.open_draw("s", "e", DrawSpec(target=1))
+        draw = await drawn(client)
+        assert draw.state is DrawState.EXHAUSTED
+        assert {one.candidate for one in draw.dropped} == {"g0", "g1", "g2"}
+        await client.open_draw("s", "f", DrawSpec(target=1))
+        assert (await drawn(client)).dropped == []
 
 
 async def test_candidates_are_taken_from_an_iterator_as_they_are_wanted(url: str) -> None:
@@ -131,6 +169,7 @@ async def test_a_restart_loses_nothing_and_draws_nothing_twice(
     kinds = (EASY, INFORMATIVE)
     groups = [scored(f"g{i}", *kinds[i % 2], sleep=0.05, task_id=f"t{i}") for i in range(60)]
     names: list[str] = []
+    dropped: list[str] = []
     for step in range(6):
         async with serving(settings) as url, AsyncRolloutClient(url) as client:
             await client.create_sampler("s", SamplerSpec(groups_at_once=4))
@@ -139,12 +178,17 @@ async def test_a_restart_loses_nothing_and_draws_nothing_twice(
             if step % 2:
                 draw = await drawn(client)
                 names += [group.candidate for group in draw.groups]
+                dropped += [group.candidate for group in draw.dropped]
                 for group in draw.groups:
                     rollouts = await client.wait(group.rollout_ids(), 10)
                     assert {one.state for one in rollouts} == {RolloutState.DONE}
             else:
                 await client.sampler("s", (await client.sampler("s")).revision, 10)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.open_draw("s", "last", DrawSpec(target=1))
+        dropped += [group.candidate for group in (await drawn(client)).dropped]
     assert sorted(names) == sorted(f"g{i}" for i in range(1, 60, 2))
+    assert sorted(dropped) == sorted(f"g{i}" for i in range(0, 60, 2))
 
 
 async def test_a_sampler_that_is_deleted_leaves_no_work(client: AsyncRolloutClient) -> None:

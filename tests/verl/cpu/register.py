@@ -1,0 +1,40 @@
+"""Makes verl train on a CPU: to be named in VERL_USE_EXTERNAL_MODULES, for every process of a run.
+
+Registers the platform, the rollout `tiny` and, because torch refuses the backend string that verl
+builds for a CPU ("cpu:gloo,cpu:gloo"), calls verl's process-group set-up with a backend. Changes
+nothing else of verl.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from verl.utils import distributed
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+from tests.verl.cpu import device
+
+ROLLOUT = "tiny"
+
+
+def _with_gloo(set_up: Callable[..., None]) -> Callable[..., None]:
+    @wraps(set_up)
+    def with_gloo(timeout_second: int | None = None, backend: str | None = None) -> None:
+        set_up(timeout_second=timeout_second, backend=backend or "gloo")
+
+    return with_gloo
+
+
+def _replica() -> type[Any]:
+    from tests.verl.cpu.replica import TinyReplica
+
+    return TinyReplica
+
+
+assert device.CPUPlatform
+distributed.initialize_global_process_group_ray = _with_gloo(
+    distributed.initialize_global_process_group_ray
+)
+_ROLLOUT_REGISTRY[ROLLOUT, "async"] = "tests.verl.cpu.replica.TinyRollout"
+RolloutReplicaRegistry.register(ROLLOUT, _replica)

@@ -1,0 +1,145 @@
+"""The inference server of the rollout `tiny`: our reference engine behind verl's Ray methods.
+
+Token ids in, token ids and exact logprobs out. As vLLM's in verl: `abort_all_requests` ends what
+runs with what it has, and whatever comes before `resume_generation` waits. No HTTP, no images.
+"""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any
+
+import torch
+from verl.workers.rollout.replica import TokenOutput
+
+from prorl_service.background import Background
+from prorl_service.inference.engine.batcher import Batcher, Sequence
+from prorl_service.inference.engine.model import PackedModel
+from prorl_service.inference.engine.sampling import SamplingParams
+from prorl_service.inference.engine.weights import WeightUpdate
+
+KV_TOKENS = 2**17
+SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0, "ignore_eos": False}
+"""Parameters that this server has one value for."""
+
+
+class TinyServer:
+    """An async Ray actor; `resume_kv_cache` and its like have nothing to do on a CPU."""
+
+    def __init__(self, rank: int, model: str, *, max_model_len: int, max_tokens: int) -> None:
+        torch.set_num_threads(1)
+        self.rank = rank
+        self.max_model_len = max_model_len
+        self.default_max_tokens = max_tokens
+        self.global_steps = 0
+        self.batcher = Batcher(PackedModel(Path(model), torch.float32), KV_TOKENS)
+        self._background = Background()
+        self._blocked = False
+        self._asleep = False
+
+    async def start(self) -> None:
+        self._background.start(self.batcher.run(), name="batcher")
+
+    # --- generation -----------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        sampling_params: dict[str, Any],
+        request_id: str,
+        image_data: list[Any] | None = None,
+        video_data: list[Any] | None = None,
+        **others: Any,
+    ) -> TokenOutput:
+        """Raises `ValueError` for what the engine cannot do. A cancelled call stops sampling."""
+        unknown = [name for name, value in others.items() if value is not None]
+        if image_data or video_data or unknown:
+            raise ValueError(f"only text can be sampled; {unknown}")
+        sequence = self._sequence(list(prompt_ids), dict(sampling_params))
+        await self.batcher.generate(sequence)
+        versions = sequence.versions or [str(self.global_steps)]
+        return TokenOutput(
+            token_ids=sequence.output_ids,
+            log_probs=sequence.logprobs,
+            stop_reason="aborted" if sequence.finish_reason == "abort" else "completed",
+            extra_fields={
+                "global_steps": int(versions[-1]),
+                "num_cached_tokens": sequence.cached_tokens,
+            },
+        )
+
+    def _sequence(self, prompt_ids: list[int], params: dict[str, Any]) -> Sequence:
+        room = self.max_model_len - len(prompt_ids)
+        if room < 1:
+            raise ValueError(f"{len(prompt_ids)} tokens leave no room in {self.max_model_len}")
+        eos = self.batcher.model.eos_token_ids
+        seed = params.pop("seed", None)
+        sequence = Sequence(
+            prompt_ids=prompt_ids,
+            max_tokens=max(1, min(room, params.pop("max_tokens", self.default_max_tokens))),
+            params=SamplingParams(
+                temperature=params.pop("temperature", 1.0),
+                top_p=params.pop("top_p", 1.0),
+                top_k=max(0, params.pop("top_k", 0)),
+            ),
+            rng=SystemRandom() if seed is None else Random(seed),
+            stop_token_ids=eos | frozenset(params.pop("stop_token_ids", None) or ()),
+            session_id=None,
+        )
+        strange = {key: value for key, value in params.items() if SILENT.get(key) != value}
+        if strange:
+            raise ValueError(f"sampling parameters that are not supported: {strange}")
+        return sequence
+
+    # --- pauses ---------------------------------------------------------------------------------
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        self._blocked = True
+        await self.batcher.pause("abort")
+
+    async def resume_generation(self) -> None:
+        self._blocked = False
+        self._resume_if_allowed()
+
+    async def sleep(self) -> None:
+        """Returns when what was running has ended."""
+        self._asleep = True
+        await self.batcher.pause("wait")
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        """The weights alone wake up before they are updated, the cache when that is done."""
+        if tags is None or "kv_cache" in tags:
+            self._asleep = False
+            self._resume_if_allowed()
+
+    def _resume_if_allowed(self) -> None:
+        if not self._blocked and not self._asleep:
+            self.batcher.resume()
+
+    async def clear_kv_cache(self) -> None:
+        """A change of weights clears it."""
+
+    release_kv_cache = resume_kv_cache = clear_kv_cache
+
+    # --- weights --------------------------------------------------------------------------------
+
+    async def update_weights(self, checkpoint: str, global_steps: int | None) -> None:
+        """Loads a safetensors file; raises `WeightsRejected` unless it is all of the model."""
+        update = WeightUpdate(self.batcher.model.module)
+        await asyncio.to_thread(update.add, Path(checkpoint))
+        update.check_complete()
+        await self.batcher.change_weights(update.apply)
+        if global_steps is not None:
+            await self.set_global_steps(global_steps)
+        message = f"weights of step {self.global_steps}: {self._digest()}"
+        print(f"tiny server {self.rank}, {message}", flush=True)  # noqa: T201 (Ray forwards it)
+
+    def _digest(self) -> str:
+        parameters = self.batcher.model.module.parameters()
+        data = b"".join(parameter.numpy().tobytes() for parameter in parameters)
+        return hashlib.sha256(data).hexdigest()[:16]
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        self.global_steps = global_steps
+        self.batcher.version = str(global_steps)

@@ -1,0 +1,180 @@
+"""Runs verl's stock command on a CPU, in a process of its own, and reads what it logged.
+
+Every process that a run starts carries its mark and is gone when `run_main_ppo` returns, whatever
+became of the run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+MARK = "PRORL_TEST_RUN"
+TIMEOUT_S = 280
+"""Less than what pytest gives a test."""
+
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/verl'}",
+    "PYTHONUNBUFFERED": "1",
+    "RAY_AUTH_MODE": "disabled",  # it would write a token into the home directory
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VERL_ENGINE_DEVICE": "cuda",  # the key that verl's FSDP engine is registered under
+    "VERL_PLATFORM": "cpu",
+    "VERL_USE_EXTERNAL_MODULES": "tests.verl.cpu.register",
+}
+RAY = {
+    "num_cpus": 8,  # logical
+    "+num_gpus": 1,  # logical
+    "+address": "local",
+    "+_node_ip_address": "127.0.0.1",
+    "+include_dashboard": False,
+    "+object_store_memory": 200_000_000,
+}
+FP32 = {
+    f"+actor_rollout_ref.actor.fsdp_config.mixed_precision.{name}_dtype": "fp32"
+    for name in ("param", "reduce", "buffer")
+}
+"""verl trains in bf16 otherwise, and its logprobs differ from the engine's by 1e-4."""
+
+OVERRIDES: dict[str, object] = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 4,
+    "data.max_prompt_length": 128,
+    "data.max_response_length": 32,
+    "data.dataloader_num_workers": 0,
+    "actor_rollout_ref.model.use_remove_padding": False,
+    "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 16,
+    "actor_rollout_ref.actor.optim.lr": 1e-3,
+    "actor_rollout_ref.rollout.name": "tiny",
+    "actor_rollout_ref.rollout.n": 4,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+    "actor_rollout_ref.rollout.max_model_len": 256,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 16,
+    "actor_rollout_ref.rollout.agent.num_workers": 1,
+    "reward.num_workers": 1,
+    "trainer.device": "cpu",
+    "trainer.n_gpus_per_node": 1,
+    "trainer.nnodes": 1,
+    "trainer.logger": "[console,file]",
+    "trainer.total_training_steps": 2,
+    "trainer.val_before_train": False,
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+    "trainer.resume_mode": "disable",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+} | FP32
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    """`metrics` are what verl logged at each step, in order."""
+
+    returncode: int
+    lines: list[str]
+    metrics: list[dict[str, float]]
+    survivors: list[str]
+    """Command lines of processes that outlived the command; they are ended by now."""
+
+    def values(self, name: str) -> list[float]:
+        """Raises `KeyError` if a step did not log `name`."""
+        return [step[name] for step in self.metrics]
+
+
+def run_main_ppo(
+    directory: Path,
+    overrides: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> CompletedRun:
+    """Trains on `model`, `train.parquet` and `val.parquet` in `directory`; leaves its logs there.
+
+    Raises `AssertionError` with the end of the output if the command fails, and
+    `subprocess.TimeoutExpired` if it takes longer.
+    """
+    mark = uuid.uuid4().hex
+    log, metrics = directory / "verl.log", directory / "metrics.jsonl"
+    environment = {**os.environ, **ENVIRONMENT, **(env or {})}
+    environment |= {MARK: mark, "VERL_FILE_LOGGER_PATH": str(metrics)}
+    # Ray's sockets lie about 70 characters deep in its directory, and 107 is the limit.
+    with TemporaryDirectory(prefix="ray-") as ray_directory:
+        command = _command(directory, Path(ray_directory), overrides or {})
+        try:
+            with log.open("wb") as output:
+                returncode = subprocess.run(
+                    command,
+                    cwd=directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=timeout_s,
+                    check=False,
+                ).returncode
+        finally:
+            survivors = _end_survivors(mark)
+    lines = log.read_text(errors="replace").splitlines()
+    assert returncode == 0, "\n".join(lines[-80:])
+    return CompletedRun(returncode, lines, _metrics(metrics), survivors)
+
+
+def _command(
+    directory: Path, ray_directory: Path, overrides: Mapping[str, object]
+) -> Sequence[str]:
+    settings = {
+        "data.train_files": directory / "train.parquet",
+        "data.val_files": directory / "val.parquet",
+        "actor_rollout_ref.model.path": directory / "model",
+        "hydra.run.dir": directory / "hydra",
+        "+ray_kwargs.ray_init._temp_dir": ray_directory,
+        **{_below_ray(key): value for key, value in RAY.items()},
+        **OVERRIDES,
+        **overrides,
+    }
+    arguments = [f"{key}={value}" for key, value in settings.items()]
+    die_with_us = ["setpriv", "--pdeathsig", "TERM"]
+    return [*die_with_us, sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
+
+
+def _below_ray(key: str) -> str:
+    return f"{'+' if key.startswith('+') else ''}ray_kwargs.ray_init.{key.removeprefix('+')}"
+
+
+def _metrics(file: Path) -> list[dict[str, float]]:
+    return [json.loads(line)["data"] for line in file.read_text().splitlines()]
+
+
+def _end_survivors(mark: str) -> list[str]:
+    """Ray's processes leave the command's group and session, but not its environment."""
+    survivors = [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    described = []
+    for process in survivors:
+        with suppress(psutil.NoSuchProcess):
+            described.append(" ".join(process.cmdline()))
+            process.kill()
+    psutil.wait_procs(survivors, timeout=10)
+    return described
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    with suppress(psutil.Error):
+        return bool(process.environ().get(MARK) == mark)
+    return False

@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "VERL_ENGINE_DEVICE": "cuda",  # the key that verl's FSDP engine is registered under
     "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "tests.verl.cpu.register",
+    "VERL_USE_EXTERNAL_MODULES": "tests.verl.cpu.device,tests.verl.cpu.register",
 }
 RAY = {
     "num_cpus": 8,  # logical

@@ -1,6 +1,6 @@
-"""Makes verl train on a CPU: to be named in VERL_USE_EXTERNAL_MODULES, for every process of a run.
+"""Makes verl train on a CPU: for VERL_USE_EXTERNAL_MODULES, behind `device`, in every process.
 
-Registers the platform, the rollout `tiny` and, because torch refuses the backend string that verl
+Registers the rollout `tiny` and, because torch refuses the backend string that verl
 builds for a CPU ("cpu:gloo,cpu:gloo"), calls verl's process-group set-up with a backend. Changes
 nothing else of verl.
 """
@@ -12,8 +12,6 @@ from typing import Any
 from verl.utils import distributed
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-from tests.verl.cpu import device
 
 ROLLOUT = "tiny"
 
@@ -32,7 +30,6 @@ def _replica() -> type[Any]:
     return TinyReplica
 
 
-assert device.CPUPlatform
 distributed.initialize_global_process_group_ray = _with_gloo(
     distributed.initialize_global_process_group_ray
 )

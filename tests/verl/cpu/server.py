@@ -20,7 +20,7 @@ from prorl_service.inference.engine.sampling import SamplingParams
 from prorl_service.inference.engine.weights import WeightUpdate
 
 KV_TOKENS = 2**17
-SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0, "ignore_eos": False}
+SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0}
 """Parameters that this server has one value for."""
 
 
@@ -40,6 +40,9 @@ class TinyServer:
 
     async def start(self) -> None:
         self._background.start(self.batcher.run(), name="batcher")
+
+    async def stop(self) -> None:
+        await self._background.close()
 
     # --- generation -----------------------------------------------------------------------------
 
@@ -73,7 +76,9 @@ class TinyServer:
         room = self.max_model_len - len(prompt_ids)
         if room < 1:
             raise ValueError(f"{len(prompt_ids)} tokens leave no room in {self.max_model_len}")
-        eos = self.batcher.model.eos_token_ids
+        stop = frozenset(params.pop("stop_token_ids", None) or ())
+        if not params.pop("ignore_eos", False):
+            stop |= self.batcher.model.eos_token_ids
         seed = params.pop("seed", None)
         sequence = Sequence(
             prompt_ids=prompt_ids,
@@ -84,7 +89,7 @@ class TinyServer:
                 top_k=max(0, params.pop("top_k", 0)),
             ),
             rng=SystemRandom() if seed is None else Random(seed),
-            stop_token_ids=eos | frozenset(params.pop("stop_token_ids", None) or ()),
+            stop_token_ids=stop,
             session_id=None,
         )
         strange = {key: value for key, value in params.items() if SILENT.get(key) != value}

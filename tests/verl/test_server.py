@@ -1,0 +1,107 @@
+"""The server of the rollout `tiny`, without Ray: what verl and the plug-in expect of vLLM's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from tests.verl.cpu.server import TinyServer
+
+PROMPT = [17, 4, 99, 23]
+LONG = {"ignore_eos": True, "max_tokens": 200}
+
+
+@pytest.fixture
+async def server(policy: Path) -> AsyncIterator[TinyServer]:
+    server = TinyServer(0, str(policy), max_model_len=256, max_tokens=24)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def generate(
+    server: TinyServer, prompt_ids: list[int] = PROMPT, **sampling_params: Any
+) -> Any:
+    return await server.generate(prompt_ids, sampling_params, request_id="any")
+
+
+async def test_logprobs_are_those_of_the_policy_whatever_runs_besides(
+    server: TinyServer, policy: Path
+) -> None:
+    model = Qwen3ForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    prompts = [PROMPT * (1 + number) for number in range(6)]
+    calls = [generate(server, ids, temperature=0.7, ignore_eos=True) for ids in prompts]
+    for prompt, output in zip(prompts, await asyncio.gather(*calls), strict=True):
+        assert len(output.token_ids) == 24
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + output.token_ids])).logits[0]
+        logprobs = (logits[len(prompt) - 1 : -1] / 0.7).log_softmax(-1)
+        expected = logprobs.gather(1, torch.tensor(output.token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(output.log_probs), expected, atol=1e-4)
+
+
+async def test_a_seed_decides(server: TinyServer) -> None:
+    first, same, other = [await generate(server, seed=seed) for seed in (1, 1, 2)]
+    assert first.token_ids == same.token_ids != other.token_ids
+
+
+async def test_stop_tokens_end_the_output_and_belong_to_it(server: TinyServer) -> None:
+    full = await generate(server, temperature=0, ignore_eos=True)
+    stop = full.token_ids[5]
+    output = await generate(server, temperature=0, ignore_eos=True, stop_token_ids=[stop])
+    assert output.token_ids == full.token_ids[: full.token_ids.index(stop) + 1]
+    assert output.stop_reason == "completed"
+
+
+async def test_aborted_requests_answer_with_what_they_have(server: TinyServer) -> None:
+    call = asyncio.create_task(generate(server, **LONG))
+    await tokens(server, 3)
+    await server.abort_all_requests()
+    output = await call
+    assert output.stop_reason == "aborted"
+    assert 3 <= len(output.token_ids) == len(output.log_probs) < 200
+
+
+async def test_requests_wait_for_the_weights_to_come(server: TinyServer, policy: Path) -> None:
+    await server.abort_all_requests()
+    await server.sleep()
+    call = asyncio.create_task(generate(server))
+    await server.wake_up(["weights"])
+    await server.update_weights(str(policy / "model.safetensors"), 7)
+    await server.wake_up(["kv_cache"])
+    assert not server.batcher.running
+    await server.resume_generation()
+    assert (await call).extra_fields["global_steps"] == 7
+
+
+async def test_sleep_waits_for_what_runs(server: TinyServer) -> None:
+    call = asyncio.create_task(generate(server, **LONG))
+    await tokens(server, 3)
+    await server.sleep()
+    assert len((await call).token_ids) == 200
+
+
+async def test_a_cancelled_call_stops_sampling(server: TinyServer) -> None:
+    call = asyncio.create_task(generate(server, **LONG))
+    await tokens(server, 3)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not server.batcher.running
+
+
+@pytest.mark.parametrize("params", [{"repetition_penalty": 1.1}, {"n": 2}, {"unheard_of": 1}])
+async def test_what_it_cannot_do_is_refused(server: TinyServer, params: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(params))):
+        await generate(server, **params)
+
+
+async def tokens(server: TinyServer, count: int) -> None:
+    """Returns when so many were sampled."""
+    async with asyncio.timeout(30):
+        while server.batcher.counters.generation_tokens < count:
+            await asyncio.sleep(0)

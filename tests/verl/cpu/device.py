@@ -24,6 +24,9 @@ class _DeviceModule(ModuleType):
     def is_available(self) -> bool:
         return False
 
+    def get_device_name(self) -> str:
+        return "CPU"
+
     def empty_cache(self) -> None:
         pass
 

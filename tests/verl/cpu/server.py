@@ -34,6 +34,7 @@ class TinyServer:
         self.default_max_tokens = max_tokens
         self.global_steps = 0
         self.batcher = Batcher(PackedModel(Path(model), torch.float32), KV_TOKENS)
+        self.batcher.version = str(self.global_steps)
         self._background = Background()
         self._blocked = False
         self._asleep = False

@@ -142,7 +142,6 @@ class BackendPool:
         member.lease = Lease(spec.lease_s, lambda: self._expired(member))
         member.spec = spec
         member.traffic.max_calls = self._max_calls(spec)
-        self._announce_change()
 
     def _expired(self, member: Member) -> None:
         text = "backend %s is removed: nobody added it again for %g s"

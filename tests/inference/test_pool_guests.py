@@ -39,7 +39,7 @@ async def test_to_add_a_backend_again_renews_its_lease(
 
 
 async def test_a_backend_that_was_removed_has_no_lease_any_more(
-    engines: list[StubEngine], tmp_path: Path
+    engines: list[StubEngine], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     guest, other, _ = engines
     async with pool_of([], tmp_path) as pool:
@@ -49,6 +49,7 @@ async def test_a_backend_that_was_removed_has_no_lease_any_more(
         await pool.add(BackendSpec(url=other.url, lease_s=0.2))
         await condition(lambda: len(pool.statuses()) == 1)
         assert pool.statuses()[0].url == guest.url
+        assert f"{id_of(guest)} is removed" not in caplog.text
 
 
 async def test_a_backend_gets_as_many_calls_at_once_as_was_said_last(

@@ -247,6 +247,7 @@ def test_what_is_dropped_between_draws_is_told_by_the_next() -> None:
     before, during, after, refused = sampler.begin()
     ended(sampler, before, 1, 1, 1, 1)
     sampler.open_draw("d0", DrawSpec(target=1, max_groups=1), version=0)
+    begun_with = sampler.status(0).draw
     ended(sampler, during, None, 1, None, None)
     sampler.settle(0)
     ended(sampler, after, 0, 0, 1, 1, version=0)
@@ -255,6 +256,8 @@ def test_what_is_dropped_between_draws_is_told_by_the_next() -> None:
     first = sampler.status(0).draw
     sampler.open_draw("d1", DrawSpec(target=1), version=0)
     second = sampler.status(0).draw
+    assert begun_with is not None
+    assert [one.candidate for one in begun_with.dropped] == ["g0"]
     assert first is not None
     assert first.dropped == [
         DroppedGroup(candidate="g0", reason="uninformative", score_mean=1),
@@ -278,8 +281,9 @@ def test_cancelled_surplus_begins_anew() -> None:
     sampler.open_draw("d0", DrawSpec(target=1), version=0)
     one, two = sampler.begin()
     ended(sampler, one, 0, 1, 0, 1)
+    ended(sampler, two, None)
     sampler.settle(0)
-    assert two.state is GroupState.WAITING
+    assert (two.state, two.last_error) == (GroupState.WAITING, None)
     assert [released.group_id for released in sampler.released] == ["s:g1:1"]
     ended(sampler, two, 1)  # of the attempt that was given up
     assert two.scores == {}

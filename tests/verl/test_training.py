@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.verl.data import row, write_rows
-from tests.verl.training import CompletedRun, run_main_ppo
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import TERMINAL_STATES
 from prorl_verl import task_payload
+from tests.verl.data import row, write_rows
+from tests.verl.training import CompletedRun, run_main_ppo
 
 SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
 PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
@@ -71,7 +71,7 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     assert len(steps) == 3
     assert all(one[DIFFERENCE] < EXACT for one in steps)
     assert all(one["actor/grad_norm"] > 0 for one in steps)
-    assert all(one["num_turns/mean"] == 2 for one in steps)
+    assert max(one["num_turns/max"] for one in steps) == 2
     (validation,) = [one for one in run.metrics if "val-core/tiny/acc/mean@1" in one]
     assert 0 < validation["val-core/tiny/acc/mean@1"] < 1
     assert_nothing_is_left(service, run)

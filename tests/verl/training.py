@@ -150,6 +150,7 @@ def _command(
         **overrides,
     }
     arguments = [f"{key}={value}" for key, value in settings.items()]
+    arguments.sort(key=lambda argument: not argument.startswith("--"))  # options come first
     die_with_us = ["setpriv", "--pdeathsig", "TERM"]
     return [*die_with_us, sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
 

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopBase,
@@ -24,7 +24,7 @@ from prorl_service.schemas import Limits, Rollout, Sampling
 from prorl_verl.connection import Connection
 from prorl_verl.rows import Row, failure_of, rows_of
 from prorl_verl.runs import ended
-from prorl_verl.settings import settings_of
+from prorl_verl.settings import plain, settings_of
 from prorl_verl.tasks import group_of, task_of
 from prorl_verl.tensors import extra_fields
 
@@ -50,8 +50,9 @@ async def _connection(config: Any, llm_client: Any) -> Connection:
     """The process's."""
     global _connecting
     if _connecting is None:
-        plain = OmegaConf.to_container(config, resolve=True)
-        _connecting = asyncio.create_task(Connection(plain, settings_of(plain), llm_client).start())
+        sections = plain(config)
+        connection = Connection(sections, settings_of(sections), llm_client)
+        _connecting = asyncio.create_task(connection.start())
     return await asyncio.shield(_connecting)
 
 

@@ -11,15 +11,13 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-
 from prorl_service.client import RolloutClient
 from prorl_verl import checks, contract
 from prorl_verl.connection import Connection
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.prompts import prompts_of
 from prorl_verl.runs import GroupRuns
-from prorl_verl.settings import Settings, group_size, sampler_spec, sampling_of, settings_of
+from prorl_verl.settings import Settings, group_size, plain, sampler_spec, sampling_of, settings_of
 from prorl_verl.store import Prompt
 
 logger = logging.getLogger(__name__)
@@ -44,14 +42,14 @@ class ProRLAgentLoopManager:
         """Called by VeRL. `others`: of no use here, but for the V0 trainer's own manager."""
         global _current
         contract.check()
-        plain = OmegaConf.to_container(config, resolve=True)
-        settings = settings_of(plain)
-        checks.check_configuration(plain, settings)
+        sections = plain(config)
+        settings = settings_of(sections)
+        checks.check_configuration(sections, settings)
         if not config.trainer.use_v1:
             from prorl_verl import agent_loop
 
             return agent_loop.create_manager(config, llm_client, **others)
-        _current = cls(plain, settings, llm_client)
+        _current = cls(sections, settings, llm_client)
         return _current
 
     def __init__(self, config: dict[str, Any], settings: Settings, llm_client: Any) -> None:
@@ -93,7 +91,7 @@ class ProRLAgentLoopManager:
         """
         self._runs.check_hope()
         self._loop.call_soon_threadsafe(self._connection.engines.open)
-        validate = bool(prompts.get("validate", False))
+        validate = "validate" in prompts and bool(prompts["validate"])
         batch = prompts_of(
             prompts,
             self._settings,

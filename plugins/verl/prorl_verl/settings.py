@@ -1,19 +1,27 @@
 """What the `prorl` node of a VeRL configuration says, and what follows from VeRL's own settings.
 
-Pure: imports no VeRL, and knows a configuration as nested mappings.
+Pure: imports no VeRL, and takes a configuration as nested mappings.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from omegaconf import OmegaConf
+from pydantic import Field, field_validator, model_validator
 
 from prorl_service.overlong import SoftPunishment
 from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Limits, Sampling, WireModel
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
+
+SECTIONS = ("prorl", "data", "actor_rollout_ref", "algorithm", "reward", "trainer")
+"""Of a configuration, that are read here. Others may hold what is not known yet."""
+
+
+BY_MODE = ("surplus", "max_staleness", "groups_ahead")
+"""Options of dynamic sampling that follow the trainer's mode where they are not set."""
 
 
 class OverlongSettings(WireModel):
@@ -49,9 +57,21 @@ class Settings(WireModel):
     dynamic_sampling: SamplerSpec = SamplerSpec()
     sampler_if_filtered: Mapping[str, str | None] = {}
 
+    @field_validator("dynamic_sampling", mode="before")
+    @classmethod
+    def _leave_to_mode(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: one for key, one in given.items() if key not in BY_MODE or one is not None}
+
     def token(self) -> str | None:
         """None leaves it to PRORL_TOKEN. Raises `OSError` for a file that cannot be read."""
         return self.token_file.read_text().strip() if self.token_file else None
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """The sections of an OmegaConf configuration, resolved."""
+    return {name: OmegaConf.to_container(config[name], resolve=True) for name in SECTIONS}
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:

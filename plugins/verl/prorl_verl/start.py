@@ -4,13 +4,12 @@ import sys
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from prorl_service.errors import ProRLError
 from prorl_verl import checks, contract
-from prorl_verl.settings import settings_of
+from prorl_verl.settings import plain, settings_of
 
 
 class CheckBeforeStart(Callback):  # type: ignore[misc]
@@ -18,9 +17,9 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
         """Hydra goes on after any other exception than `SystemExit`."""
         try:
             contract.check()
-            plain = OmegaConf.to_container(config, resolve=True)
-            settings = settings_of(plain)
-            checks.check_configuration(plain, settings)
+            sections = plain(config)
+            settings = settings_of(sections)
+            checks.check_configuration(sections, settings)
             checks.check_service(settings)
         except ValidationError as error:
             _fail("\n".join(_described(one) for one in error.errors()))

@@ -140,8 +140,8 @@ def complaint(config: Any, capsys: pytest.CaptureFixture[str]) -> str:
 def test_each_mistake_has_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "token").write_text("right")
-    (tmp_path / "wrong").write_text("wrong")
+    (tmp_path / "token").write_text("right" * 8)
+    (tmp_path / "wrong").write_text("wrong" * 8)
     options = [*OPTIONS, "--token-file", str(tmp_path / "token")]
     with local.service([], log=tmp_path / "log", options=options) as service:
         token = {"token_file": str(tmp_path / "token")}

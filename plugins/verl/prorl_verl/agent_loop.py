@@ -24,7 +24,7 @@ from prorl_service.schemas import Limits, Rollout, Sampling
 from prorl_verl.connection import Connection
 from prorl_verl.rows import Row, failure_of, rows_of
 from prorl_verl.runs import ended
-from prorl_verl.settings import plain, settings_of
+from prorl_verl.settings import Settings, plain, settings_of
 from prorl_verl.tasks import group_of, task_of
 from prorl_verl.tensors import extra_fields
 
@@ -70,7 +70,7 @@ class ProRLAgentLoop(AgentLoopBase):  # type: ignore[misc]
             task,
             name=f"{connection.run_id}.{uuid.uuid4().hex}",
             n=1,
-            sampling=_sampling(sampling_params, settings.thinking),
+            sampling=_sampling(sampling_params, settings),
             limits=settings.limits,
         ).model_copy(update={"n": 1})
         async for _, (rollout,) in ended(connection.client, [group], settings.deadline_s):
@@ -101,12 +101,13 @@ class ProRLAgentLoop(AgentLoopBase):  # type: ignore[misc]
         return Row(end, end, [0], [0.0], 0.0, 0, 0, 0, metrics)
 
 
-def _sampling(params: dict[str, Any], thinking: bool | None) -> Sampling:
+def _sampling(params: dict[str, Any], settings: Settings) -> Sampling:
     return Sampling(
         temperature=params["temperature"],
         top_p=params["top_p"],
         top_k=max(0, params["top_k"]),
-        thinking=thinking,
+        thinking=settings.thinking,
+        max_tokens_per_turn=settings.max_tokens_per_turn,
     )
 
 

@@ -26,7 +26,6 @@ PARAMETERS: dict[str, set[str]] = {
     },
     "verl.trainer.ppo.v1.replay_buffer:ReplayBufferAsync.__init__": {"refill_fn", "sampler_kwargs"},
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._add_prompts_to_generate": {"num_prompts"},
-    "verl.trainer.main_ppo_v0:TaskRunner": set(),
     "verl.experimental.agent_loop:AgentLoopManager.create": set(),
     "verl.utils.tensordict_utils:list_of_dict_to_tensordict": {"list_of_dicts"},
     "transfer_queue:async_kv_put": {"key", "partition_id", "tag"},

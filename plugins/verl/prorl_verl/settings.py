@@ -51,6 +51,7 @@ class Settings(WireModel):
     tokenizer: str
     limits: Limits = Limits()
     thinking: bool | None = None
+    max_tokens_per_turn: int | None = Field(None, ge=1)
     deadline_s: float = Field(7200, gt=0)
     overlong: OverlongSettings | None = None
     gateway: GatewaySettings = GatewaySettings()
@@ -95,6 +96,7 @@ def sampling_of(config: Mapping[str, Any], settings: Settings, *, validate: bool
         top_p=source["top_p"],
         top_k=max(0, source["top_k"]),
         thinking=settings.thinking,
+        max_tokens_per_turn=settings.max_tokens_per_turn,
     )
 
 

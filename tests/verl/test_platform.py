@@ -8,6 +8,7 @@ import pytest
 from tests.verl.data import write_counting_tasks
 from tests.verl.training import ROOT, CompletedRun, run_main_ppo
 
+pytestmark = pytest.mark.timeout(600)
 REWARD = {
     "reward.custom_reward_function.path": ROOT / "tests/verl/rewards.py",
     "reward.custom_reward_function.name": "lower_case",
@@ -29,6 +30,24 @@ def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
     assert min(run.values("actor/grad_norm")) > 0
     assert weights_of_steps(run) == [0, 1, 2]
     assert run.survivors == []
+
+
+def test_generation_goes_on_across_updates(directory: Path) -> None:
+    overrides = {
+        "trainer.v1.trainer_mode": "colocate_async",
+        "trainer.v1.colocate_async.num_warmup_batches": 4,
+        "trainer.total_training_steps": 3,
+        "data.train_batch_size": 2,
+        "data.max_response_length": 1500,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+        "actor_rollout_ref.rollout.n": 2,
+        "actor_rollout_ref.rollout.max_model_len": 2048,
+    }
+    run = run_main_ppo(directory, REWARD | overrides)
+    assert weights_of_steps(run) == [0, 1, 2, 3]
+    assert run.values("training/rollout_probs_diff_max")[0] < 1e-6
+    # Requests were aborted, and resumed with weights that came in between.
+    assert max(run.values("training/off_policy/trajectory_spans/max")) > 1
 
 
 def weights_of_steps(run: CompletedRun) -> list[int]:

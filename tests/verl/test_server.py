@@ -12,7 +12,7 @@ from transformers import Qwen3ForCausalLM
 from tests.verl.cpu.server import TinyServer
 
 PROMPT = [17, 4, 99, 23]
-LONG = {"ignore_eos": True, "max_tokens": 200}
+LONG: dict[str, Any] = {"ignore_eos": True, "max_tokens": 200}
 
 
 @pytest.fixture

@@ -12,13 +12,18 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 
+from tests.verl.cpu import forks
+
 ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
+FORKS = "forks"
+DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 TIMEOUT_S = 540
 """A minute is usual; more on a machine that is busy."""
 GRACE_S = 10
@@ -117,21 +122,22 @@ def run_main_ppo(
     environment = {**os.environ, **ENVIRONMENT, **(env or {})}
     environment |= {MARK: mark, "VERL_FILE_LOGGER_PATH": str(metrics)}
     # Ray's sockets lie about 70 characters deep in its directory, and 107 is the limit.
-    with TemporaryDirectory(prefix="ray-") as ray_directory:
-        command = _command(directory, Path(ray_directory), overrides or {})
+    with TemporaryDirectory(prefix="ray-") as ray_directory, log.open("wb") as output:
+        run = partial(
+            subprocess.Popen[bytes],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        workers = run(_forks(Path(ray_directory)))
         try:
-            with log.open("wb") as output:
-                returncode = subprocess.run(
-                    command,
-                    cwd=directory,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    timeout=timeout_s,
-                    check=False,
-                ).returncode
+            command = _command(directory, Path(ray_directory), overrides or {})
+            returncode = run(command).wait(timeout_s)
         finally:
+            workers.kill()
+            workers.wait()
             survivors = _end_survivors(mark)
     lines = log.read_text(errors="replace").splitlines()
     assert returncode == 0, "\n".join(lines[-80:])
@@ -147,14 +153,23 @@ def _command(
         "actor_rollout_ref.model.path": directory / "model",
         "hydra.run.dir": directory / "hydra",
         "+ray_kwargs.ray_init._temp_dir": ray_directory,
+        "ray_kwargs.ray_init.runtime_env.py_executable": _worker_command(ray_directory),
         **{_below_ray(key): value for key, value in RAY.items()},
         **OVERRIDES,
         **overrides,
     }
     arguments = [f"{key}={value}" for key, value in settings.items()]
     arguments.sort(key=lambda argument: not argument.startswith("--"))  # options come first
-    die_with_us = ["setpriv", "--pdeathsig", "TERM"]
-    return [*die_with_us, sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
+    return [*DIE_WITH_US, sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
+
+
+def _forks(ray_directory: Path) -> Sequence[str]:
+    return [*DIE_WITH_US, sys.executable, "-m", forks.__name__, "serve", str(ray_directory / FORKS)]
+
+
+def _worker_command(ray_directory: Path) -> str:
+    """What Ray is to run instead of Python; quoted for Hydra."""
+    return f"'{sys.executable} -S -E {forks.__file__} {ray_directory / FORKS}'"
 
 
 def _below_ray(key: str) -> str:

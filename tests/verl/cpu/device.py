@@ -39,7 +39,7 @@ class _DeviceModule(ModuleType):
         return 0, 0
 
 
-@PlatformRegistry.register(platform="cpu")  # type: ignore[untyped-decorator]
+@PlatformRegistry.register(platform="cpu")
 class CPUPlatform(PlatformBase):  # type: ignore[misc]
     _module = _DeviceModule("torch.cpu")
 

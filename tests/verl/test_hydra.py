@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from packaging.specifiers import SpecifierSet
 
 from prorl_service import local
 from prorl_service.sampler_schemas import SamplerSpec
@@ -32,6 +33,7 @@ COMPOSE = """
 import json, sys
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from packaging.specifiers import SpecifierSet
 directory, choices = sys.argv[1], json.loads(sys.argv[2])
 with initialize_config_dir(directory, version_base=None):
     for name, overrides in choices:
@@ -154,7 +156,7 @@ def test_each_mistake_has_one_clear_line(
         assert "prorl.agent=chess is none of the service's: math" in complaint(agent, capsys)
         misspelt = configuration(service.url, **token, limits={"max_turn": 3})
         assert "prorl.limits.max_turn=3: Extra inputs" in complaint(misspelt, capsys)
-    monkeypatch.setattr(contract, "SUPPORTED", contract.SpecifierSet("<0.9"))
+    monkeypatch.setattr(contract, "SUPPORTED", SpecifierSet("<0.9"))
     assert "supports verl<0.9, but verl 0.9" in complaint(configuration("http://x"), capsys)
 
 

@@ -21,3 +21,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.verl.data import build_policy
 
     return build_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def directory(tmp_path: Path, policy: Path) -> Path:
+    (tmp_path / "model").symlink_to(policy)
+    return tmp_path

@@ -35,12 +35,6 @@ def service(tmp_path: Path) -> Iterator[LocalProcess]:
         yield service
 
 
-@pytest.fixture
-def directory(tmp_path: Path, policy: Path) -> Path:
-    (tmp_path / "model").symlink_to(policy)
-    return tmp_path
-
-
 def write_tasks(directory: Path, *tasks: dict[str, Any]) -> None:
     """One for each `task.data`."""
     rows = [
@@ -52,9 +46,9 @@ def write_tasks(directory: Path, *tasks: dict[str, Any]) -> None:
     write_rows(directory / "val.parquet", rows[:2])
 
 
-def train(directory: Path, service: LocalProcess, **overrides: object) -> CompletedRun:
+def train(directory: Path, url: str, **overrides: object) -> CompletedRun:
     settings = {key.replace("__", "."): value for key, value in overrides.items()}
-    return run_main_ppo(directory, {**PRORL, "prorl.url": service.url, **settings})
+    return run_main_ppo(directory, {**PRORL, "prorl.url": url, **settings})
 
 
 def assert_nothing_is_left(service: LocalProcess, run: CompletedRun) -> None:
@@ -68,7 +62,7 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     write_tasks(directory, *[{}] * 16)
     run = train(
         directory,
-        service,
+        service.url,
         trainer__total_training_steps=3,
         trainer__val_before_train=True,
         **{"prorl.overlong": "{max_tokens: 20, buffer_tokens: 8}"},
@@ -87,7 +81,7 @@ def test_one_prompt_whose_rollouts_all_fail_is_replaced(
     directory: Path, service: LocalProcess
 ) -> None:
     write_tasks(directory, *[{}, {"fault": True}, {}, {}] * 4)
-    run = train(directory, service, data__shuffle=False)
+    run = train(directory, service.url, data__shuffle=False)
     assert len(run.values(DIFFERENCE)) == 2
     assert sum(run.values("training/rollout_failure/evicted_samples")) >= 1
     assert any("4 of 4 rollouts of task count-1 failed" in line for line in run.lines)
@@ -95,7 +89,7 @@ def test_one_prompt_whose_rollouts_all_fail_is_replaced(
 
 def test_the_v0_trainer_trains(directory: Path, service: LocalProcess) -> None:
     write_tasks(directory, *[{}] * 8)
-    run = train(directory, service, trainer__use_v1=False)
+    run = train(directory, service.url, trainer__use_v1=False)
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert len(run.metrics) == 2
     assert_nothing_is_left(service, run)
@@ -107,7 +101,7 @@ def test_dynamic_sampling_trains_on_informative_groups_alone(
     write_tasks(directory, *[{}, {"easy": True}] * 8)
     run = train(
         directory,
-        service,
+        service.url,
         data__shuffle=False,
         trainer__total_training_steps=3,
         algorithm__filter_groups__enable=True,
@@ -129,7 +123,7 @@ def test_rollouts_go_on_over_updates_of_the_weights(directory: Path, service: Lo
     write_tasks(directory, *[{}, {"pause_s": 3}] * 8)
     run = train(
         directory,
-        service,
+        service.url,
         data__shuffle=False,
         trainer__total_training_steps=4,
         trainer__v1__trainer_mode="colocate_async",

@@ -20,8 +20,12 @@ SECTIONS = ("prorl", "data", "actor_rollout_ref", "algorithm", "reward", "traine
 """Of a configuration, that are read here. Others may hold what is not known yet."""
 
 
-BY_MODE = ("surplus", "max_staleness", "groups_ahead")
+BY_MODE = ("surplus", "max_staleness", "groups_ahead", "oversubscription")
 """Options of dynamic sampling that follow the trainer's mode where they are not set."""
+
+
+OVERSUBSCRIPTION = 2.0
+"""Where what is under way at the end of a step is lost: more ends a step sooner, and loses more."""
 
 
 class OverlongSettings(WireModel):
@@ -115,7 +119,11 @@ def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> S
     metric = "reward" if metric in ("reward", "acc") else metric
     derived: dict[str, Any] = {"filter": spec.filter.model_copy(update={"metric": metric})}
     if mode == "sync":
-        defaults: dict[str, Any] = {"surplus": "cancel", "max_staleness": 0}
+        defaults: dict[str, Any] = {
+            "surplus": "cancel",
+            "max_staleness": 0,
+            "oversubscription": OVERSUBSCRIPTION,
+        }
     else:
         defaults = {"groups_ahead": int(config["data"]["train_batch_size"])}
     derived |= {key: value for key, value in defaults.items() if key not in spec.model_fields_set}

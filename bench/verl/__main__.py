@@ -1,0 +1,190 @@
+"""VeRL's real trainer on CPU, on rollouts of the service: `scripts/bench verl`.
+
+First its own filter of groups beside the service's sampler, on the same seed and mix of tasks, each
+three times; then the demo's task, whose held-out success is drawn to bench/results/verl.png. Takes
+20 minutes. Needs the environment of `scripts/setup-verl`, for which `tests/verl/cpu` is the device.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+
+import httpx
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from bench import result
+from bench.verl.work import GROUP_SIZE, write_demo, write_mix
+from prorl_service import local
+from recipes.demo.warm_start import WarmStart, warm_started
+from tests.verl.data import build_policy
+from tests.verl.training import CompletedRun, run_main_ppo
+
+SERVICE = ["--sandbox", "bubblewrap", "--agent", "bench.verl.agent:MixAgent"]
+PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
+DIFFERENCE = "training/rollout_probs_diff_max"
+BUILT_IN, OURS, CARRIED = "VeRL's filter", "ours, on-policy", "ours, one update old at most"
+SEEDS = (0, 1, 2)
+MIX_STEPS, GROUPS_PER_STEP = 6, 4
+MIX: dict[str, object] = {
+    "data.shuffle": False,
+    "data.train_batch_size": GROUPS_PER_STEP,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": GROUPS_PER_STEP,
+    "actor_rollout_ref.rollout.n": GROUP_SIZE,
+    "prorl.max_tokens_per_turn": 8,
+    "algorithm.filter_groups.enable": True,
+    "algorithm.filter_groups.metric": "acc",
+    "trainer.total_training_steps": MIX_STEPS,
+}
+WAYS: dict[str, dict[str, object]] = {
+    BUILT_IN: {"trainer.v1.sampler.custom_sampler.name": "null"},
+    OURS: {},
+    CARRIED: {
+        "prorl.dynamic_sampling.surplus": "carry",
+        "prorl.dynamic_sampling.max_staleness": 1,
+    },
+}
+DEMO_STEPS, EVERY_STEPS = 60, 10
+DEMO: dict[str, object] = {
+    "prorl.limits.max_turns": 2,
+    "data.train_batch_size": 8,
+    "data.max_response_length": 128,
+    "data.max_prompt_length": 256,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 64,
+    "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+    "actor_rollout_ref.rollout.n": 8,
+    "actor_rollout_ref.rollout.max_model_len": 512,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 64,
+    "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
+    "trainer.val_before_train": True,
+    "trainer.test_freq": EVERY_STEPS,
+    "trainer.total_training_steps": DEMO_STEPS,
+}
+REWARD, HELDOUT = "critic/score/mean", re.compile(r"val-core/.*/acc/mean@1")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Rollouts of one run, by what became of them."""
+
+    done: int
+    cancelled: int
+
+
+def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object]:
+    write_mix(directory, 400, seed=seed)
+    overrides = PRORL | MIX | WAYS[name]
+    with local.service([], log=directory / "service.log", options=SERVICE) as service:
+        run = _train(directory, policy, {**overrides, "prorl.url": service.url})
+        ended = _ended(service.url)
+    trained = MIX_STEPS * GROUPS_PER_STEP * GROUP_SIZE
+    uninformative = GROUP_SIZE * _uninformative(run)
+    return {
+        "who": name,
+        "seed": seed,
+        "rollouts": ended.done + ended.cancelled,
+        "uninformative": uninformative,
+        "wasted_per_step": round(
+            (ended.done + ended.cancelled - trained - uninformative) / MIX_STEPS, 2
+        ),
+        "generation_s_per_step": round(fmean(run.values("timing_s/gen")), 2),
+        "probs_diff_max": max(run.values(DIFFERENCE)),
+    }
+
+
+def _uninformative(run: CompletedRun) -> int:
+    names = ("training/filter_groups/evicted_samples", "prorl/sampling/uninformative")
+    return round(sum(step.get(name, 0) for step in run.metrics for name in names))
+
+
+def _ended(url: str) -> Ended:
+    text = httpx.get(f"{url}/metrics", trust_env=False).text
+    counts = dict(re.findall(r'prorl_rollouts_ended_total\{state="(\w+)"\} ([\d.]+)', text))
+    return Ended(*(int(float(counts.get(state, 0))) for state in ("done", "cancelled")))
+
+
+def _train(directory: Path, policy: Path, overrides: Mapping[str, object]) -> CompletedRun:
+    (directory / "model").symlink_to(policy)
+    return run_main_ppo(directory, overrides, timeout_s=3600)
+
+
+def demo(directory: Path) -> CompletedRun:
+    policy = warm_started(Path("outputs/demo/cache").absolute(), WarmStart(seed=0))
+    write_demo(directory, per_family=4 * DEMO_STEPS, heldout_per_family=50, seed=0)
+    with local.service([], log=directory / "service.log", options=SERVICE) as service:
+        return _train(directory, policy, {**PRORL, **DEMO, "prorl.url": service.url})
+
+
+def curve(run: CompletedRun) -> list[tuple[float, float]]:
+    """Steps and held-out success."""
+    return [
+        (step.get("training/global_step", 0), value)
+        for step in run.metrics
+        for name, value in step.items()
+        if HELDOUT.fullmatch(name)
+    ]
+
+
+def draw(run: CompletedRun, path: Path) -> None:
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.subplots()
+    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
+    axes.plot(range(1, len(rewards) + 1), rewards, color="tab:gray", label="reward, training")
+    axes.plot(*zip(*curve(run), strict=True), marker="o", label="success, held-out tasks")
+    axes.set_title("VeRL trains the demo's agent through the service")
+    axes.set_xlabel("step")
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    rows = []
+    with TemporaryDirectory(prefix="prorl-bench-") as scratch:
+        policy = build_policy(Path(scratch) / "policy")
+        for seed in SEEDS:
+            for name in WAYS:
+                directory = Path(scratch) / f"{seed}-{name.replace(' ', '-')}"
+                directory.mkdir()
+                rows.append(mix(name, seed, policy, directory))
+                print(rows[-1], flush=True)
+        directory = Path(scratch) / "demo"
+        directory.mkdir()
+        run = demo(directory)
+    draw(run, result.RESULTS / "verl.png")
+    success = curve(run)
+    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
+    headline = {
+        "rollout_probs_diff_max": max(
+            step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step
+        ),
+        "steps": len(rewards),
+        "wasted_rollouts_vs_builtin": _ratio(rows, "wasted_per_step", OURS),
+        "generation_s_per_step_vs_builtin": _ratio(rows, "generation_s_per_step", OURS),
+        "wasted_rollouts_vs_builtin_carried": _ratio(rows, "wasted_per_step", CARRIED),
+        "generation_s_per_step_vs_builtin_carried": _ratio(rows, "generation_s_per_step", CARRIED),
+        "reward_first": round(rewards[0], 3),
+        "reward_last": round(rewards[-1], 3),
+        "heldout_first": success[0][1],
+        "heldout_last": success[-1][1],
+    }
+    result.write("verl", rows, headline)
+
+
+def _ratio(rows: list[dict[str, object]], column: str, who: str) -> float:
+    """The median over the seeds."""
+
+    def values(name: str) -> list[float]:
+        return [float(str(row[column])) for row in rows if row["who"] == name]
+
+    return round(median(a / b for a, b in zip(values(who), values(BUILT_IN), strict=True)), 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What is trained on: a stated mix of tasks for the comparison, the demo's for the curve."""
+
+from pathlib import Path
+from random import Random
+
+from prorl_verl import task_payload
+from recipes.demo.tasks import instances
+from tests.verl.data import row, write_rows
+
+INFORMATIVE_SHARE = 0.3
+MEDIAN_PAUSE_S, SPREAD = 1.0, 0.8
+LONGEST_PAUSE_S = 8.0
+GROUP_SIZE = 4
+
+
+def write_mix(directory: Path, count: int, *, seed: int) -> None:
+    """Log-normal lengths, as agents have."""
+    rng = Random(seed)
+    rows = []
+    for index in range(count):
+        pauses = [rng.lognormvariate(0, SPREAD) * MEDIAN_PAUSE_S for _ in range(GROUP_SIZE)]
+        data = {
+            "pauses_s": [round(min(one, LONGEST_PAUSE_S), 2) for one in pauses],
+            "is_informative": rng.random() < INFORMATIVE_SHARE,
+        }
+        payload = task_payload(task_id=f"mix-{index}", agent="mix", data=data)
+        rows.append(row(f"task {index}", index=index) | {"prorl": payload})
+    write_rows(directory / "train.parquet", rows)
+    write_rows(directory / "val.parquet", rows[:1])
+
+
+def write_demo(directory: Path, *, per_family: int, heldout_per_family: int, seed: int) -> None:
+    for name, split, count in (
+        ("train", "train", per_family),
+        ("val", "heldout", heldout_per_family),
+    ):
+        rows = []
+        for index, instance in enumerate(instances(split, count, seed=seed)):  # type: ignore[arg-type]
+            task = instance.task()
+            payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data)
+            messages = [message.model_dump() for message in task.messages]
+            rows.append(row("", index=index) | {"prompt": messages, "prorl": payload})
+        write_rows(directory / f"{name}.parquet", rows)

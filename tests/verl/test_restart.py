@@ -1,0 +1,69 @@
+"""The service is killed while a step samples and comes back knowing nothing: training goes on."""
+
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from prorl_service import local
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.local import LocalProcess
+from prorl_service.schemas import RolloutState
+from tests.faults.helpers import port_to_come_back_to
+from tests.verl.test_training import DIFFERENCE, EXACT, SERVICE_OPTIONS, train, write_tasks
+
+
+class RestartedService:
+    """A thread that starts the service, kills it when rollouts run, and starts it again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = port_to_come_back_to()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.kills = 0
+        self._log = directory / "service.log"
+        self._started, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "RestartedService":
+        self._thread.start()
+        assert self._started.wait(120)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            first = self._start(stack)
+            self._started.set()
+            while not self._over.is_set() and not self._is_running():
+                time.sleep(0.1)
+            first.kill()
+            self.kills += 1
+            self._start(stack)
+            self._over.wait()
+
+    def _start(self, stack: ExitStack) -> LocalProcess:
+        service = local.service([], log=self._log, port=self.port, options=SERVICE_OPTIONS)
+        return stack.enter_context(service)
+
+    def _is_running(self) -> bool:
+        with RolloutClient(self.url, retry_s=0) as client:
+            try:
+                return bool(client.status().rollouts.get(RolloutState.RUNNING))
+            except ServiceCallError:
+                return False
+
+
+@pytest.mark.parametrize("is_filtered", [False, True], ids=["groups", "dynamic sampling"])
+def test_training_goes_on(directory: Path, is_filtered: bool) -> None:
+    write_tasks(directory, *[{"pause_s": 2}] * 8)
+    with RestartedService(directory) as service:
+        run = train(directory, service.url, algorithm__filter_groups__enable=is_filtered)
+    assert service.kills == 1
+    assert all(value < EXACT for value in run.values(DIFFERENCE))
+    assert len(run.metrics) == 2
+    assert any("the service was restarted" in line for line in run.lines)

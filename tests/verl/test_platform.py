@@ -35,13 +35,15 @@ def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
 def test_generation_goes_on_across_updates(directory: Path) -> None:
     overrides = {
         "trainer.v1.trainer_mode": "colocate_async",
-        "trainer.v1.colocate_async.num_warmup_batches": 4,
+        "trainer.v1.colocate_async.num_warmup_batches": 2,
         "trainer.total_training_steps": 3,
         "data.train_batch_size": 2,
-        "data.max_response_length": 1500,
+        "data.max_response_length": 600,
         "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
         "actor_rollout_ref.rollout.n": 2,
-        "actor_rollout_ref.rollout.max_model_len": 2048,
+        "actor_rollout_ref.rollout.max_model_len": 1024,
+        # Lengths differ by seconds, so some are never done when an update comes.
+        "+actor_rollout_ref.rollout.custom.step_s": 0.02,
     }
     run = run_main_ppo(directory, REWARD | overrides)
     assert weights_of_steps(run) == [0, 1, 2, 3]

@@ -1,6 +1,7 @@
 """`rollout.name=tiny` in verl's terms: the replica starts the server, the rollout feeds it weights.
 
 One server for each rank of the trainer; neither tensor parallelism nor several nodes.
+`rollout.custom.step_s` makes the servers slow.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ class TinyReplica(RolloutReplica):  # type: ignore[misc]
                 self.model_config.path,
                 max_model_len=self.config.max_model_len,
                 max_tokens=self.config.response_length,
+                step_s=(self.config.custom or {}).get("step_s", 0.0),
             )
         )
         await server.start.remote()

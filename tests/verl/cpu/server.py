@@ -6,6 +6,8 @@ runs with what it has, and whatever comes before `resume_generation` waits. No H
 
 import asyncio
 import hashlib
+import time
+from collections.abc import Sequence as Chunks
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -15,7 +17,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from prorl_service.background import Background
 from prorl_service.inference.engine.batcher import Batcher, Sequence
-from prorl_service.inference.engine.model import PackedModel
+from prorl_service.inference.engine.model import Chunk, PackedModel
 from prorl_service.inference.engine.sampling import SamplingParams
 from prorl_service.inference.engine.weights import WeightUpdate
 
@@ -24,16 +26,30 @@ SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0}
 """Parameters that this server has one value for."""
 
 
+class _PacedModel(PackedModel):
+    """Takes at least `step_s` for a step, as a large model would."""
+
+    def __init__(self, directory: Path, step_s: float) -> None:
+        self.step_s = step_s
+        super().__init__(directory, torch.float32)
+
+    def forward(self, chunks: Chunks[Chunk]) -> torch.Tensor:
+        time.sleep(self.step_s)
+        return super().forward(chunks)
+
+
 class TinyServer:
     """An async Ray actor; `resume_kv_cache` and its like have nothing to do on a CPU."""
 
-    def __init__(self, rank: int, model: str, *, max_model_len: int, max_tokens: int) -> None:
+    def __init__(
+        self, rank: int, model: str, *, max_model_len: int, max_tokens: int, step_s: float = 0.0
+    ) -> None:
         torch.set_num_threads(1)
         self.rank = rank
         self.max_model_len = max_model_len
         self.default_max_tokens = max_tokens
         self.global_steps = 0
-        self.batcher = Batcher(PackedModel(Path(model), torch.float32), KV_TOKENS)
+        self.batcher = Batcher(_PacedModel(Path(model), step_s), KV_TOKENS)
         self.batcher.version = str(self.global_steps)
         self._background = Background()
         self._blocked = False

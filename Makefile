@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test check bench test-vllm clean
+.PHONY: setup sandboxes demo test check bench test-vllm test-verl clean
 
 setup:      ## environment, and the sandbox that the demo uses
 	scripts/setup
@@ -14,5 +14,7 @@ bench: setup sandboxes ## the measurements the docs quote
 	scripts/bench
 test-vllm: setup ## the inference contract against a real vLLM on CPU
 	scripts/test-vllm
+test-verl:  ## training with VeRL on CPU, in an environment of its own
+	scripts/test-verl
 clean:
-	rm -rf .venv .venv-vllm outputs
+	rm -rf .venv .venv-vllm .venv-verl outputs

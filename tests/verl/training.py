@@ -37,6 +37,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "RAY_AUTH_MODE": "disabled",  # it would write a token into the home directory
     "RAY_DEDUP_LOGS": "0",
+    "RAY_prestart_worker_first_driver": "0",  # they would lack verl's environment
     "RAY_USAGE_STATS_ENABLED": "0",
     "TQ_LOGGING_LEVEL": "ERROR",  # it warns of few cores with every message
     "VERL_ENGINE_DEVICE": "cuda",  # the key that verl's FSDP engine is registered under

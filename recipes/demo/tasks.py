@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from prorl_service.schemas import Message, Task
-from prorl_trl import with_task
 
 Split = Literal["train", "heldout"]
 
@@ -116,9 +115,3 @@ def _keys(keys: Sequence[Key], split: Split, seed: int) -> list[Key]:
     shuffled = Random(seed).sample(keys, len(keys))
     border = int(len(keys) * HELDOUT_SHARE)
     return shuffled[:border] if split == "heldout" else shuffled[border:]
-
-
-def dataset_row(task: Task) -> dict[str, list[dict[str, Any]]]:
-    """A row for TRL: a conversation that carries its task along."""
-    messages = [message.model_dump() for message in task.messages]
-    return {"prompt": with_task(messages, task_id=task.task_id, agent=task.agent, data=task.data)}

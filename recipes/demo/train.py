@@ -14,8 +14,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.schemas import Limits, Rollout, Task
-from prorl_trl import ProRLRollout
-from recipes.demo.tasks import dataset_row, instances
+from prorl_trl import ProRLRollout, with_task
+from recipes.demo.tasks import instances
 
 LIMITS = Limits(max_turns=2, max_response_tokens=128)
 MAX_PER_FAMILY = 720
@@ -108,6 +108,12 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
         save_strategy="no",
         report_to=[],
     )
+
+
+def dataset_row(task: Task) -> dict[str, list[dict[str, Any]]]:
+    """A row for TRL: a conversation that carries its task along."""
+    messages = [message.model_dump() for message in task.messages]
+    return {"prompt": with_task(messages, task_id=task.task_id, agent=task.agent, data=task.data)}
 
 
 class SuccessBar(TrainerCallback):  # type: ignore[misc]

@@ -14,7 +14,8 @@ from prorl_service.tokens.chat import ChatFormat
 from prorl_trl.convert import task_of
 from recipes.demo import model
 from recipes.demo.demonstrations import Demonstration, demonstrations, tool_call
-from recipes.demo.tasks import FORMAT_REWARD, Instance, dataset_row, instances
+from recipes.demo.tasks import FORMAT_REWARD, Instance, instances
+from recipes.demo.train import dataset_row
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def main() -> None:
         policy = build_policy(Path(scratch) / "policy")
         for seed in SEEDS:
             for name in WAYS:
-                directory = Path(scratch) / f"{seed}-{name.replace(' ', '-')}"
+                directory = Path(scratch) / f"{seed}-{len(rows)}"
                 directory.mkdir()
                 rows.append(mix(name, seed, policy, directory))
                 print(rows[-1], flush=True)

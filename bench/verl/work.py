@@ -13,20 +13,24 @@ LONGEST_PAUSE_S = 8.0
 GROUP_SIZE = 4
 
 
-def write_mix(directory: Path, count: int, *, seed: int) -> None:
-    """Log-normal lengths, as agents have."""
+def write_mix(directory: Path, count: int, *, seed: int, informative: int) -> int:
+    """Log-normal lengths, as agents have. Returns how many tasks it takes, in their order, to find
+    so many informative ones."""
     rng = Random(seed)
-    rows = []
+    rows, found = [], []
     for index in range(count):
         pauses = [rng.lognormvariate(0, SPREAD) * MEDIAN_PAUSE_S for _ in range(GROUP_SIZE)]
         data = {
             "pauses_s": [round(min(one, LONGEST_PAUSE_S), 2) for one in pauses],
             "is_informative": rng.random() < INFORMATIVE_SHARE,
         }
+        if data["is_informative"]:
+            found.append(index)
         payload = task_payload(task_id=f"mix-{index}", agent="mix", data=data)
         rows.append(row(f"task {index}", index=index) | {"prorl": payload})
     write_rows(directory / "train.parquet", rows)
     write_rows(directory / "val.parquet", rows[:1])
+    return found[informative - 1] + 1
 
 
 def write_demo(directory: Path, *, per_family: int, heldout_per_family: int, seed: int) -> None:

@@ -123,7 +123,7 @@ def test_training_and_validation_sample_as_verl_says() -> None:
 def test_synchronous_training_stays_on_policy_unless_it_is_asked_not_to() -> None:
     spec = sampler_spec(CONFIG, settings_of(CONFIG), "sync")
     assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("cancel", 0, 0)
-    assert spec.oversubscription == 2
+    assert spec.oversubscription == 1.5
     assert spec.filter.metric == "reward"
     spec = sampler_spec(CONFIG, settings_of(CONFIG), "colocate_async")
     assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("carry", 1, 6)

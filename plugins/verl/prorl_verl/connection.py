@@ -81,13 +81,15 @@ class Connection:
     def _new_client(self, retry_s: float) -> AsyncRolloutClient:
         return AsyncRolloutClient(self.settings.url, token=self.settings.token(), retry_s=retry_s)
 
-    def give_up(self, rollout_ids: Sequence[str]) -> None:
+    def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:
         """From any thread, at the end of the process; what cannot be told ends with its lease."""
         token = self.settings.token()
         try:
             with RolloutClient(self.settings.url, token=token, retry_s=0) as client:
                 if rollout_ids:
                     client.cancel(rollout_ids)
+                if sampler_id is not None:
+                    client.delete_sampler(sampler_id)
                 client.remove_backend(self.url.split("://", 1)[1])
         except ServiceCallError as error:
             logger.info("%s was not told that this trainer ends: %s", self.settings.url, error)

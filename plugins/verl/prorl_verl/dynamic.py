@@ -35,7 +35,6 @@ class DynamicSampling:
     ) -> None:
         self._new_client = new_client
         self._deadline_s = deadline_s
-        self._sampler_id = sampler_id
         self._draws = Draws(sampler_id, spec, self._candidates(), deadline_s=deadline_s)
         self._count = 0
         self._prompts: dict[str, Prompt] = {}
@@ -103,7 +102,3 @@ class DynamicSampling:
     def metrics(self) -> dict[str, float]:
         """Of the last draw."""
         return self._draws.metrics()
-
-    def end(self) -> None:
-        with self._new_client() as client:
-            client.delete_sampler(self._sampler_id)

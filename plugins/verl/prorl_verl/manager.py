@@ -120,9 +120,8 @@ class ProRLAgentLoopManager:
         return drawn, dropped, self._dynamic.metrics()
 
     def _end(self) -> None:
-        self._connection.give_up(self._runs.rollout_ids())
-        if self._dynamic is not None:
-            self._dynamic.end()
+        sampler_id = self._connection.run_id if self._dynamic else None
+        self._connection.give_up(self._runs.rollout_ids(), sampler_id)
 
 
 async def _connect(config: dict[str, Any], settings: Settings, llm_client: Any) -> Connection:

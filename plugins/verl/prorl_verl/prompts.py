@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import torch
-from tensordict import NonTensorData, NonTensorStack
+from tensordict import NonTensorData
 
 from prorl_service.schemas import Sampling
 from prorl_verl.settings import Settings
@@ -39,9 +38,8 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _item(column: Any, index: int) -> Any:
-    if isinstance(column, torch.Tensor):
-        return column[index]
-    if isinstance(column, NonTensorStack):
-        return column[index].data
-    assert isinstance(column, NonTensorData)
-    return column.data
+    """Columns without tensors come as one value for all rows, or as some kind of list."""
+    if isinstance(column, NonTensorData):
+        return column.data
+    item = column[index]
+    return item.data if isinstance(item, NonTensorData) else item

@@ -24,7 +24,7 @@ BY_MODE = ("surplus", "max_staleness", "groups_ahead", "oversubscription")
 """Options of dynamic sampling that follow the trainer's mode where they are not set."""
 
 
-OVERSUBSCRIPTION = 2.0
+OVERSUBSCRIPTION = 1.5
 """Where what is under way at the end of a step is lost: more ends a step sooner, and loses more."""
 
 

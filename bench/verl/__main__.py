@@ -76,7 +76,7 @@ class Ended:
 
 
 def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object]:
-    """Needed are the rollouts of all tasks, in the order of the data, up to the last informative one
+    """Needed are the rollouts of all tasks in order, up to the last informative one
     that is trained on; what is begun beyond is wasted, but for what is `left` to be carried over
     when training ends."""
     tasks = write_mix(directory, 400, seed=seed, informative=MIX_STEPS * GROUPS_PER_STEP)

@@ -32,26 +32,6 @@ def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
     assert run.survivors == []
 
 
-def test_generation_goes_on_across_updates(directory: Path) -> None:
-    overrides = {
-        "trainer.v1.trainer_mode": "colocate_async",
-        "trainer.v1.colocate_async.num_warmup_batches": 2,
-        "trainer.total_training_steps": 3,
-        "data.train_batch_size": 2,
-        "data.max_response_length": 600,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
-        "actor_rollout_ref.rollout.n": 2,
-        "actor_rollout_ref.rollout.max_model_len": 1024,
-        # Lengths differ by seconds, so some are never done when an update comes.
-        "+actor_rollout_ref.rollout.custom.step_s": 0.02,
-    }
-    run = run_main_ppo(directory, REWARD | overrides)
-    assert weights_of_steps(run) == [0, 1, 2, 3]
-    assert run.values("training/rollout_probs_diff_max")[0] < 1e-6
-    # Requests were aborted, and resumed with weights that came in between.
-    assert max(run.values("training/off_policy/trajectory_spans/max")) > 1
-
-
 def weights_of_steps(run: CompletedRun) -> list[int]:
     """The steps after which the server got weights; all of them differ."""
     pattern = re.compile(r"tiny server 0, weights of step (\d+): (\w+)")

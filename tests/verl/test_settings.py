@@ -24,6 +24,7 @@ CONFIG: dict[str, Any] = {
         "use_v1": True,
         "v1": {
             "trainer_mode": "sync",
+            "sampler": {"custom_sampler": {"name": "DynamicSampler"}},
             "separate_async": {"hybrid_rollout": {"enable_switch": True}},
         },
     },
@@ -98,6 +99,7 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
             },
             "enable_switch",
         ),
+        ({"prorl__agent_loop": True, "algorithm__filter_groups__enable": True}, "sees no groups"),
         ({"actor_rollout_ref__actor__use_dynamic_bsz": True}, "ppo_max_token_len_per_gpu=64"),
         ({"actor_rollout_ref__rollout__temperature": 0}, "temperature"),
         ({"actor_rollout_ref__rollout__calculate_log_probs": False}, "calculate_log_probs"),
@@ -128,8 +130,9 @@ def test_synchronous_training_stays_on_policy_unless_it_is_asked_not_to() -> Non
     spec = sampler_spec(CONFIG, settings_of(CONFIG), "colocate_async")
     assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("carry", 1, 6)
     assert spec.oversubscription is None
-    asked = config(prorl__dynamic_sampling={"surplus": "carry", "max_staleness": 2})
+    asked = config(prorl__dynamic_sampling={"surplus": "carry", "max_staleness": None})
     spec = sampler_spec(asked, settings_of(asked), "sync")
-    assert (spec.surplus, spec.max_staleness) == ("carry", 2)
+    assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("carry", 1, 0)
+    assert spec.oversubscription is None
     other = config(algorithm__filter_groups__metric="correct")
     assert sampler_spec(other, settings_of(other), "sync").filter.metric == "correct"

@@ -87,9 +87,13 @@ def test_one_prompt_whose_rollouts_all_fail_is_replaced(
     assert any("4 of 4 rollouts of task count-1 failed" in line for line in run.lines)
 
 
-def test_the_v0_trainer_trains(directory: Path, service: LocalProcess) -> None:
+@pytest.mark.parametrize("use_v1", [False, True], ids=["V0", "V1"])
+def test_an_agent_loop_of_verl_may_be_a_rollout(
+    directory: Path, service: LocalProcess, use_v1: bool
+) -> None:
     write_tasks(directory, *[{}] * 8)
-    run = train(directory, service.url, trainer__use_v1=False)
+    own = {"prorl.agent_loop": True} if use_v1 else {}
+    run = train(directory, service.url, trainer__use_v1=use_v1, **own)
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert len(run.metrics) == 2
     assert_nothing_is_left(service, run)

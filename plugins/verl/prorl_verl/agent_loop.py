@@ -1,5 +1,5 @@
 """The fallback: one agent loop of VeRL is one rollout of the service. For the V0 trainer, and for
-whoever needs VeRL's own manager (`actor_rollout_ref.rollout.agent.default_agent_loop=prorl`).
+whoever needs VeRL's own manager (`prorl.agent_loop=true`).
 
 Each worker process has a gateway of its own. It sees rollouts, not groups: it samples nothing
 dynamically and stops nothing early.
@@ -18,6 +18,7 @@ from verl.experimental.agent_loop.agent_loop import (
     AgentLoopMetrics,
     AgentLoopOutput,
 )
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Limits, Rollout, Sampling
@@ -40,10 +41,11 @@ class RolloutFailed(ProRLError):
 
 def create_manager(config: Any, llm_client: Any, **others: Any) -> Any:
     """VeRL's own, with this agent loop for all tasks."""
+    manager = AgentLoopManagerTQ if config.trainer.use_v1 else AgentLoopManager
     with open_dict(config):
         config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(LOOPS)
         config.actor_rollout_ref.rollout.agent.default_agent_loop = "prorl"
-    return AgentLoopManager.create(config=config, llm_client=llm_client, **others)
+    return manager.create(config=config, llm_client=llm_client, **others)
 
 
 async def _connection(config: Any, llm_client: Any) -> Connection:

@@ -33,7 +33,7 @@ def _check_reward(config: Mapping[str, Any], _: Settings) -> None:
         )
 
 
-def _check_filter(config: Mapping[str, Any], _: Settings) -> None:
+def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
     trainer = config["trainer"]
     if not config["algorithm"]["filter_groups"]["enable"]:
         return
@@ -41,6 +41,11 @@ def _check_filter(config: Mapping[str, Any], _: Settings) -> None:
         raise BadConfiguration(
             "algorithm.filter_groups.enable has no effect with trainer.use_v1=False",
             hint="use the V1 trainer, which is VeRL's default",
+        )
+    if settings.agent_loop and trainer["v1"]["sampler"]["custom_sampler"]["name"]:
+        raise BadConfiguration(
+            "prorl.agent_loop=true sees no groups, and cannot sample them dynamically",
+            hint="set trainer.v1.sampler.custom_sampler.name=null for VeRL's own filter",
         )
     mode = trainer["v1"]["trainer_mode"]
     if mode == "separate_async" and trainer["v1"][mode]["hybrid_rollout"]["enable_switch"]:

@@ -39,13 +39,13 @@ def current() -> "ProRLAgentLoopManager":
 class ProRLAgentLoopManager:
     @classmethod
     def create(cls, config: Any, llm_client: Any, **others: Any) -> Any:
-        """Called by VeRL. `others`: of no use here, but for the V0 trainer's own manager."""
+        """Called by VeRL. `others`: of no use here, but for VeRL's own manager."""
         global _current
         contract.check()
         sections = plain(config)
         settings = settings_of(sections)
         checks.check_configuration(sections, settings)
-        if not config.trainer.use_v1:
+        if settings.agent_loop or not config.trainer.use_v1:
             from prorl_verl import agent_loop
 
             return agent_loop.create_manager(config, llm_client, **others)

@@ -60,6 +60,7 @@ class Settings(WireModel):
     overlong: OverlongSettings | None = None
     gateway: GatewaySettings = GatewaySettings()
     dynamic_sampling: SamplerSpec = SamplerSpec()
+    agent_loop: bool = False
     sampler_if_filtered: Mapping[str, str | None] = {}
 
     @field_validator("dynamic_sampling", mode="before")
@@ -111,22 +112,21 @@ def group_size(config: Mapping[str, Any], *, validate: bool) -> int:
 
 def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> SamplerSpec:
     """What is not set follows the mode: synchronous training stays on-policy, so what is under way
-    when a step has its groups is cancelled; the asynchronous modes carry it over, and go on while
-    the trainer trains."""
+    when a step has its groups is cancelled; otherwise it is carried over, and in the asynchronous
+    modes goes on while the trainer trains."""
     spec = settings.dynamic_sampling
     metric = config["algorithm"]["filter_groups"]["metric"]
     # `acc` is the reward as the service knows it; shaping is done here, after its filter.
     metric = "reward" if metric in ("reward", "acc") else metric
     derived: dict[str, Any] = {"filter": spec.filter.model_copy(update={"metric": metric})}
-    if mode == "sync":
-        defaults: dict[str, Any] = {
-            "surplus": "cancel",
-            "max_staleness": 0,
-            "oversubscription": OVERSUBSCRIPTION,
-        }
-    else:
-        defaults = {"groups_ahead": int(config["data"]["train_batch_size"])}
-    derived |= {key: value for key, value in defaults.items() if key not in spec.model_fields_set}
+    is_set = spec.model_fields_set
+    surplus = spec.surplus if "surplus" in is_set else "cancel" if mode == "sync" else "carry"
+    defaults: dict[str, Any] = {"surplus": surplus}
+    if surplus == "cancel":
+        defaults |= {"max_staleness": 0, "oversubscription": OVERSUBSCRIPTION}
+    if mode != "sync":
+        defaults |= {"groups_ahead": int(config["data"]["train_batch_size"])}
+    derived |= {key: value for key, value in defaults.items() if key not in is_set}
     return spec.model_copy(update=derived)
 
 

@@ -42,10 +42,7 @@ MIX: dict[str, object] = {
 WAYS: dict[str, dict[str, object]] = {
     BUILT_IN: {"trainer.v1.sampler.custom_sampler.name": "null"},
     OURS: {},
-    CARRIED: {
-        "prorl.dynamic_sampling.surplus": "carry",
-        "prorl.dynamic_sampling.max_staleness": 1,
-    },
+    CARRIED: {"prorl.dynamic_sampling.surplus": "carry"},
 }
 DEMO_STEPS, EVERY_STEPS = 60, 10
 DEMO: dict[str, object] = {
@@ -159,7 +156,8 @@ def main() -> None:
     rewards = [step[REWARD] for step in run.metrics if REWARD in step]
     headline = {
         "rollout_probs_diff_max": max(
-            step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step
+            *(float(str(row["probs_diff_max"])) for row in rows if row["who"] != CARRIED),
+            *(step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step),
         ),
         "steps": len(rewards),
         "wasted_rollouts_vs_builtin": _ratio(rows, "wasted_per_step", OURS),

@@ -80,7 +80,7 @@ class Sampler:
 
 
 class AllGroupsFail(ProRLError):
-    """Not one group of a draw could be scored."""
+    """Not one of so many groups could be scored."""
 
 
 class Candidates:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.drawing import AllGroupsFail, Draws
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec
+from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
 from prorl_verl.store import Prompt
 
@@ -83,21 +83,29 @@ class DynamicSampling:
             )
         prompts = [self._prompts.pop(group.candidate) for group in draw.groups]
         dropped = [self._prompts.pop(one.candidate) for one in draw.dropped]
+        self._new = deque(uid for uid in self._new if uid in self._prompts)
         return list(zip(prompts, rollouts, strict=True)), dropped
 
     def _draw(self, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
-        """A service that was restarted and remembers nothing is given all candidates again."""
+        """Raises `ServiceCallError`, but for a service that was restarted and knows no draw."""
         deadline = time.monotonic() + self._deadline_s
         while True:
             try:
                 with self._new_client() as client:
-                    return self._draws.draw(client, f"draw-{self._count}", spec)
+                    return self._draws.draw(client, f"draw-{self._count}", spec, self._check_held)
             except ServiceCallError as error:
                 if error.http_status != 404 or time.monotonic() > deadline:
                     raise
-                logger.warning("the service was restarted; its candidates begin anew")
-                self._new = deque(self._prompts)
                 time.sleep(RESTART_DELAY_S)
+
+    def _check_held(self, status: SamplerStatus) -> None:
+        """Gives all again to a service that has forgotten some; those that it knows it ignores."""
+        assert status.draw is not None
+        told = len(status.draw.groups) + len(status.draw.dropped)
+        held = status.waiting + status.under_way + status.informative + told
+        if held < len(self._prompts) - len(self._new):
+            logger.warning("the service was restarted; its candidates begin anew")
+            self._new = deque(self._prompts)
 
     def metrics(self) -> dict[str, float]:
         """Of the last draw."""

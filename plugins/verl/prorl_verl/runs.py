@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError, WaitTimeout
-from prorl_service.errors import ProRLError
+from prorl_service.drawing import HOPELESS, AllGroupsFail
 from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import Group, Rollout
 from prorl_verl import store
@@ -20,12 +20,6 @@ logger = logging.getLogger(__name__)
 
 CANCEL_TIMEOUT_S = 60.0
 RESTART_DELAY_S = 5.0
-HOPELESS = 16
-"""Groups in a row without one rollout to train on: so it will go on."""
-
-
-class AllGroupsFail(ProRLError):
-    """No group of the last ones has a rollout to train on."""
 
 
 class GroupRuns:

@@ -74,22 +74,23 @@ class Ended:
 
 def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object]:
     """Needed are the rollouts of all tasks in order, up to the last informative one
-    that is trained on; what is begun beyond is wasted, but for what is `left` to be carried over
-    when training ends."""
+    that is trained on; what is begun beyond is wasted. Where it is carried over it is not, but for
+    groups that became too old: what is left when training ends would have been used."""
     tasks = write_mix(directory, 400, seed=seed, informative=MIX_STEPS * GROUPS_PER_STEP)
     overrides = PRORL | MIX | WAYS[name]
     with local.service([], log=directory / "service.log", options=SERVICE) as service:
         run = _train(directory, policy, {**overrides, "prorl.url": service.url})
         ended = _ended(service.url)
     begun, needed = ended.done + ended.cancelled, GROUP_SIZE * tasks
-    left = ended.cancelled if name == CARRIED else 0
+    wasted = begun - needed
+    if name == CARRIED:
+        wasted = GROUP_SIZE * round(sum(run.values("prorl/sampling/stale")))
     return {
         "who": name,
         "seed": seed,
         "begun": begun,
         "needed": needed,
-        "left": left,
-        "wasted_per_step": round((begun - left - needed) / MIX_STEPS, 2),
+        "wasted_per_step": round(wasted / MIX_STEPS, 2),
         "generation_s_per_step": round(fmean(run.values("timing_s/gen")), 2),
         "probs_diff_max": max(run.values(DIFFERENCE)),
     }

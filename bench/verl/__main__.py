@@ -1,10 +1,13 @@
 """VeRL's real trainer on CPU, on rollouts of the service: `scripts/bench verl`.
 
-First its own filter of groups beside the service's sampler, on the same seed and mix of tasks, each
-twice; then the demo's task, whose held-out success is drawn to bench/results/verl.png. Takes
-20 minutes. Needs the environment of `scripts/setup-verl`, for which `tests/verl/cpu` is the device.
+`mix`: its own filter of groups beside the service's sampler, on the same seed and mix of tasks,
+each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png. Each
+takes a quarter of an hour and may be run alone: the figures of the other are kept then. Needs the
+environment of `scripts/setup-verl`, for which `tests/verl/cpu` is the device.
 """
 
+import argparse
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +31,7 @@ PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
 DIFFERENCE = "training/rollout_probs_diff_max"
 BUILT_IN, OURS, CARRIED = "VeRL's filter", "ours, on-policy", "ours, one update old at most"
 SEEDS = (0, 1)
-MIX_STEPS, GROUPS_PER_STEP = 6, 4
+MIX_STEPS, GROUPS_PER_STEP = 4, 8
 MIX: dict[str, object] = {
     "data.shuffle": False,
     "data.train_batch_size": GROUPS_PER_STEP,
@@ -140,37 +143,64 @@ def draw(run: CompletedRun, path: Path) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", choices=("mix", "demo"))
+    part = parser.parse_args().part
     rows: list[dict[str, object]] = []
+    headline: dict[str, object] = {}
     with TemporaryDirectory(prefix="prorl-bench-") as scratch:
-        policy = build_policy(Path(scratch) / "policy")
-        for seed in SEEDS:
-            for name in WAYS:
-                directory = Path(scratch) / f"{seed}-{len(rows)}"
-                directory.mkdir()
-                rows.append(mix(name, seed, policy, directory))
-                print(rows[-1], flush=True)
-        directory = Path(scratch) / "demo"
-        directory.mkdir()
-        run = demo(directory)
-    draw(run, result.RESULTS / "verl.png")
-    success = curve(run)
-    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
-    headline = {
-        "rollout_probs_diff_max": max(
-            *(float(str(row["probs_diff_max"])) for row in rows if row["who"] != CARRIED),
-            *(step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step),
+        if part != "demo":
+            rows = _mix_rows(Path(scratch))
+            headline |= _mix_headline(rows)
+        if part != "mix":
+            directory = Path(scratch) / "demo"
+            directory.mkdir()
+            run = demo(directory)
+            draw(run, result.RESULTS / "verl.png")
+            headline |= _demo_headline(run)
+    if part:
+        before = json.loads((result.RESULTS / "verl.json").read_text())
+        rows, headline = rows or before["rows"], before["headline"] | headline
+    result.write("verl", rows, headline)
+
+
+def _mix_rows(scratch: Path) -> list[dict[str, object]]:
+    policy = build_policy(scratch / "policy")
+    rows: list[dict[str, object]] = []
+    for seed in SEEDS:
+        for name in WAYS:
+            directory = scratch / f"{seed}-{len(rows)}"
+            directory.mkdir()
+            rows.append(mix(name, seed, policy, directory))
+            print(rows[-1], flush=True)
+    return rows
+
+
+def _mix_headline(rows: list[dict[str, object]]) -> dict[str, object]:
+    return {
+        "mix_rollout_probs_diff_max": max(
+            float(str(row["probs_diff_max"])) for row in rows if row["who"] != CARRIED
         ),
-        "steps": len(rewards),
         "wasted_rollouts_vs_builtin": _ratio(rows, "wasted_per_step", OURS),
         "generation_s_per_step_vs_builtin": _ratio(rows, "generation_s_per_step", OURS),
         "wasted_rollouts_vs_builtin_carried": _ratio(rows, "wasted_per_step", CARRIED),
         "generation_s_per_step_vs_builtin_carried": _ratio(rows, "generation_s_per_step", CARRIED),
+    }
+
+
+def _demo_headline(run: CompletedRun) -> dict[str, object]:
+    success = curve(run)
+    rewards = [step[REWARD] for step in run.metrics if REWARD in step]
+    return {
+        "rollout_probs_diff_max": max(
+            step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step
+        ),
+        "steps": len(rewards),
         "reward_first": round(rewards[0], 3),
         "reward_last": round(rewards[-1], 3),
         "heldout_first": success[0][1],
         "heldout_last": success[-1][1],
     }
-    result.write("verl", rows, headline)
 
 
 def _ratio(rows: list[dict[str, object]], column: str, who: str) -> float:

@@ -121,9 +121,12 @@ class Draws:
         draw_id: str,
         spec: DrawSpec,
         on_status: Callable[[SamplerStatus], None] = lambda _: None,
+        *,
+        is_new_step: bool = True,
     ) -> tuple[Draw, list[list[Rollout]]]:
         """As `Sampler.draw`. Raises `AllGroupsFail`."""
-        self._before = self._now
+        if is_new_step:
+            self._before = self._now
 
         def note(status: SamplerStatus) -> None:
             if self._before is not None and status.scored < self._before.scored:
@@ -145,7 +148,7 @@ class Draws:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Of the last draw."""
+        """Of the last step, up to its last draw."""
         if self._now is None:
             return {}
         now = self._now

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
-from prorl_service.drawing import Sampler
+from prorl_service.drawing import Draws, Sampler
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sampler_schemas import (
     Draw,
@@ -149,6 +149,24 @@ async def test_the_end_of_the_data_ends_a_draw(url: str) -> None:
     draw = await asyncio.to_thread(train)
     assert draw.state is DrawState.EXHAUSTED
     assert [group.candidate for group in draw.groups] == ["a"]
+
+
+async def test_a_step_of_several_draws_is_counted_as_one(url: str) -> None:
+    kinds = (EASY, INFORMATIVE, EASY, INFORMATIVE, EASY, EASY, EASY, INFORMATIVE)
+    data = [scored(f"g{number}", *kind) for number, kind in enumerate(kinds)]
+
+    def train() -> list[dict[str, float]]:
+        spec = SamplerSpec(groups_at_once=1, defer_after=None)
+        draws, metrics = Draws("s", spec, iter(data), deadline_s=60), []
+        with RolloutClient(url) as client:
+            for number, is_new_step in enumerate((True, False, True)):
+                draws.draw(client, f"d{number}", DrawSpec(target=1), is_new_step=is_new_step)
+                metrics.append(draws.metrics())
+        return metrics
+
+    metrics = await asyncio.to_thread(train)
+    assert [one["prorl/sampling/uninformative"] for one in metrics] == [1, 2, 3]
+    assert [one["prorl/sampling/informative_share"] for one in metrics] == [1 / 2, 1 / 2, 1 / 4]
 
 
 async def test_a_deadline_ends_a_draw_with_what_there_is(client: AsyncRolloutClient) -> None:

@@ -14,7 +14,7 @@ class CountingServer:
         self.reset()
 
     def reset(self) -> None:
-        self.version, self.is_slow = 0, False
+        self.version, self.is_slow, self.has_left = 0, False, False
         self.prompts: list[list[int]] = []
         self.running, self.cancelled, self.most = 0, 0, 0
         self.aborting = asyncio.Event()
@@ -41,6 +41,8 @@ class CountingServer:
     ) -> TokenOutput:
         version, wanted = self.version, sampling_params["max_tokens"]
         self.prompts.append(prompt_ids)
+        if self.has_left:
+            return _aborted(version)
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -62,3 +64,10 @@ class CountingServer:
             stop_reason=reason,
             extra_fields={"global_steps": version},
         )
+
+
+def _aborted(version: int) -> TokenOutput:
+    """As vLLM's does for a call that comes to an engine whose memory is the trainer's."""
+    return TokenOutput(
+        token_ids=[], log_probs=None, stop_reason="aborted", extra_fields={"global_steps": version}
+    )

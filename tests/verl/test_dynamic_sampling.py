@@ -27,6 +27,7 @@ class Trainer:
             SamplerSpec.model_validate(spec),
             lambda: RolloutClient(url, retry_s=60),
             deadline_s=60,
+            draws_per_step=1,
         )
         self.given_out = 0
         self.drawn: list[str] = []

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 import ray
 from omegaconf import OmegaConf
-from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from prorl_service.errors import BackendRejected
@@ -20,6 +20,7 @@ from prorl_verl.gateway import Gateway
 from tests.verl.counting_server import CountingServer
 
 MAX_LEN = 64
+CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism": False}}})
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +28,18 @@ def cluster() -> Iterator[tuple[list[Any], Any]]:
     """Two engines and their router."""
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     servers = [ray.remote(CountingServer).remote() for _ in range(2)]
-    named = {f"server-{index}": server for index, server in enumerate(servers)}
-    yield servers, ray.remote(GlobalRequestLoadBalancer).remote(servers=named)
+    yield servers, ray.remote(GlobalRequestLoadBalancer).remote(servers=named(servers))
     ray.shutdown()
+
+
+def named(servers: list[Any]) -> dict[str, Any]:
+    return {f"server-{index}": server for index, server in enumerate(servers)}
 
 
 @pytest.fixture
 async def servers(cluster: tuple[list[Any], Any]) -> list[Any]:
     servers, balancer = cluster
+    await balancer.add_servers.remote(named(servers))
     await balancer.clear_sticky_cache.remote()
     for server in servers:
         await server.reset.remote()
@@ -44,8 +49,7 @@ async def servers(cluster: tuple[list[Any], Any]) -> list[Any]:
 @pytest.fixture
 def engines(cluster: tuple[list[Any], Any], servers: list[Any]) -> Engines:
     _, balancer = cluster
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism": False}}})
-    return Engines(LLMServerClient(config, balancer), max_in_flight=4)
+    return Engines(LLMServerClient(CONFIG, balancer), max_in_flight=4)
 
 
 @pytest.fixture
@@ -90,10 +94,13 @@ async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any
 
 
 async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[Any]) -> None:
-    for session_id in ("a", "b"):
-        for _ in range(3):
-            await generate(backend, session_id)
-    assert [len((await one.seen.remote())["prompts"]) for one in servers] == [3, 3]
+    sessions = range(6)
+    for _ in range(4):
+        for number in sessions:
+            await generate(backend, f"s{number}", prompt_ids=[number])
+    seen = [(await one.seen.remote())["prompts"] for one in servers]
+    assert {prompts.count([number]) for prompts in seen for number in sessions} <= {0, 4}
+    assert sum(map(len, seen)) == 4 * len(sessions)
 
 
 async def test_a_call_goes_on_with_new_weights_and_says_where(
@@ -110,6 +117,37 @@ async def test_a_call_goes_on_with_new_weights_and_says_where(
     assert generation.token_ids == [103, 104, 105, 106, 107]
     prompts = [one for server in servers for one in (await server.seen.remote())["prompts"]]
     assert prompts == [[1, 2, 3], [1, 2, 3, 103, 104]]
+
+
+async def test_calls_of_an_engine_that_leaves_go_to_another(
+    backend: Backend, servers: list[Any], cluster: tuple[list[Any], Any]
+) -> None:
+    """It may turn them away before the router knows that it has left."""
+    for server in servers:
+        await server.set.remote(version=1, has_left=True)
+    call = asyncio.create_task(generate(backend))
+    await until(lambda: _is_above(servers, "prompts", 1))
+    (left,) = [one for one in servers if (await one.seen.remote())["prompts"]]
+    (other,) = [one for one in servers if one is not left]
+    await other.set.remote(version=2, has_left=False)
+    await cluster[1].remove_servers.remote([f"server-{servers.index(left)}"])
+    generation = await call
+    assert generation.policy_versions == [2] * 5
+    assert (await other.seen.remote())["prompts"] == [[1, 2, 3]]
+
+
+async def test_calls_wait_for_engines_where_all_of_them_come_and_go(
+    servers: list[Any], cluster: tuple[list[Any], Any]
+) -> None:
+    _, balancer = cluster
+    client = FullyAsyncLLMServerClient(CONFIG, balancer, only_hybrid=True)
+    engines = Engines(client, max_in_flight=4)
+    await balancer.remove_servers.remote(list(named(servers)))
+    call = asyncio.create_task(engines.generate("s", [1, 2, 3], {}, 5))
+    await asyncio.sleep(0.3)
+    assert not call.done()
+    await balancer.add_servers.remote(named(servers))
+    assert (await call).token_ids == [103, 104, 105, 106, 107]
 
 
 async def test_a_client_that_goes_away_ends_its_call(backend: Backend, servers: list[Any]) -> None:
@@ -159,3 +197,7 @@ async def test_bad_requests_are_refused(backend: Backend) -> None:
 
 async def _is(servers: list[Any], name: str, wanted: int) -> bool:
     return await total(servers, name) == wanted
+
+
+async def _is_above(servers: list[Any], name: str, least: int) -> bool:
+    return await total(servers, name) > least

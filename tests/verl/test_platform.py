@@ -1,12 +1,11 @@
 """Stock verl on our CPU platform, before the plug-in comes in: what the other tests stand on."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.verl.data import write_counting_tasks
-from tests.verl.training import ROOT, CompletedRun, run_main_ppo
+from tests.verl.training import ROOT, run_main_ppo, weights_given
 
 pytestmark = pytest.mark.timeout(600)
 REWARD = {
@@ -28,13 +27,5 @@ def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
     # The second step was sampled with the weights that the first one made.
     assert max(run.values("training/rollout_probs_diff_max")) < 1e-6
     assert min(run.values("actor/grad_norm")) > 0
-    assert weights_of_steps(run) == [0, 1, 2]
+    assert list(weights_given(run)) == [0, 1, 2]
     assert run.survivors == []
-
-
-def weights_of_steps(run: CompletedRun) -> list[int]:
-    """The steps after which the server got weights; all of them differ."""
-    pattern = re.compile(r"tiny server 0, weights of step (\d+): (\w+)")
-    updates = [match.groups() for line in run.lines if (match := pattern.search(line))]
-    assert len({digest for _, digest in updates}) == len(updates)
-    return [int(step) for step, _ in updates]

@@ -78,6 +78,16 @@ async def test_requests_wait_for_the_weights_to_come(server: TinyServer, policy:
     assert (await call).extra_fields["global_steps"] == 7
 
 
+async def test_who_comes_to_a_server_that_left_is_sent_away(server: TinyServer) -> None:
+    await server.abort_all_requests(reject_request=True)
+    await server.sleep()
+    output = await generate(server)
+    assert (output.token_ids, output.stop_reason) == ([], "aborted")
+    await server.wake_up()
+    await server.resume_generation()
+    assert (await generate(server)).stop_reason == "completed"
+
+
 async def test_sleep_waits_for_what_runs(server: TinyServer) -> None:
     call = asyncio.create_task(generate(server, **LONG))
     await tokens(server, 3)

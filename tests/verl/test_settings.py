@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from prorl_verl.checks import BadConfiguration, check_configuration
 from prorl_verl.settings import (
+    draws_per_step,
     group_size,
     max_model_len,
     sampler_spec,
@@ -25,7 +26,11 @@ CONFIG: dict[str, Any] = {
         "v1": {
             "trainer_mode": "sync",
             "sampler": {"custom_sampler": {"name": "DynamicSampler"}},
-            "separate_async": {"hybrid_rollout": {"enable_switch": True}},
+            "sync": {},
+            "separate_async": {
+                "hybrid_rollout": {"enable_switch": True},
+                "parameter_sync_step": 4,
+            },
         },
     },
     "actor_rollout_ref": {
@@ -120,6 +125,11 @@ def test_training_and_validation_sample_as_verl_says() -> None:
     val = sampling_of(CONFIG, settings, validate=True)
     assert (val.temperature, val.top_p, val.top_k) == (0, 1.0, 5)
     assert [group_size(CONFIG, validate=validate) for validate in (False, True)] == [8, 2]
+
+
+def test_a_step_has_as_many_draws_as_verl_makes_of_it() -> None:
+    assert draws_per_step(CONFIG) == 1
+    assert draws_per_step(config(trainer__v1__trainer_mode="separate_async")) == 4
 
 
 def test_synchronous_training_stays_on_policy_unless_it_is_asked_not_to() -> None:

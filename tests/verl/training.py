@@ -6,6 +6,7 @@ became of the run.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -143,6 +144,14 @@ def run_main_ppo(
     lines = log.read_text(errors="replace").splitlines()
     assert returncode == 0, "\n".join(lines[-80:])
     return CompletedRun(returncode, lines, _metrics(metrics), survivors)
+
+
+def weights_given(run: CompletedRun, server: int = 0) -> dict[int, str]:
+    """A digest by the step that made them, in the order in which they came; all of them differ."""
+    pattern = re.compile(rf"tiny server {server}, weights of step (\d+): (\w+)")
+    found = [match.groups() for line in run.lines if (match := pattern.search(line))]
+    assert len({digest for _, digest in found}) == len(found)
+    return {int(step): digest for step, digest in found}
 
 
 def _command(

@@ -82,7 +82,9 @@ class Connection:
         return AsyncRolloutClient(self.settings.url, token=self.settings.token(), retry_s=retry_s)
 
     def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:
-        """From any thread, at the end of the process; what cannot be told ends with its lease."""
+        """From any thread but the loop's, at the end of training; what cannot be told ends with its
+        lease."""
+        self._renewal.get_loop().call_soon_threadsafe(self._renewal.cancel)
         token = self.settings.token()
         try:
             with RolloutClient(self.settings.url, token=token, retry_s=0) as client:

@@ -32,6 +32,7 @@ PARAMETERS: dict[str, set[str]] = {
     "transfer_queue:async_kv_batch_put": {"keys", "partition_id", "fields", "tags"},
     "transfer_queue:kv_batch_put": {"keys", "partition_id", "fields", "tags"},
     "transfer_queue:kv_clear": {"keys", "partition_id"},
+    "transfer_queue:close": set(),
 }
 FIELDS: dict[str, set[str]] = {
     "verl.workers.rollout.replica:TokenOutput": {

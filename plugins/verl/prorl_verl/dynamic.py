@@ -32,8 +32,11 @@ class DynamicSampling:
         new_client: Callable[[], RolloutClient],
         *,
         deadline_s: float,
+        draws_per_step: int,
     ) -> None:
+        self._sampler_id = sampler_id
         self._new_client = new_client
+        self._draws_per_step = draws_per_step
         self._deadline_s = deadline_s
         self._draws = Draws(sampler_id, spec, self._candidates(), deadline_s=deadline_s)
         self._count = 0
@@ -92,7 +95,13 @@ class DynamicSampling:
         while True:
             try:
                 with self._new_client() as client:
-                    return self._draws.draw(client, f"draw-{self._count}", spec, self._check_held)
+                    return self._draws.draw(
+                        client,
+                        f"draw-{self._count}",
+                        spec,
+                        self._check_held,
+                        is_new_step=self._of_step == 1,
+                    )
             except ServiceCallError as error:
                 if error.http_status != 404 or time.monotonic() > deadline:
                     raise
@@ -107,6 +116,16 @@ class DynamicSampling:
             logger.warning("the service was restarted; its candidates begin anew")
             self._new = deque(self._prompts)
 
+    @property
+    def _of_step(self) -> int:
+        """Which of a step's draws it is, from 1."""
+        return (self._count - 1) % self._draws_per_step + 1
+
     def metrics(self) -> dict[str, float]:
-        """Of the last draw."""
-        return self._draws.metrics()
+        """Of a step, with its last draw: VeRL takes the mean of what each of them has."""
+        return self._draws.metrics() if self._of_step == self._draws_per_step else {}
+
+    @property
+    def sampler_id(self) -> str | None:
+        """None before the first draw makes it."""
+        return self._sampler_id if self._count else None

@@ -14,6 +14,9 @@ import ray
 
 RESUME_DELAY_S = 0.2
 """After an engine gave a call up, for its weights are about to change; it holds back the next."""
+MAX_RESUME_DELAY_S = 1.0
+"""The router names engines before they are awake, and after they have left; those give up at once
+whatever they get, which may last as long as new weights take to come."""
 CANCEL_TIMEOUT_S = 10.0
 """For an engine to end a call that was cancelled."""
 
@@ -50,6 +53,7 @@ class Engines:
         """Goes on with new weights where an engine stopped for them; a call that is cancelled ends
         at its engine, too. Raises what the engine raises."""
         done = Completion()
+        delay_s = RESUME_DELAY_S
         while True:
             left = max_tokens - len(done.token_ids)
             output = await self._call(
@@ -59,7 +63,8 @@ class Engines:
             if len(done.token_ids) >= max_tokens:
                 done.finish_reason = "length"
             elif output.stop_reason in ("aborted", "abort"):
-                await asyncio.sleep(RESUME_DELAY_S)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, MAX_RESUME_DELAY_S)
                 continue
             return done
 

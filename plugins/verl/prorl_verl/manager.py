@@ -12,12 +12,20 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from prorl_service.client import RolloutClient
-from prorl_verl import checks, contract
+from prorl_verl import checks, contract, store
 from prorl_verl.connection import Connection
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.prompts import prompts_of
 from prorl_verl.runs import GroupRuns
-from prorl_verl.settings import Settings, group_size, plain, sampler_spec, sampling_of, settings_of
+from prorl_verl.settings import (
+    Settings,
+    draws_per_step,
+    group_size,
+    plain,
+    sampler_spec,
+    sampling_of,
+    settings_of,
+)
 from prorl_verl.store import Prompt
 
 logger = logging.getLogger(__name__)
@@ -62,7 +70,8 @@ class ProRLAgentLoopManager:
             self._connection.client, overlong=self.overlong, deadline_s=settings.deadline_s
         )
         self._dynamic = self._dynamic_sampling()
-        atexit.register(self._end)
+        store.before_close(self._end)
+        atexit.register(self._end)  # where nothing closes the store
 
     def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -78,6 +87,7 @@ class ProRLAgentLoopManager:
             sampler_spec(self._config, settings, self._mode),
             lambda: RolloutClient(settings.url, token=token, retry_s=settings.deadline_s),
             deadline_s=settings.deadline_s,
+            draws_per_step=draws_per_step(self._config),
         )
 
     @property
@@ -120,7 +130,9 @@ class ProRLAgentLoopManager:
         return drawn, dropped, self._dynamic.metrics()
 
     def _end(self) -> None:
-        sampler_id = self._connection.run_id if self._dynamic else None
+        """Once: the service is to stop what it does for this run."""
+        atexit.unregister(self._end)
+        sampler_id = self._dynamic.sampler_id if self._dynamic is not None else None
         self._connection.give_up(self._runs.rollout_ids(), sampler_id)
 
 

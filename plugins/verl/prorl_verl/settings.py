@@ -130,6 +130,12 @@ def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> S
     return spec.model_copy(update=derived)
 
 
+def draws_per_step(config: Mapping[str, Any]) -> int:
+    """VeRL trains on mini-batches, one draw for each, before it hands on new weights."""
+    modes = config["trainer"]["v1"]
+    return int(modes[modes["trainer_mode"]].get("parameter_sync_step", 1))
+
+
 def max_model_len(config: Mapping[str, Any]) -> int:
     """Tokens of prompt and response together, at most."""
     rollout = config["actor_rollout_ref"]["rollout"]

@@ -7,8 +7,9 @@ of the two must always come.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Literal
 
 import transfer_queue as tq
@@ -69,6 +70,21 @@ async def mark(
 ) -> None:
     for prompt in prompts:
         await tq.async_kv_put(key=prompt.uid, partition_id=prompt.partition, tag={"status": status})
+
+
+def before_close(do: Callable[[], None]) -> None:
+    """VeRL tells nobody that training has ended, but it closes the store then, however that went;
+    Ray ends its process soon after, and may leave it no time for exit handlers."""
+    close = tq.close
+
+    @wraps(close)
+    def do_and_close() -> None:
+        try:
+            do()
+        finally:
+            close()
+
+    tq.close = do_and_close
 
 
 def warn_of_failures(prompt: Prompt, rollouts: Sequence[Rollout]) -> None:

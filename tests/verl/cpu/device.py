@@ -27,6 +27,9 @@ class _DeviceModule(ModuleType):
     def get_device_name(self) -> str:
         return "CPU"
 
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
     def empty_cache(self) -> None:
         pass
 

@@ -1,7 +1,8 @@
 """The inference server of the rollout `tiny`: our reference engine behind verl's Ray methods.
 
 Token ids in, token ids and exact logprobs out. As vLLM's in verl: `abort_all_requests` ends what
-runs with what it has, and whatever comes before `resume_generation` waits. No HTTP, no images.
+runs with what it has, and whatever comes before `resume_generation` waits or is sent away. No HTTP,
+no images.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ class TinyServer:
         self.batcher.version = str(self.global_steps)
         self._background = Background()
         self._blocked = False
+        self._rejecting = False
         self._asleep = False
 
     async def start(self) -> None:
@@ -77,7 +79,10 @@ class TinyServer:
         if image_data or video_data or unknown:
             raise ValueError(f"only text can be sampled; {unknown}")
         sequence = self._sequence(list(prompt_ids), dict(sampling_params))
-        await self.batcher.generate(sequence)
+        if self._rejecting:
+            sequence.finish_reason = "abort"
+        else:
+            await self.batcher.generate(sequence)
         versions = sequence.versions or [str(self.global_steps)]
         return TokenOutput(
             token_ids=sequence.output_ids,
@@ -117,11 +122,12 @@ class TinyServer:
     # --- pauses ---------------------------------------------------------------------------------
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        self._blocked = True
+        """`reject_request`: whatever comes later is not to wait, for nothing will resume soon."""
+        self._blocked, self._rejecting = True, reject_request
         await self.batcher.pause("abort")
 
     async def resume_generation(self) -> None:
-        self._blocked = False
+        self._blocked = self._rejecting = False
         self._resume_if_allowed()
 
     async def sleep(self) -> None:

@@ -25,6 +25,8 @@ from tests.faults.helpers import stub_engine
 from tests.verl.test_settings import CONFIG
 from tests.verl.training import ROOT
 
+pytestmark = pytest.mark.timeout(600)
+
 OPTIONS = ["--sandbox", "process"]
 MANAGER = "prorl_verl.manager.ProRLAgentLoopManager"
 VERL_CONFIG = Path(str(distribution("verl").locate_file("verl/trainer/config")))

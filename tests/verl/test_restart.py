@@ -15,6 +15,9 @@ from tests.faults.helpers import port_to_come_back_to
 from tests.verl.test_training import DIFFERENCE, EXACT, SERVICE_OPTIONS, train, write_tasks
 
 
+pytestmark = pytest.mark.timeout(600)
+
+
 class RestartedService:
     """A thread that starts the service, kills it when rollouts run, and starts it again."""
 

@@ -16,6 +16,8 @@ from prorl_verl import task_payload
 from tests.verl.data import row, write_rows
 from tests.verl.training import CompletedRun, run_main_ppo
 
+pytestmark = pytest.mark.timeout(600)
+
 SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
 PRORL = {
     "--config-name": "prorl_ppo_trainer",
@@ -133,6 +135,7 @@ def test_rollouts_go_on_over_updates_of_the_weights(directory: Path, service: Lo
         trainer__v1__trainer_mode="colocate_async",
         algorithm__filter_groups__enable=True,
         algorithm__filter_groups__metric="acc",
+        prorl__dynamic_sampling__oversubscription=1,  # or one step began what the next one takes
     )
     spans = run.values("training/off_policy/trajectory_spans/max")
     assert max(spans) == 2

@@ -178,7 +178,7 @@ def _mix_rows(scratch: Path) -> list[dict[str, object]]:
 
 def _mix_headline(rows: list[dict[str, object]]) -> dict[str, object]:
     return {
-        "mix_rollout_probs_diff_max": max(
+        "rollout_probs_diff_max": max(
             float(str(row["probs_diff_max"])) for row in rows if row["who"] != CARRIED
         ),
         "wasted_rollouts_vs_builtin": _ratio(rows, "wasted_per_step", OURS),
@@ -192,7 +192,7 @@ def _demo_headline(run: CompletedRun) -> dict[str, object]:
     success = curve(run)
     rewards = [step[REWARD] for step in run.metrics if REWARD in step]
     return {
-        "rollout_probs_diff_max": max(
+        "demo_rollout_probs_diff_max": max(
             step[DIFFERENCE] for step in run.metrics if DIFFERENCE in step
         ),
         "steps": len(rewards),

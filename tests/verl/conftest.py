@@ -12,7 +12,9 @@ except PackageNotFoundError:
     collect_ignore_glob = ["test_*.py"]
 else:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # verl imports what Ray deprecates
+        warnings.simplefilter("ignore")  # verl imports what Ray deprecates, and engines that lack
+        import verl.experimental.agent_loop
+        import verl.trainer.ppo.v1.trainer_base
         import verl.workers.rollout.replica  # noqa: F401
 
 

@@ -1,0 +1,233 @@
+"""Grades a run of tests: from what the recorder in the sandbox wrote to a verdict and a report.
+
+Pure. Nothing here reads a log: results come over a channel of their own, and everything that cannot
+be explained by an honest run keeps an instance from being resolved.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+SOME_TEST_FAILED = 1
+"""pytest's exit code. Canaries fail in every honest run."""
+
+PHASES = ("setup", "call", "teardown")
+
+
+class SweOutcome(StrEnum):
+    RESOLVED = "resolved"
+    UNRESOLVED = "unresolved"
+    EMPTY_PATCH = "empty_patch"
+    """Nothing was changed, or only what is protected. The tests were not run."""
+    PATCH_FAILED = "patch_failed"
+    """It does not apply to the base, or is too large. The tests were not run."""
+    TAMPERED = "tampered"
+    """The results look right, but cannot be those of an honest run."""
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    """The test process ended before it had told its end."""
+
+
+class SweReport(BaseModel):
+    """What came of one patch. `statuses` has the tests that were not as they should be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instance_id: str
+    outcome: SweOutcome
+    fail_to_pass: int = 0
+    fail_to_pass_total: int
+    pass_to_pass: int = 0
+    pass_to_pass_total: int
+    statuses: dict[str, str] = {}
+    problems: list[str] = []
+    dropped: list[str] = []
+    """Changes of protected files: not applied."""
+    signals: list[str] = []
+    """Lines of the patch that somebody should look at. They do not change the outcome."""
+    patch_bytes: int = 0
+    test_s: float = 0.0
+    log: str = ""
+
+    @property
+    def resolved(self) -> bool:
+        return self.outcome is SweOutcome.RESOLVED
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        parts = [
+            f"{self.instance_id}: {self.outcome}",
+            f"fail-to-pass {self.fail_to_pass}/{self.fail_to_pass_total}",
+            f"pass-to-pass {self.pass_to_pass}/{self.pass_to_pass_total}",
+            *([f"{len(self.dropped)} protected files not applied"] if self.dropped else []),
+            *self.problems[:3],
+        ]
+        return "; ".join(parts)
+
+    def components(self) -> dict[str, float]:
+        """For the rollout's reward components: shares and flags."""
+        applied = self.outcome not in (SweOutcome.EMPTY_PATCH, SweOutcome.PATCH_FAILED)
+        return {
+            "resolved": float(self.resolved),
+            "patch_empty": float(self.outcome is SweOutcome.EMPTY_PATCH),
+            "patch_applies": float(applied),
+            "fail_to_pass": _share(self.fail_to_pass, self.fail_to_pass_total),
+            "pass_to_pass": _share(self.pass_to_pass, self.pass_to_pass_total),
+            "tampered": float(self.outcome is SweOutcome.TAMPERED),
+            "test_timeout": float(self.outcome is SweOutcome.TIMEOUT),
+            "protected_files": float(len(self.dropped)),
+            "signals": float(len(self.signals)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """`canaries`: names of test functions that were put in to fail, as `file::function`."""
+
+    instance_id: str
+    fail_to_pass: Sequence[str]
+    pass_to_pass: Sequence[str]
+    canaries: Collection[str] = ()
+
+    def report(self, outcome: SweOutcome, **fields: Any) -> SweReport:
+        return SweReport(
+            instance_id=self.instance_id,
+            outcome=outcome,
+            fail_to_pass_total=len(self.fail_to_pass),
+            pass_to_pass_total=len(self.pass_to_pass),
+            **fields,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """What a run of the tests left. `exit_code` is None after a time-out."""
+
+    __test__ = False  # for pytest
+
+    nonce: str
+    records: bytes
+    exit_code: int | None
+    timed_out: bool = False
+
+
+@dataclass(slots=True)
+class _Results:
+    statuses: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+def grade(run: TestRun, expected: Expected) -> SweReport:
+    """Never raises for anything the tests may have written."""
+    results = _read(run)
+    f2p = _not_passed(expected.fail_to_pass, results.statuses)
+    p2p = _not_passed(expected.pass_to_pass, results.statuses)
+    problems = [*results.problems, *_canary_problems(expected.canaries, results.statuses)]
+    if run.exit_code != SOME_TEST_FAILED:
+        problems.append(f"the exit code is {run.exit_code}, not that of failed canaries")
+    return expected.report(
+        _outcome(run, results.ended, failed=bool(f2p or p2p), problems=problems),
+        fail_to_pass=len(expected.fail_to_pass) - len(f2p),
+        pass_to_pass=len(expected.pass_to_pass) - len(p2p),
+        statuses=f2p | p2p,
+        problems=problems,
+    )
+
+
+def _outcome(run: TestRun, ended: bool, *, failed: bool, problems: list[str]) -> SweOutcome:
+    if run.timed_out:
+        return SweOutcome.TIMEOUT
+    if not ended:
+        return SweOutcome.CRASHED
+    if any(problem.startswith("canary passed") for problem in problems):
+        return SweOutcome.TAMPERED
+    if failed:
+        return SweOutcome.UNRESOLVED
+    return SweOutcome.TAMPERED if problems else SweOutcome.RESOLVED
+
+
+def _not_passed(ids: Iterable[str], statuses: dict[str, str]) -> dict[str, str]:
+    found = {id_: statuses.get(id_, "missing") for id_ in ids}
+    return {id_: status for id_, status in found.items() if status != "passed"}
+
+
+def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> list[str]:
+    """A canary has one test, or several where it is parametrised. Each must fail."""
+    seen: dict[str, set[str]] = {canary: set() for canary in canaries}
+    for id_, status in statuses.items():
+        parts = id_.partition("[")[0].split("::")
+        name = f"{parts[0]}::{parts[-1]}"
+        if name in seen:
+            seen[name].add(status)
+    problems = [] if canaries else ["no canary was there"]
+    for name, found in seen.items():
+        if found - {"failed"}:
+            problems.append(f"canary passed or did not run: {name} {sorted(found)}")
+        elif not found:
+            problems.append(f"missing canary: {name}")
+    return problems
+
+
+def _read(run: TestRun) -> _Results:
+    results = _Results()
+    phases: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    collected: list[str] = []
+    for line in run.records.splitlines():
+        record = _parsed(line, run.nonce)
+        if record is None or results.ended:
+            results.problems.append("the results hold what the recorder did not write")
+        elif record["kind"] == "phase":
+            phases[record["id"]].append(record)
+        elif record["kind"] == "collected":
+            collected += record["ids"]
+        else:
+            results.ended = True
+            if record["exit_code"] != run.exit_code:
+                results.problems.append(f"the recorder saw exit code {record['exit_code']}")
+    if sorted(collected) != sorted(phases):
+        results.problems.append(f"{len(collected)} tests were collected, {len(phases)} ran")
+    results.statuses = {id_: _status(records) for id_, records in phases.items()}
+    return results
+
+
+def _parsed(line: bytes, nonce: str) -> dict[str, Any] | None:
+    """None for what is no record of this run."""
+    try:
+        record = json.loads(line)
+        if record.pop("nonce") == nonce and set(record) == _FIELDS[record["kind"]]:
+            return dict(record)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+_FIELDS = {
+    "collected": {"kind", "ids"},
+    "phase": {"kind", "id", "when", "outcome", "raised", "xfail"},
+    "end": {"kind", "exit_code"},
+}
+
+
+def _status(records: list[dict[str, Any]]) -> str:
+    """`passed` only for a test all of whose phases passed, once each, and raised nothing."""
+    for record in records:
+        if record["xfail"]:
+            return "xpassed" if record["outcome"] == "passed" else "xfailed"
+        if record["outcome"] == "skipped":
+            return "skipped"
+        if record["outcome"] != "passed" or record["raised"]:
+            return "failed" if record["when"] == "call" else "error"
+    if tuple(record["when"] for record in records) != PHASES:
+        return "incomplete"
+    return "passed"
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0

@@ -1,0 +1,87 @@
+"""Which changes of a patch count: source does, what decides about the tests does not.
+
+Pure: works on what git said it has changed, not on the text of a patch, which can lie.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+SETTINGS = frozenset(
+    {
+        *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
+        *("pyproject.toml", ".coveragerc", ".gitattributes", ".gitmodules"),
+    }
+)
+TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "__pycache__", ".git"})
+START_UP = frozenset({"conftest", "sitecustomize", "usercustomize"})
+TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_timeout"})
+COMPILED = frozenset({".pth", ".pyc", ".pyo", ".so", ".pyd"})
+TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
+ORDINARY_MODES = frozenset({"000000", "100644", "100755"})
+"""Neither symbolic links nor submodules; zeros for what is not there."""
+
+SIGNALS = re.compile(
+    r"_?pytest|unittest|PYTEST|sys\.modules|\bgc\.|_getframe|currentframe|os\._exit|\batexit\b"
+    r"|/proc/|settrace|setprofile|builtins"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file, before and after. A renamed file is two."""
+
+    path: str
+    old_mode: str
+    new_mode: str
+
+    @property
+    def is_new(self) -> bool:
+        return self.old_mode == "000000"
+
+
+def changes(raw: bytes) -> list[Change]:
+    """From `git diff --raw -z --no-renames`."""
+    fields = raw.decode(errors="surrogateescape").split("\0")[:-1]
+    heads, paths = fields[::2], fields[1::2]
+    return [
+        Change(path, *head.removeprefix(":").split()[:2])
+        for head, path in zip(heads, paths, strict=True)
+    ]
+
+
+def is_protected(change: Change, *, allowed: Collection[str], tests: Collection[str]) -> bool:
+    """Whether a change is not to be applied.
+
+    `allowed`: files that the reference patch changes, whatever their names are. `tests`: files that
+    the data set brings.
+    """
+    if change.path in tests or change.new_mode not in ORDINARY_MODES:
+        return True
+    return change.path not in allowed and _decides_about_tests(PurePosixPath(change.path))
+
+
+def _decides_about_tests(path: PurePosixPath) -> bool:
+    stems = {part.partition(".")[0].lower() for part in path.parts}
+    return (
+        path.name.lower() in SETTINGS
+        or path.suffix.lower() in COMPILED
+        or TEST_FILE.fullmatch(path.name.lower()) is not None
+        or not TEST_DIRECTORIES.isdisjoint(part.lower() for part in path.parts)
+        or not (START_UP | TEST_TOOLS).isdisjoint(stems)
+    )
+
+
+def patched_files(patch: str) -> list[str]:
+    """Files that a trusted patch changes, renamed ones by both names."""
+    names = re.findall(r"^(?:---|\+\+\+) (?:[ab]/(.*?)|/dev/null)\t?$", patch, re.MULTILINE)
+    renames = re.findall(r"^rename (?:from|to) (.*)$", patch, re.MULTILINE)
+    binaries = re.findall(r"^diff --git a/(.*) b/\1$", patch, re.MULTILINE)
+    return sorted({name for name in (*names, *renames, *binaries) if name})
+
+
+def signals(patch: bytes, most: int = 20) -> list[str]:
+    """Added lines that reach for what only a test runner has. For people to look at."""
+    added = (line for line in patch.decode(errors="replace").splitlines() if line.startswith("+"))
+    return [line[:200] for line in added if SIGNALS.search(line)][:most]

@@ -1,0 +1,102 @@
+"""Fixes bugs in real repositories: the model edits and tests in a sandbox, its patch is graded.
+
+The repository is in the task's image (SWE-bench's are at /testbed), or in an archive that the task
+names by digest and that is unpacked into a sandbox without an image. It was chosen so, and not to
+send the repository with the task (rows of megabytes, in every journal) nor to name a path (a task
+could read the host): an archive can be made by the operator only, and pins what is graded.
+
+RUN leaves nothing but a patch, the difference to the base commit. EVAL applies it in a fresh
+sandbox and runs the data set's tests; docs/swe.md says what that trusts. Tests, their names and the
+reference patch never enter the sandbox that the model works in.
+"""
+
+import logging
+from typing import ClassVar
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.loop import run_turns
+from prorl_service.agents.swe_data import SweData
+from prorl_service.agents.swe_eval import grade_patch, unapplied
+from prorl_service.agents.swe_repository import extract_patch, prepare
+from prorl_service.errors import TaskError
+from prorl_service.rewards.swe import Expected, SweReport
+from prorl_service.sandbox.base import Sandbox, SandboxLimits
+from prorl_service.schemas import FinishReason, Message, Stage, Task
+from prorl_service.tools.base import Tool, Toolset, function_schema
+from prorl_service.tools.bash import Bash
+from prorl_service.tools.ipython import IPython
+from prorl_service.tools.str_replace_editor import StrReplaceEditor
+from prorl_service.tools.submit import Submit
+
+log = logging.getLogger(__name__)
+
+LIMITS = SandboxLimits(memory_mb=4096, disk_mb=4096, output_bytes=32 * 1024)
+"""Of both sandboxes. An observation of bash is 32 KiB at most, of the editor 8192 characters."""
+
+ACTIVATE_TIMEOUT_S = 60.0
+
+SYSTEM_PROMPT = """\
+You are a software engineer. The repository at {repository} has the problem that the user \
+describes. Change its source so that the problem is solved; do not only write about it.
+
+Look at the code first, reproduce the problem with a short script or test, fix its cause with a \
+small change, and check the fix by running tests. There is no network. Changes of tests and of \
+their settings are not counted. Call `submit` when you are done: the state of the repository is \
+your answer.\
+"""
+
+
+class SweAgent(AgentHandler):
+    name: ClassVar[str] = "swe"
+    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.data = SweData.model_validate(task.data)
+        self.tools: list[Tool] = [Bash(), StrReplaceEditor(), Submit()]
+        if self.data.ipython:
+            self.tools.append(IPython())
+        self.patch: bytes | None = b""
+        """What RUN left. None: it was too large."""
+        self.report: SweReport | None = None
+        self._sandbox: Sandbox | None = None
+        self._base = ""
+
+    def prompt(self) -> Prompt:
+        """The task's messages; unless they have a system message, after this agent's own."""
+        system = SYSTEM_PROMPT.format(repository=self.data.environment.repository)
+        messages = [Message(role="system", content=system), *self.task.messages]
+        if self.task.messages[0].role == "system":
+            del messages[0]
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    async def init(self, rollout: RolloutContext) -> None:
+        self._sandbox = await rollout.open_sandbox(LIMITS)
+        environment = self.data.environment
+        self._base = await prepare(self._sandbox, environment)
+        shell = {"command": f"cd {environment.repository}\n{environment.activate}"}
+        done = await self._sandbox.call_tool("bash", shell, timeout_s=ACTIVATE_TIMEOUT_S)
+        if done.is_error:
+            raise TaskError(f"the environment cannot be activated: {done.output[-2000:]}")
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        assert self._sandbox is not None
+        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
+        reason = await run_turns(rollout, tools)
+        self.patch = await extract_patch(self._sandbox, self.data.environment, self._base)
+        return reason
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        self.report = await self._graded(rollout)
+        log.info("%s: %s", rollout.rollout_id, self.report.summary)
+        return Verdict(float(self.report.resolved), self.report.components())
+
+    async def _graded(self, rollout: RolloutContext) -> SweReport:
+        data = self.data
+        expected = Expected(data.instance_id, data.FAIL_TO_PASS, data.PASS_TO_PASS)
+        report = unapplied(expected, self.patch)
+        if report is not None or self.patch is None:
+            assert report is not None
+            return report
+        sandbox = await rollout.open_sandbox(LIMITS)
+        return await grade_patch(sandbox, data, self.patch, base=self._base)

@@ -1,0 +1,71 @@
+"""`task.data` of the SWE agent: what it needs to set up and to grade one instance.
+
+The field names are SWE-bench's where it has them. The reference patch and the problem are not here:
+the first is never sent to the service, the second is the task's message.
+"""
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from prorl_service.sandbox.archives import REFERENCE
+
+
+def _absolute(path: str) -> str:
+    if not re.fullmatch(r"(/[A-Za-z0-9_.\-]+)+", path) or ".." in PurePosixPath(path).parts:
+        raise ValueError("must be an absolute path of letters, digits, '_', '.' and '-'")
+    return path
+
+
+def _inside(path: str) -> str:
+    if path.startswith(("/", "-")) or ".." in PurePosixPath(path).parts:
+        raise ValueError("must be a path below the repository")
+    return path
+
+
+Absolute = Annotated[str, AfterValidator(_absolute)]
+Inside = Annotated[str, AfterValidator(_inside)]
+
+
+class SweEnvironment(BaseModel):
+    """Where the repository is in the sandbox, and how its tests are run there."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    archive: str | None = Field(
+        None,
+        pattern=REFERENCE,
+        description="Of a tree that is unpacked at `unpack_at`: for tasks without an image of"
+        " their own. Kept in the service's cache under its digest.",
+    )
+    unpack_at: Absolute = "/workspace"
+    repository: Absolute = "/testbed"
+    activate: str = Field("", description="Shell command that puts the right Python on the path.")
+    python: str = Field("python", description="After `activate`; with pytest installed.")
+    import_paths: list[Inside] = Field([], description="For imports, relative to the repository.")
+    test_files: list[Inside] = Field(min_length=1, description="What pytest is given.")
+    pytest_arguments: list[str] = []
+    pytest_plugins: list[str] = Field([], description="Modules. No others are loaded.")
+    test_timeout_s: float = Field(240, gt=0, description="Of the whole run; then it is wrong.")
+
+
+class SweData(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    instance_id: str = Field(min_length=1)
+    test_patch: str = Field(min_length=1, description="Applied before the tests are run.")
+    FAIL_TO_PASS: list[str] = Field(min_length=1, description="Ids as pytest gives them.")
+    PASS_TO_PASS: list[str]
+    allowed_files: list[str] = Field(
+        [], description="Changed by the reference patch: applied even if they look like tests."
+    )
+    environment: SweEnvironment
+    ipython: bool = Field(False, description="Offer IPython beside bash and the editor.")
+
+    @model_validator(mode="after")
+    def _is_gradable(self) -> Self:
+        if set(self.FAIL_TO_PASS) & set(self.PASS_TO_PASS):
+            raise ValueError("a test is in FAIL_TO_PASS and in PASS_TO_PASS")
+        return self

@@ -1,0 +1,138 @@
+"""The repository of an SWE task in a sandbox: set up, read out as a patch, patched.
+
+Two sandboxes see the same state: the agent's, and the fresh one in which its patch is graded. Both
+hold one commit and nothing of the history, which could tell the answer. What comes out of the
+agent's sandbox is the text of a patch and trusted in nothing.
+"""
+
+import asyncio
+import shlex
+from collections.abc import Collection, Sequence
+from secrets import token_hex
+
+from prorl_service.agents.swe_data import SweData, SweEnvironment
+from prorl_service.errors import EvaluatorError, TaskError
+from prorl_service.rewards.swe_patch import Change, changes, is_protected
+from prorl_service.sandbox.archives import load_archive
+from prorl_service.sandbox.base import Sandbox, ToolResult
+
+MAX_PATCH_BYTES = 4 << 20
+GIT_TIMEOUT_S = 120.0
+
+GIT = (
+    "env GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git --literal-pathspecs"
+    " -c safe.directory='*' -c core.hooksPath=/dev/null -c core.fsmonitor=false"
+    " -c core.autocrlf=false -c core.quotePath=false -c commit.gpgSign=false"
+    " -c user.name=task -c user.email=task@localhost"
+)
+
+# Remotes, tags, reflogs and objects that nothing refers to: all of the history goes with the old
+# .git. What was not tracked is committed too, so that it is in no patch.
+ONE_COMMIT = f"""
+tracked=$(mktemp)
+{GIT} ls-files -z > "$tracked"
+rm -rf .git
+{GIT} init -q
+{GIT} update-index --add --remove -z --stdin < "$tracked"
+{GIT} add -A
+{GIT} commit -q --allow-empty -m base
+rm -r "$tracked" .git/logs
+{GIT} rev-parse 'HEAD^{{tree}}'
+"""
+
+
+async def prepare(sandbox: Sandbox, environment: SweEnvironment) -> str:
+    """The repository at its base, in one commit; its tree's hash. Raises `TaskError`."""
+    if environment.archive is not None:
+        tar = await asyncio.to_thread(load_archive, environment.archive)
+        try:
+            await sandbox.restore(environment.unpack_at, tar)
+        except OSError as error:
+            raise TaskError(f"the archive cannot be unpacked: {error}") from error
+    done = await in_repository(sandbox, environment, ONE_COMMIT)
+    if done.is_error:
+        raise TaskError(f"the repository cannot be set up: {done.output[-2000:]}")
+    return done.output.split()[-1]
+
+
+async def extract_patch(sandbox: Sandbox, environment: SweEnvironment, base: str) -> bytes | None:
+    """All that differs from `base`, a tree; ignored files excepted. None if it is too large.
+
+    b"" where nothing can be got: whatever the agent has done to its repository is its own loss.
+    """
+    patch = f"/tmp/{token_hex(8)}.patch"
+    # In a shell and an index of its own: functions, aliases and locks of the agent's do not matter.
+    script = f"""
+export GIT_INDEX_FILE={patch}.index
+{GIT} read-tree {base}
+{GIT} add -A
+{GIT} diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
+  {base} > {patch}
+stat -c %s {patch}
+"""
+    clean = "env -i HOME=/tmp PATH=/usr/local/bin:/usr/bin:/bin bash -c "
+    done = await in_repository(sandbox, environment, clean + shlex.quote(f"set -e\n{script}"))
+    if done.is_error or not (size := done.output.strip().rpartition("\n")[2]).isdecimal():
+        return b""
+    if int(size) > MAX_PATCH_BYTES:
+        return None
+    try:
+        return await sandbox.download(patch)
+    except OSError:
+        return b""
+
+
+async def apply_patch(
+    sandbox: Sandbox, data: SweData, patch: bytes, tests: Collection[str]
+) -> tuple[list[Change], list[Change]] | None:
+    """What was applied, and what was not because it is protected. None if it does not apply.
+
+    The whole patch is applied and what is protected is put back, as git and not the patch tells.
+    """
+    if not await apply_text(sandbox, data.environment, patch):
+        return None
+    dropped = [
+        change
+        for change in await _changes(sandbox, data.environment)
+        if is_protected(change, allowed=data.allowed_files, tests=tests)
+    ]
+    await _put_back(sandbox, data.environment, dropped)
+    kept = await _changes(sandbox, data.environment)
+    if any(is_protected(change, allowed=data.allowed_files, tests=tests) for change in kept):
+        raise EvaluatorError("protected files could not be put back")
+    return kept, dropped
+
+
+async def apply_text(sandbox: Sandbox, environment: SweEnvironment, patch: bytes) -> bool:
+    path = f"/tmp/{token_hex(8)}.patch"
+    await sandbox.upload(path, patch)
+    apply = f"{GIT} apply --index --whitespace=nowarn {path}; code=$?; rm {path}; exit $code"
+    return not (await in_repository(sandbox, environment, apply)).is_error
+
+
+async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: str) -> ToolResult:
+    """Of a subshell that stops at the first error. Raises `SandboxError`."""
+    command = f"( set -e -o pipefail; cd {environment.repository}\n{script}\n)"
+    return await sandbox.call_tool("bash", {"command": command}, timeout_s=GIT_TIMEOUT_S)
+
+
+async def _changes(sandbox: Sandbox, environment: SweEnvironment) -> list[Change]:
+    listing = f"/tmp/{token_hex(8)}.raw"
+    script = f"{GIT} diff --cached --raw -z --no-renames --no-ext-diff HEAD > {listing}"
+    done = await in_repository(sandbox, environment, script)
+    if done.is_error:
+        raise EvaluatorError(f"git cannot tell what was changed: {done.output[-2000:]}")
+    return changes(await sandbox.download(listing))
+
+
+async def _put_back(
+    sandbox: Sandbox, environment: SweEnvironment, dropped: Sequence[Change]
+) -> None:
+    # New ones first: a new file may stand where a directory was.
+    for command, are_new in (("rm -q -f", True), ("checkout -q HEAD", False)):
+        paths = [change.path for change in dropped if change.is_new is are_new]
+        if paths:
+            listing = f"/tmp/{token_hex(8)}.paths"
+            await sandbox.upload(listing, "\0".join(paths).encode(errors="surrogateescape"))
+            script = f"xargs -0 {GIT} {command} -- < {listing}"
+            await in_repository(sandbox, environment, script)

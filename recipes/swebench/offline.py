@@ -1,0 +1,295 @@
+"""Builds the offline instances: real bugs of real packages, from two consecutive source releases.
+
+`python -m recipes.swebench.offline` writes rows.jsonl; what is built stays, and is not built again.
+pip gets the sources and the packages that tests need, with whatever index it is configured for;
+afterwards nothing needs a network. Python in the sandboxes is the service's own: build with it.
+
+The releases are public: use these instances to test the pipeline, not to claim what a model can do.
+Nothing is graded here.
+"""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+
+from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.sandbox.archives import has_archive, store_archive
+from prorl_service.sandbox.cache import cache_root
+from recipes.swebench.rows import SweInstance, write_rows
+
+INSTANCES = Path(__file__).with_name("instances.json")
+TEST_TOOLS = ("pytest==8.3.5", "pytest-timeout==2.3.1")
+PIP_TIMEOUT_S = 300
+BUILD_VERSION = "1"
+"""To be changed with how instances are built."""
+
+WORKSPACE = "/workspace"
+REPOSITORY = f"{WORKSPACE}/repository"
+ENVIRONMENT = f"{WORKSPACE}/environment"
+PYTHON = """\
+#!/bin/sh
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$PYTHONPATH${PYTHONPATH:+:}%s/site"
+exec /.prorl/bin/python3 "$@"
+"""
+
+# What the index adds to a source release, and what differs with each build.
+NOT_SOURCE = re.compile(r"(^|/)(PKG-INFO|[^/]*\.egg-info|__pycache__|\.git)(/|$)")
+DATE = "2020-01-01T00:00:00+00:00"
+
+
+class Release(BaseModel):
+    """One entry of instances.json. `base_commit` is that of the first build of the data, whose
+    author and date are not known: another than that of the row."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instance_id: str
+    repo: str
+    version: str
+    fixed_version: str
+    license: str
+    base_commit: str
+    FAIL_TO_PASS: list[str]
+    PASS_TO_PASS: list[str]
+    test_files: list[str]
+    src_root: str
+    deps: list[str]
+    gold_files: list[str]
+    gold_lines: int
+    args: list[str]
+    what_is_wrong: str
+
+
+def releases() -> list[Release]:
+    return [Release.model_validate(entry) for entry in json.loads(INSTANCES.read_text())]
+
+
+def build_all(
+    directory: Path, *, only: Sequence[str] = (), progress: Callable[[str], None] = print
+) -> list[SweInstance]:
+    """Rows of all instances, or of some, by id. `directory` keeps what was fetched and built."""
+    chosen = [release for release in releases() if not only or release.instance_id in only]
+    rows = []
+    for number, release in enumerate(chosen, 1):
+        kept = directory / "rows" / f"{release.instance_id}-{BUILD_VERSION}.json"
+        row = _kept(kept)
+        if row is None:
+            progress(f"{number}/{len(chosen)} {release.instance_id}")
+            row = build(release, directory)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(row.model_dump_json())
+        rows.append(row)
+    return rows
+
+
+def build(release: Release, directory: Path) -> SweInstance:
+    with tempfile.TemporaryDirectory(dir=_made(directory / "tmp")) as temporary:
+        tree = Path(temporary)
+        repository = tree / "repository"
+        _unpack(_source(release.repo, release.version, directory), repository)
+        fixed = tree / "fixed"
+        _unpack(_source(release.repo, release.fixed_version, directory), fixed)
+        _git(repository, "init", "-q", "-b", "main")
+        _git(repository, "add", "-A", "-f")
+        _git(repository, "commit", "-q", "-m", f"{release.repo} {release.version}")
+        compared = tree / "compared"  # of its own: git would keep the answer
+        shutil.copytree(repository, compared, symlinks=True)
+        patch = _difference(compared, fixed, release.gold_files)
+        test_patch = _difference(compared, fixed, release.test_files)
+        shutil.copytree(_environment(release, directory), tree / "environment")
+        _add_metadata(release, tree / "environment" / "site")
+        return _row(release, tree, patch, test_patch)
+
+
+def _row(release: Release, tree: Path, patch: str, test_patch: str) -> SweInstance:
+    commit = _git(tree / "repository", "rev-parse", "HEAD").strip()
+    environment = SweEnvironment(
+        archive=store_archive(_tar(tree, ("repository", "environment"))),
+        unpack_at=WORKSPACE,
+        repository=REPOSITORY,
+        activate=f"export PATH={ENVIRONMENT}/bin:$PATH"
+        f" PYTHONPATH={(Path(REPOSITORY) / release.src_root).as_posix()}",
+        python=f"env -u PYTHONPATH {ENVIRONMENT}/bin/python",
+        import_paths=[release.src_root],
+        test_files=release.test_files,
+        pytest_arguments=release.args or ["--timeout", "60"],
+        pytest_plugins=["pytest_timeout"],
+    )
+    return SweInstance(
+        instance_id=release.instance_id,
+        repo=release.repo,
+        version=release.version,
+        base_commit=commit,
+        problem_statement=f"In {release.repo} {release.version}: {release.what_is_wrong}.",
+        patch=patch,
+        test_patch=test_patch,
+        FAIL_TO_PASS=release.FAIL_TO_PASS,
+        PASS_TO_PASS=release.PASS_TO_PASS,
+        environment=environment,
+        license=release.license,
+    )
+
+
+def _kept(path: Path) -> SweInstance | None:
+    if not path.exists():
+        return None
+    row = SweInstance.model_validate_json(path.read_text())
+    archive = row.environment.archive
+    return row if archive is not None and has_archive(archive) else None
+
+
+def _source(package: str, version: str, directory: Path) -> Path:
+    """The source release, fetched once."""
+    target = directory / "sources" / f"{package}-{version}"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=_made(directory / "tmp")) as fetched:
+            options = ["--no-deps", "--no-binary", package, "--dest", fetched]
+            _pip("download", *options, f"{package}=={version}")
+            _made(target.parent)
+            os.rename(fetched, target)
+            os.mkdir(fetched)  # its owner removes it
+    return next(target.glob("*.tar.gz"))
+
+
+def _environment(release: Release, directory: Path) -> Path:
+    """pytest and what the tests need, as `bin` and `site`; shared by instances that need the
+    same."""
+    needed = (*TEST_TOOLS, *release.deps)
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", "_".join(needed))
+    target = (
+        directory / "environments" / f"py{sys.version_info.major}{sys.version_info.minor}-{name}"
+    )
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=_made(directory / "tmp")) as made:
+            site = Path(made, "site")
+            _pip("install", "--no-compile", "--target", str(site), *needed)
+            shutil.rmtree(site / "bin", ignore_errors=True)
+            _programs(Path(made, "bin"))
+            _made(target.parent)
+            os.rename(made, target)
+            os.mkdir(made)
+    return target
+
+
+def _programs(directory: Path) -> None:
+    directory.mkdir()
+    for name in ("python", "python3"):
+        (directory / name).write_text(PYTHON % ENVIRONMENT)
+    (directory / "pytest").write_text(f'#!/bin/sh\nexec {ENVIRONMENT}/bin/python -m pytest "$@"\n')
+    for program in directory.iterdir():
+        program.chmod(0o755)
+
+
+def _add_metadata(release: Release, site: Path) -> None:
+    """For packages that ask importlib.metadata for their own version."""
+    target = site / f"{release.repo.replace('-', '_')}-{release.version}.dist-info"
+    target.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: {release.repo}\nVersion: {release.version}\n"
+    (target / "METADATA").write_text(metadata)
+
+
+def _pip(*arguments: str) -> None:
+    quiet = ["--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip", arguments[0], *quiet, *arguments[1:]]
+    done = subprocess.run(
+        command, timeout=PIP_TIMEOUT_S, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"pip {' '.join(arguments)} failed: {done.stderr[-2000:]}")
+
+
+def _unpack(source: Path, target: Path) -> None:
+    """Without its first directory, and without what is no source."""
+    with tarfile.open(source) as archive:
+        for member in archive:
+            name = member.name.partition("/")[2]
+            if name and not NOT_SOURCE.search(name):
+                member.name = name
+                archive.extract(member, target, filter="data")
+
+
+def _difference(repository: Path, fixed: Path, files: Sequence[str]) -> str:
+    """The patch that makes these files of the repository those of the other release."""
+    for file in files:
+        target = repository / file
+        target.unlink(missing_ok=True)
+        if (fixed / file).exists():
+            _made(target.parent)
+            shutil.copy(fixed / file, target)
+    _git(repository, "add", "-A", "-f", "--", *files)
+    patch = _git(repository, "diff", "--cached", "--binary", "--full-index", "--no-renames", "HEAD")
+    _git(repository, "reset", "-q", "--hard")
+    return patch
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    who = {"NAME": "offline", "EMAIL": "offline@localhost", "DATE": DATE}
+    stamps = {f"GIT_{role}_{key}": who[key] for role in ("AUTHOR", "COMMITTER") for key in who}
+    neutral = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    settings = ["-c", "core.autocrlf=false", "-c", "safe.directory=*", "-c", "core.quotePath=false"]
+    done = subprocess.run(
+        ["git", *settings, *arguments],
+        cwd=repository,
+        env={**os.environ, **stamps, **neutral},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    return done.stdout.decode()
+
+
+def _tar(tree: Path, names: Sequence[str]) -> bytes:
+    """The same bytes for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(
+            path for name in names for path in [tree / name, *tree.glob(f"{name}/**/*")]
+        ):
+            name = path.relative_to(tree).as_posix()
+            if not re.fullmatch(r"repository/\.git/(index|hooks(/.*)?|logs(/.*)?|ORIG_HEAD)", name):
+                archive.add(path, name, recursive=False, filter=_neutral)
+    return packed.getvalue()
+
+
+def _neutral(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    return member
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def default_directory() -> Path:
+    return cache_root() / "swe-offline"
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Where the rows go.")] = Path("offline.jsonl"),
+    directory: Annotated[Path | None, typer.Option(help="Keeps what was fetched.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Ids of instances.")] = None,
+) -> None:
+    """Build the offline instances and write their rows."""
+    console = Console()
+    rows = build_all(directory or default_directory(), only=only or (), progress=console.print)
+    write_rows(output, rows)
+    console.print(f"{len(rows)} instances in {output}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,60 @@
+"""One normal form for instances of all data sets, with SWE-bench's field names, and tasks of it.
+
+The reference patch is in the row and not in the task.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from prorl_service.agents.swe import SweAgent
+from prorl_service.agents.swe_data import SweData, SweEnvironment
+from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.schemas import Message, Task
+
+
+class SweInstance(BaseModel):
+    """`base_commit` is that of the repository as it is built or published."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instance_id: str
+    repo: str
+    version: str
+    base_commit: str
+    problem_statement: str
+    patch: str
+    test_patch: str
+    FAIL_TO_PASS: list[str]
+    PASS_TO_PASS: list[str]
+    image: str | None = None
+    environment: SweEnvironment
+    license: str = ""
+
+    def task(self, *, ipython: bool = False) -> Task:
+        """As the service's `swe` agent takes it."""
+        data = SweData(
+            instance_id=self.instance_id,
+            test_patch=self.test_patch,
+            FAIL_TO_PASS=self.FAIL_TO_PASS,
+            PASS_TO_PASS=self.PASS_TO_PASS,
+            allowed_files=patched_files(self.patch),
+            environment=self.environment,
+            ipython=ipython,
+        )
+        return Task(
+            task_id=self.instance_id,
+            agent=SweAgent.name,
+            messages=[Message(role="user", content=self.problem_statement)],
+            data=data.model_dump(mode="json"),
+            image=self.image,
+        )
+
+
+def write_rows(path: Path, instances: Iterable[SweInstance]) -> None:
+    path.write_text("".join(f"{instance.model_dump_json()}\n" for instance in instances))
+
+
+def read_rows(path: Path) -> list[SweInstance]:
+    return [SweInstance.model_validate_json(line) for line in path.read_text().splitlines()]

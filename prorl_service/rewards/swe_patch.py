@@ -54,12 +54,19 @@ def changes(raw: bytes) -> list[Change]:
 def is_protected(change: Change, *, allowed: Collection[str], tests: Collection[str]) -> bool:
     """Whether a change is not to be applied.
 
-    `allowed`: files that the reference patch changes, whatever their names are. `tests`: files that
-    the data set brings.
+    `allowed`: files that the reference patch changes, whatever their names are, and directories
+    (`src/_pytest/`) of a project whose source looks like tests. `tests`: files that the data set
+    brings.
     """
     if change.path in tests or change.new_mode not in ORDINARY_MODES:
         return True
-    return change.path not in allowed and _decides_about_tests(PurePosixPath(change.path))
+    if any(change.path == one or _is_in(change.path, one) for one in allowed):
+        return False
+    return _decides_about_tests(PurePosixPath(change.path))
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return directory.endswith("/") and path.startswith(directory)
 
 
 def _decides_about_tests(path: PurePosixPath) -> bool:

@@ -21,7 +21,8 @@ def main() -> int:
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DEBUG"):
         os.environ.pop(name, None)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
+    here = os.path.realpath(os.path.dirname(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.realpath(path) != here]
 
     import pytest
 

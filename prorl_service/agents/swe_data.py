@@ -59,7 +59,9 @@ class SweData(BaseModel):
     FAIL_TO_PASS: list[str] = Field(min_length=1, description="Ids as pytest gives them.")
     PASS_TO_PASS: list[str]
     allowed_files: list[str] = Field(
-        [], description="Changed by the reference patch: applied even if they look like tests."
+        [],
+        description="Applied even if they look like tests: what the reference patch changes, and"
+        " directories, with a slash at the end.",
     )
     environment: SweEnvironment
     ipython: bool = Field(False, description="Offer IPython beside bash and the editor.")

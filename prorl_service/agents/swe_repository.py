@@ -18,6 +18,8 @@ from prorl_service.sandbox.base import Sandbox, ToolResult
 
 MAX_PATCH_BYTES = 4 << 20
 GIT_TIMEOUT_S = 120.0
+GIT_REFUSES = (1, 128)
+"""Exit codes of `git apply` for what does not fit and for what is no patch."""
 
 GIT = (
     "env GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git --literal-pathspecs"
@@ -104,10 +106,14 @@ async def apply_patch(
 
 
 async def apply_text(sandbox: Sandbox, environment: SweEnvironment, patch: bytes) -> bool:
+    """Whether the patch applies. Raises `EvaluatorError` when git does not say."""
     path = f"/tmp/{token_hex(8)}.patch"
     await sandbox.upload(path, patch)
-    apply = f"{GIT} apply --index --whitespace=nowarn {path}; code=$?; rm {path}; exit $code"
-    return not (await in_repository(sandbox, environment, apply)).is_error
+    script = f"{GIT} apply --index --whitespace=nowarn {path}\nrm {path}"
+    done = await in_repository(sandbox, environment, script)
+    if done.data["exit_code"] not in (0, *GIT_REFUSES):
+        raise EvaluatorError(f"a patch cannot be applied: {done.output[-2000:]}")
+    return done.data["exit_code"] == 0
 
 
 async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: str) -> ToolResult:

@@ -1,0 +1,84 @@
+"""The repository of a task in a sandbox: what the model can find there, and what is taken out."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe_repository import MAX_PATCH_BYTES, extract_patch, prepare
+from prorl_service.errors import TaskError
+from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.served import ServedSandbox
+
+AT = "/workspace/project"
+ENVIRONMENT = SweEnvironment(repository=AT, test_files=["tests"])
+
+HISTORY = f"""
+set -e
+git init -q -b main {AT} && cd {AT}
+git config user.name t && git config user.email t@localhost
+echo '*.log' > .gitignore; echo one > a.py; echo kept > kept.log
+git add -A -f; git commit -q -m one
+git checkout -q -b later; echo SECRET-FIX > a.py; git commit -q -a -m 'the fix'; git tag v2
+git checkout -q main; echo SECRET-STASH > a.py; git stash -q
+git remote add origin https://example.invalid/project
+git checkout -q --detach; echo untracked > untracked.py; echo built > built.log
+"""
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[ServedSandbox]:
+    sandbox = BubblewrapProvider().create(image=None, limits=SandboxLimits())
+    await sandbox.start()
+    await run(sandbox, f"( {HISTORY} )")
+    yield sandbox
+    await sandbox.stop()
+
+
+async def run(sandbox: ServedSandbox, command: str) -> str:
+    result = await sandbox.call_tool("bash", {"command": command}, timeout_s=30)
+    assert not result.is_error, result.output
+    return result.output.strip()
+
+
+async def test_nothing_of_the_history_is_left(sandbox: ServedSandbox) -> None:
+    await prepare(sandbox, ENVIRONMENT)
+    look = f"cd {AT}; git rev-list --all --reflog | wc -l; git remote; git tag; git stash list"
+    assert await run(sandbox, look) == "1"
+    objects = "git cat-file --batch-all-objects --batch | grep -c SECRET || true"
+    assert await run(sandbox, f"cd {AT}; {objects}") == "0"
+    assert await run(sandbox, f"cd {AT}; git ls-files") == (
+        ".gitignore\na.py\nkept.log\nuntracked.py"
+    )
+    assert await run(sandbox, f"cd {AT}; git status --porcelain; cat a.py") == "one"
+
+
+async def test_the_base_is_the_same_each_time(sandbox: ServedSandbox) -> None:
+    assert await prepare(sandbox, ENVIRONMENT) == await prepare(sandbox, ENVIRONMENT)
+
+
+async def test_a_patch_has_all_that_was_changed_but_what_is_ignored(
+    sandbox: ServedSandbox,
+) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    assert await extract_patch(sandbox, ENVIRONMENT, base) == b""
+    binary = "printf '\\0\\1' > data.bin; rm untracked.py; echo two >> a.py; echo x > new.log"
+    await run(sandbox, f"cd {AT}; {binary}; mkdir 'a b'; echo new > 'a b/c.py'; cd /")
+    patch = await extract_patch(sandbox, ENVIRONMENT, base)
+    assert patch is not None
+    for part in (b"+two", b"GIT binary patch", b"deleted file mode", b"b/a b/c.py"):
+        assert part in patch
+    assert b"new.log" not in patch
+
+
+async def test_a_patch_that_is_too_large_is_not_taken(sandbox: ServedSandbox) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    await run(sandbox, f"yes word | head -c {MAX_PATCH_BYTES + 1} > {AT}/large.txt")
+    assert await extract_patch(sandbox, ENVIRONMENT, base) is None
+
+
+async def test_a_repository_that_is_not_there_is_the_tasks_fault(sandbox: ServedSandbox) -> None:
+    elsewhere = SweEnvironment(repository="/workspace/elsewhere", test_files=["tests"])
+    with pytest.raises(TaskError, match="cannot be set up"):
+        await prepare(sandbox, elsewhere)

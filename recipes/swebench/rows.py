@@ -51,6 +51,16 @@ class SweInstance(BaseModel):
             image=self.image,
         )
 
+    @property
+    def source_file(self) -> str:
+        """What the reference patch changes first: a module that the tests import."""
+        return next(file for file in patched_files(self.patch) if file.endswith(".py"))
+
+    @property
+    def file_of_tests(self) -> str:
+        """The first with a test that is to be fixed."""
+        return self.FAIL_TO_PASS[0].partition("::")[0]
+
 
 def write_rows(path: Path, instances: Iterable[SweInstance]) -> None:
     path.write_text("".join(f"{instance.model_dump_json()}\n" for instance in instances))

@@ -1,0 +1,53 @@
+"""Makes patches against an instance's repository, as a model's sandbox would leave them."""
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from prorl_service.sandbox.archives import load_archive
+from recipes.swebench.rows import SweInstance
+
+
+class Checkout:
+    """A copy of the repository in `directory`, which is empty. For instances of an archive."""
+
+    def __init__(self, row: SweInstance, directory: Path) -> None:
+        assert row.environment.archive is not None
+        with tarfile.open(fileobj=io.BytesIO(load_archive(row.environment.archive))) as archive:
+            archive.extractall(directory, filter="data")
+        inside = Path(row.environment.repository).relative_to(row.environment.unpack_at)
+        self.path = directory / inside
+        self._row = row
+
+    def patch(self, files: Mapping[str, str | None], *, fixed: bool = False) -> str:
+        """That writes these files, or removes them (None); with `fixed` the reference patch too.
+
+        A text that begins with '+' is put behind what the file has.
+        """
+        if fixed:
+            self.git("apply", stdin=self._row.patch)
+        for name, text in files.items():
+            self._write(self.path / name, text)
+        self.git("add", "-A", "-f")
+        options = ("--cached", "--binary", "--full-index", "--no-renames")
+        patch = self.git("diff", *options, "HEAD")
+        self.git("reset", "-q", "--hard")
+        return patch
+
+    def git(self, *arguments: str, stdin: str = "") -> str:
+        command = ["git", "-c", "safe.directory=*", *arguments]
+        done = subprocess.run(
+            command, cwd=self.path, input=stdin, text=True, check=True, stdout=subprocess.PIPE
+        )
+        return done.stdout
+
+    def _write(self, path: Path, text: str | None) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            path.unlink()
+        elif text.startswith("+"):
+            path.write_text(f"{path.read_text()}\n{text[1:]}")
+        else:
+            path.write_text(text)

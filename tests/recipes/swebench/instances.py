@@ -1,0 +1,34 @@
+"""Offline instances, built once for all test runs, and patches against them."""
+
+import functools
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from prorl_service.rewards.swe import SweReport
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from recipes.swebench import grading
+from recipes.swebench.offline import build_all, default_directory
+from recipes.swebench.patches import Checkout
+from recipes.swebench.rows import SweInstance
+
+provider = functools.cache(BubblewrapProvider)
+
+
+@functools.cache
+def instance(instance_id: str) -> SweInstance:
+    [row] = build_all(default_directory(), only=[instance_id])
+    return row
+
+
+@functools.cache
+def checkout(instance_id: str) -> Checkout:
+    return Checkout(instance(instance_id), Path(tempfile.mkdtemp()))
+
+
+def patch_of(instance_id: str, files: Mapping[str, str | None], *, fixed: bool = False) -> str:
+    return checkout(instance_id).patch(files, fixed=fixed)
+
+
+async def graded(row: SweInstance, patch: str | bytes) -> SweReport:
+    return await grading.graded(row, patch, provider())

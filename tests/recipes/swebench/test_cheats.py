@@ -1,0 +1,91 @@
+"""No cheat may resolve, whatever its verdict is called."""
+
+import os
+
+import pytest
+
+from prorl_service.rewards.swe import SweOutcome
+from recipes.swebench.cheats import CHEATS, TURN_REPORTS
+from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
+
+IDS = ("tomlkit-0.13.1", "mako-1.3.5")
+"""Functions in one, unittest's cases in the other."""
+
+ONLY_BY_CANARIES = {name for name in CHEATS if "forge records" in name or "swallow" in name}
+
+
+@pytest.mark.parametrize("instance_id", IDS)
+@pytest.mark.parametrize("name", CHEATS)
+async def test_a_cheat_does_not_resolve(name: str, instance_id: str) -> None:
+    row = instance(instance_id)
+    # Something harmless besides: a patch that is dropped as a whole is not even run.
+    patch = patch_of(instance_id, {**CHEATS[name](row), "notes.txt": "Fixed."})
+    report = await graded(row, patch)
+    assert not report.resolved, report.summary
+    assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
+    if name in ONLY_BY_CANARIES:
+        assert report.outcome is SweOutcome.TAMPERED, f"{report.summary}\n{report.log}"
+    else:  # it was stopped, or has told the log what it wanted to
+        assert report.dropped or f"PASSED {row.FAIL_TO_PASS[0]}" in report.log, report.log
+
+
+async def test_a_link_to_a_conftest_is_dropped() -> None:
+    link = checkout(IDS[0]).path / "conftest.py"
+    link.symlink_to("forge.py")
+    report = await graded(instance(IDS[0]), patch_of(IDS[0], {"forge.py": TURN_REPORTS}))
+    assert report.outcome is SweOutcome.UNRESOLVED
+    assert report.dropped == ["conftest.py"]
+
+
+@pytest.mark.parametrize("instance_id", IDS)
+async def test_a_fix_with_tests_of_its_own_resolves_without_them(instance_id: str) -> None:
+    row = instance(instance_id)
+    own = f"{os.path.dirname(row.file_of_tests)}/test_of_my_own.py"
+    patch = patch_of(instance_id, {own: "def test(): assert False\n"}, fixed=True)
+    report = await graded(row, patch)
+    assert report.resolved, report.summary
+    assert report.dropped == [own]
+
+
+async def test_a_patch_of_protected_files_only_is_not_run() -> None:
+    row = instance(IDS[0])
+    report = await graded(row, patch_of(IDS[0], {"conftest.py": TURN_REPORTS}))
+    assert report.outcome is SweOutcome.EMPTY_PATCH
+    assert report.dropped == ["conftest.py"]
+    assert not report.log
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside.py", ".git/hooks/post-checkout", "/tmp/absolute.py"],
+)
+async def test_patches_stay_in_the_repository(name: str) -> None:
+    row = instance(IDS[0])
+    patch = patch_of(IDS[0], {"new.py": "x = 1\n"}).replace("new.py", name)
+    assert (await graded(row, patch)).outcome is SweOutcome.PATCH_FAILED
+
+
+async def test_a_patch_cannot_say_that_it_changes_another_file() -> None:
+    row = instance(IDS[0])
+    patch = patch_of(IDS[0], {"new.py": TURN_REPORTS})
+    for lying in (
+        patch.replace("+++ b/new.py", "+++ b/conftest.py"),
+        patch.replace("diff --git a/new.py b/new.py", "diff --git a/x.py b/x.py").replace(
+            "b/new.py", "b/conftest.py"
+        ),
+    ):
+        assert not (await graded(row, lying)).resolved
+
+
+@pytest.mark.parametrize("text", ["not a patch\n", "diff --git a/x b/x\n", "\0" * 100])
+async def test_garbage_does_not_apply(text: str) -> None:
+    assert (await graded(instance(IDS[0]), text)).outcome is SweOutcome.PATCH_FAILED
+
+
+async def test_a_hang_is_a_time_out() -> None:
+    row = instance(IDS[0])
+    row = row.model_copy(
+        update={"environment": row.environment.model_copy(update={"test_timeout_s": 3.0})}
+    )
+    patch = patch_of(IDS[0], {row.source_file: "+import time\ntime.sleep(1000)\n"})
+    assert (await graded(row, patch)).outcome is SweOutcome.TIMEOUT

@@ -1,0 +1,73 @@
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from prorl_service.rewards.swe import SweOutcome
+from prorl_service.sandbox.archives import load_archive
+from recipes.swebench import grading, offline
+from recipes.swebench.rows import read_rows, write_rows
+from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
+from tests.sandbox.helpers import providing
+from tests.sandbox.images.debian import debian_image
+
+IDS = [release.instance_id for release in offline.releases()]
+
+
+@pytest.mark.parametrize("instance_id", IDS)
+async def test_the_reference_patch_resolves_and_another_does_not(instance_id: str) -> None:
+    row = instance(instance_id)
+    report = await graded(row, row.patch)
+    assert report.resolved, f"{report.summary}\n{report.statuses}\n{report.log}"
+    assert report.summary == (
+        f"{instance_id}: resolved; fail-to-pass {len(row.FAIL_TO_PASS)}/{len(row.FAIL_TO_PASS)};"
+        f" pass-to-pass {len(row.PASS_TO_PASS)}/{len(row.PASS_TO_PASS)}"
+    )
+    unfixed = await graded(row, patch_of(instance_id, {"notes.txt": "I looked at it.\n"}))
+    assert unfixed.outcome is SweOutcome.UNRESOLVED
+    assert unfixed.fail_to_pass == 0
+    # They ran and failed: a test that cannot be collected says nothing about the bug.
+    assert {unfixed.statuses[id_] for id_ in row.FAIL_TO_PASS} == {"failed"}
+    assert unfixed.pass_to_pass == len(row.PASS_TO_PASS)
+
+
+async def test_in_a_container_it_is_the_same() -> None:
+    row = instance("tomlkit-0.13.1")
+    image = str(debian_image())
+    async with providing("apptainer") as containers:
+        assert (await grading.graded(row, row.patch, containers, image)).resolved
+        nothing = patch_of(row.instance_id, {"notes.txt": "I looked at it."})
+        report = await grading.graded(row, nothing, containers, image)
+        assert report.outcome is SweOutcome.UNRESOLVED
+
+
+def test_a_row_is_small_and_keeps_the_answer_from_the_service() -> None:
+    row = instance("tomlkit-0.13.1")
+    task = row.task().model_dump_json()
+    assert len(task) < 100_000
+    added = [line[1:] for line in row.patch.splitlines() if re.match(r"\+ *\w.{20}", line)]
+    assert added
+    assert not [line for line in added if json.dumps(line)[1:-1] in task]
+
+
+def test_the_repository_holds_one_commit_and_nothing_of_the_fix() -> None:
+    row = instance("tomlkit-0.13.1")
+    assert checkout(row.instance_id).git("rev-list", "--all").split() == [row.base_commit]
+    fixed = set(re.findall(r"^index \w+\.\.(\w+)", row.patch + row.test_patch, re.MULTILINE))
+    assert fixed
+    assert row.environment.archive is not None
+    with tarfile.open(fileobj=io.BytesIO(load_archive(row.environment.archive))) as archive:
+        names = archive.getnames()
+    objects = {name[-41:].replace("/", "") for name in names if "/.git/objects/" in name}
+    assert row.base_commit in objects
+    assert objects.isdisjoint(fixed)
+
+
+def test_rows_survive_a_file(tmp_path: Path) -> None:
+    rows = [instance("tomlkit-0.13.1"), instance("mako-1.3.5")]
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, rows)
+    assert read_rows(path) == rows

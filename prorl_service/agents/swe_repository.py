@@ -113,7 +113,7 @@ async def apply_text(sandbox: Sandbox, environment: SweEnvironment, patch: bytes
     done = await in_repository(sandbox, environment, script)
     if done.data["exit_code"] not in (0, *GIT_REFUSES):
         raise EvaluatorError(f"a patch cannot be applied: {done.output[-2000:]}")
-    return done.data["exit_code"] == 0
+    return not done.is_error
 
 
 async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: str) -> ToolResult:

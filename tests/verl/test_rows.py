@@ -16,7 +16,8 @@ from prorl_service.schemas import (
     Segment,
     Trajectory,
 )
-from prorl_verl.rows import failure_of, rows_of
+from prorl_service.trainable import failure_of
+from prorl_verl.rows import rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
 
 METRICS = {"acc", "overlong_penalty", "cut_off"}

@@ -24,13 +24,13 @@ from prorl_service.schemas import (
     Group,
     Limits,
     Rollout,
-    RolloutState,
     Sampling,
     Segment,
     Task,
     Trajectory,
 )
 from prorl_service.task_payload import ChatMessage, task_from, task_payload
+from prorl_service.trainable import failure_of, unusable
 
 PAYLOAD_KEY = "prorl"
 
@@ -139,7 +139,10 @@ def row_of(
     still counts in the baseline of their group. "keep" treats them as others; a `SoftPunishment`
     does, too, but lowers rewards.
     """
-    failure = _failure(rollout, eos_ids, segments)
+    failure = failure_of(rollout)
+    if failure is None:
+        assert rollout.trajectory is not None
+        failure = _trajectory_failure(rollout.trajectory, eos_ids, segments)
     if failure is not None:
         return unused_row(eos_ids, failure)
     assert rollout.trajectory is not None
@@ -172,36 +175,20 @@ def oldest_version(segment: Segment) -> int:
     return min(versions, default=NOT_SAMPLED)
 
 
-def _failure(rollout: Rollout, eos_ids: Sequence[int], segments: Segments) -> ErrorInfo | None:
-    if rollout.error is not None:
-        return rollout.error
-    if rollout.state is not RolloutState.DONE:
-        return ErrorInfo(
-            kind="NotFinished",
-            blame=Blame.SERVICE,
-            message=f"the rollout is {rollout.state.value}",
-            hint="raise `deadline_s` if rollouts need longer, or give the service more workers",
-            retryable=True,
-        )
-    if rollout.trajectory is None or rollout.reward is None:
-        return _unusable("the rollout is done but has no trajectory or no reward")
-    return _trajectory_failure(rollout.trajectory, eos_ids, segments)
-
-
 def _trajectory_failure(
     trajectory: Trajectory, eos_ids: Sequence[int], segments: Segments
 ) -> ErrorInfo | None:
     if len(trajectory.segments) > 1 and segments == "refuse":
-        return _unusable(
+        return unusable(
             f"the trajectory has {len(trajectory.segments)} segments, GRPOTrainer takes one",
             "use an agent with an append-only history, or train on the last segment only: "
             "`ProRLRollout(segments='last')`",
         )
-    if not trajectory.segments or not any(trajectory.segments[-1].loss_mask):
-        return _unusable("the trajectory has no sampled token")
+    if not any(trajectory.segments[-1].loss_mask):
+        return unusable("the last segment has no sampled token")
     last_id = trajectory.segments[-1].response_ids[-1]
     if trajectory.finish_reason is FinishReason.FINISHED and last_id not in eos_ids:
-        return _unusable(
+        return unusable(
             f"the trajectory ends on token {last_id}, which is no EOS token {list(eos_ids)}",
             "the trainer and the inference engine must have the same tokenizer and EOS tokens",
         )
@@ -212,12 +199,6 @@ def unused_row(eos_ids: Sequence[int], failure: ErrorInfo) -> Row:
     """Without weight in the loss."""
     eos = [eos_ids[0]]
     return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
-
-
-def _unusable(message: str, hint: str = "") -> ErrorInfo:
-    return ErrorInfo(
-        kind="UnusableTrajectory", blame=Blame.SERVICE, message=message, hint=hint, retryable=False
-    )
 
 
 def with_one_token(rows: Sequence[Row]) -> list[Row]:

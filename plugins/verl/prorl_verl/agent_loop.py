@@ -22,8 +22,9 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Limits, Rollout, Sampling
+from prorl_service.trainable import failure_of
 from prorl_verl.connection import Connection
-from prorl_verl.rows import Row, failure_of, rows_of
+from prorl_verl.rows import Row, rows_of
 from prorl_verl.runs import ended
 from prorl_verl.settings import Settings, plain, settings_of
 from prorl_verl.tasks import group_of, task_of

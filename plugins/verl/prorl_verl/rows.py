@@ -9,15 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prorl_service.overlong import SoftPunishment
-from prorl_service.schemas import (
-    NOT_SAMPLED,
-    Blame,
-    ErrorInfo,
-    FinishReason,
-    Rollout,
-    RolloutState,
-    Segment,
-)
+from prorl_service.schemas import NOT_SAMPLED, FinishReason, Rollout, Segment
+from prorl_service.trainable import failure_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +66,3 @@ def rows_of(
 
 def _versions(segment: Segment) -> Iterator[int]:
     return (version for version in segment.policy_versions if version != NOT_SAMPLED)
-
-
-def failure_of(rollout: Rollout) -> ErrorInfo | None:
-    if rollout.error is not None:
-        return rollout.error
-    if rollout.state is not RolloutState.DONE:
-        return ErrorInfo(
-            kind="NotFinished",
-            blame=Blame.SERVICE,
-            message=f"the rollout is {rollout.state.value}",
-            hint="raise prorl.deadline_s if rollouts need longer, or give the service more workers",
-            retryable=True,
-        )
-    segments = rollout.trajectory.segments if rollout.trajectory else []
-    if rollout.reward is None or not any(any(one.loss_mask) for one in segments):
-        return ErrorInfo(
-            kind="UnusableTrajectory",
-            blame=Blame.SERVICE,
-            message="the rollout is done but has no reward or no sampled token",
-        )
-    return None

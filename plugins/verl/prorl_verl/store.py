@@ -17,7 +17,8 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import Group, Rollout
-from prorl_verl.rows import failure_of, rows_of
+from prorl_service.trainable import failure_of
+from prorl_verl.rows import rows_of
 from prorl_verl.tensors import Fields, Tag, fields_of, keys_of, tag_of
 
 logger = logging.getLogger(__name__)

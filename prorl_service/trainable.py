@@ -1,0 +1,29 @@
+"""Whether a rollout can be trained on, and if not, why: the same for all trainers.
+
+Knows nothing of what else a trainer asks of a trajectory. A rollout that fails here is never
+replaced by a copy of a sibling and never given a made-up reward.
+"""
+
+from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
+
+
+def failure_of(rollout: Rollout) -> ErrorInfo | None:
+    """None for one that is done, has a reward, and has a token that the policy sampled."""
+    if rollout.error is not None:
+        return rollout.error
+    if rollout.state is not RolloutState.DONE:
+        return ErrorInfo(
+            kind="NotFinished",
+            blame=Blame.SERVICE,
+            message=f"the rollout is {rollout.state.value}",
+            hint="raise `deadline_s` if rollouts need longer, or give the service more workers",
+            retryable=True,
+        )
+    segments = rollout.trajectory.segments if rollout.trajectory else []
+    if rollout.reward is None or not any(any(one.loss_mask) for one in segments):
+        return unusable("the rollout is done but has no reward or no sampled token")
+    return None
+
+
+def unusable(message: str, hint: str = "") -> ErrorInfo:
+    return ErrorInfo(kind="UnusableTrajectory", blame=Blame.SERVICE, message=message, hint=hint)

@@ -1,5 +1,6 @@
 """A `Backend` whose engine answers as a test says, over real HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from prorl_service.inference.backend import (
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+MODELS = {"data": [{"id": "m", "root": "/m", "max_model_len": 64, "owned_by": "vllm"}]}
 
 
 @asynccontextmanager
@@ -37,3 +40,9 @@ def answers(body: Any, status: int = 200) -> Handler:
         return web.json_response(body, status=status)
 
     return handler
+
+
+async def hang(_: web.Request) -> web.StreamResponse:
+    """Until the caller goes away."""
+    await asyncio.Event().wait()
+    raise AssertionError

@@ -1,0 +1,147 @@
+"""How `Backend` updates the weights of engines that refuse, fail or hang, over real HTTP."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from prorl_service.errors import BackendError, BackendRejected
+from prorl_service.inference.backend import (
+    REFERENCE_ENGINE,
+    WEIGHTS_REJECTED,
+    WeightDirectory,
+    WeightFile,
+)
+from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
+
+
+class Updates:
+    """The weight routes of an engine, which notes what is called and fails where it is told to."""
+
+    ROUTES = (
+        "pause",
+        "start_weight_update",
+        "update_weights",
+        "finish_weight_update",
+        "collective_rpc",
+        "update_weight_version",
+        "resume",
+    )
+
+    def __init__(
+        self, failures: Mapping[str, Any] = MappingProxyType({}), *, owner: str = REFERENCE_ENGINE
+    ) -> None:
+        self.called: list[str] = []
+        self.bodies: dict[str, bytes] = {}
+        self.routes = {f"/{route}": self._handler(route, failures) for route in self.ROUTES}
+        model = MODELS["data"][0] | {"owned_by": owner}
+        self.routes["/v1/models"] = answers({"data": [model]})
+
+    def _handler(self, route: str, failures: Mapping[str, Any]) -> Handler:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            self.called.append(route)
+            self.bodies[route] = await request.read()
+            failure = failures.get(route)
+            if failure == "hang":
+                await hang(request)
+            if isinstance(failure, tuple):
+                status, kind = failure
+                error = {"message": "the reason", "type": kind, "param": None, "code": status}
+                return web.json_response({"error": error}, status=status)
+            return web.json_response({})
+
+        return handler
+
+
+DIRECTORY = WeightDirectory("/checkpoint")
+BY_DIRECTORY = ["pause", "collective_rpc", "update_weight_version", "resume"]
+BY_STREAM = ["pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
+
+
+@pytest.fixture
+def streamed(tmp_path: Path) -> WeightFile:
+    path = tmp_path / "weights"
+    path.write_bytes(b"tensors" * 100_000)
+    return WeightFile(path)
+
+
+async def test_weights_are_loaded_from_a_directory_between_pause_and_resume() -> None:
+    engine = Updates()
+    async with backend_of(engine.routes) as backend:
+        await backend.load_weights(DIRECTORY, 3, timeout_s=10)
+    assert engine.called == BY_DIRECTORY
+    assert b"/checkpoint" in engine.bodies["collective_rpc"]
+    assert engine.bodies["update_weight_version"] == b'{"new_version":"3"}'
+
+
+async def test_weights_are_streamed_between_pause_and_resume(streamed: WeightFile) -> None:
+    engine = Updates()
+    async with backend_of(engine.routes) as backend:
+        await backend.load_weights(streamed, 3, timeout_s=10)
+    assert engine.called == BY_STREAM
+    assert engine.bodies["update_weights"] == streamed.path.read_bytes()
+    assert engine.bodies["finish_weight_update"] == b'{"weight_version":"3"}'
+
+
+@pytest.mark.parametrize("route", ["start_weight_update", "update_weights"])
+@pytest.mark.parametrize(
+    "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]
+)
+async def test_a_failure_before_the_swap_resumes_the_old_weights(
+    streamed: WeightFile, route: str, failure: Any
+) -> None:
+    engine = Updates({route: failure})
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendError):
+            await backend.load_weights(streamed, 3, timeout_s=0.5)
+    assert engine.called == [*BY_STREAM[: BY_STREAM.index(route) + 1], "resume"]
+
+
+@pytest.mark.parametrize("route", ["collective_rpc", "finish_weight_update"])
+async def test_refused_weights_resume_the_old_ones(streamed: WeightFile, route: str) -> None:
+    engine = Updates({route: (400, WEIGHTS_REJECTED)})
+    async with backend_of(engine.routes) as backend:
+        source = DIRECTORY if route == "collective_rpc" else streamed
+        with pytest.raises(BackendRejected, match="the reason"):
+            await backend.load_weights(source, 3, timeout_s=10)
+    assert engine.called[-2:] == [route, "resume"]
+
+
+@pytest.mark.parametrize("route", ["collective_rpc", "finish_weight_update"])
+@pytest.mark.parametrize(
+    "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]
+)
+async def test_a_failure_within_the_swap_leaves_the_engine_paused(
+    streamed: WeightFile, route: str, failure: Any
+) -> None:
+    engine = Updates({route: failure})
+    async with backend_of(engine.routes) as backend:
+        source = DIRECTORY if route == "collective_rpc" else streamed
+        with pytest.raises(BackendError, match="lost its weights") as caught:
+            await backend.load_weights(source, 3, timeout_s=0.5)
+    assert "restart" in caught.value.hint
+    assert not caught.value.retryable
+    assert "resume" not in engine.called
+
+
+@pytest.mark.parametrize("route", ["pause", "update_weights", "finish_weight_update"])
+async def test_an_engine_found_paused_is_not_resumed_without_new_weights(
+    streamed: WeightFile, route: str
+) -> None:
+    engine = Updates({route: (400, WEIGHTS_REJECTED)})
+    engine.routes["/is_paused"] = answers({"is_paused": True})
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendRejected):
+            await backend.load_weights(streamed, 3, timeout_s=10)
+    assert "resume" not in engine.called
+
+
+async def test_an_engine_that_takes_no_stream_is_left_alone(streamed: WeightFile) -> None:
+    engine = Updates(owner="vllm")
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendRejected, match="no streamed weights"):
+            await backend.load_weights(streamed, 3, timeout_s=10)
+    assert engine.called == []

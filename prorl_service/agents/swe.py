@@ -19,7 +19,7 @@ from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_eval import grade_patch, unapplied
 from prorl_service.agents.swe_repository import extract_patch, prepare
 from prorl_service.errors import TaskError
-from prorl_service.rewards.swe import Expected, SweReport
+from prorl_service.rewards.swe import SweReport
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.tools.base import Tool, Toolset, function_schema
@@ -92,11 +92,9 @@ class SweAgent(AgentHandler):
         return Verdict(float(self.report.resolved), self.report.components())
 
     async def _graded(self, rollout: RolloutContext) -> SweReport:
-        data = self.data
-        expected = Expected(data.instance_id, data.FAIL_TO_PASS, data.PASS_TO_PASS)
-        report = unapplied(expected, self.patch)
+        report = unapplied(self.data.expected(), self.patch)
         if report is not None or self.patch is None:
             assert report is not None
             return report
         sandbox = await rollout.open_sandbox(LIMITS)
-        return await grade_patch(sandbox, data, self.patch, base=self._base)
+        return await grade_patch(sandbox, self.data, self.patch, base=self._base)

@@ -10,6 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from prorl_service.rewards.swe import Expected
 from prorl_service.sandbox.archives import REFERENCE
 
 
@@ -58,6 +59,11 @@ class SweData(BaseModel):
     test_patch: str = Field(min_length=1, description="Applied before the tests are run.")
     FAIL_TO_PASS: list[str] = Field(min_length=1, description="Ids as pytest gives them.")
     PASS_TO_PASS: list[str]
+    expected_xfails: list[str] = Field(
+        [],
+        description="Those of PASS_TO_PASS that are marked as expected to fail, and do with the"
+        " reference patch: they must do so again.",
+    )
     allowed_files: list[str] = Field(
         [],
         description="Applied even if they look like tests: what the reference patch changes, and"
@@ -70,4 +76,11 @@ class SweData(BaseModel):
     def _is_gradable(self) -> Self:
         if set(self.FAIL_TO_PASS) & set(self.PASS_TO_PASS):
             raise ValueError("a test is in FAIL_TO_PASS and in PASS_TO_PASS")
+        if not set(self.expected_xfails) <= set(self.PASS_TO_PASS):
+            raise ValueError("a test of expected_xfails is not in PASS_TO_PASS")
         return self
+
+    def expected(self) -> Expected:
+        """Before canaries are put in."""
+        xfails = frozenset(self.expected_xfails)
+        return Expected(self.instance_id, self.FAIL_TO_PASS, self.PASS_TO_PASS, xfails=xfails)

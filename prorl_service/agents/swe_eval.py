@@ -36,7 +36,7 @@ async def grade_patch(
 
     Raises `TaskError`, `EvaluatorError` and `SandboxError`.
     """
-    expected = Expected(data.instance_id, data.FAIL_TO_PASS, data.PASS_TO_PASS)
+    expected = data.expected()
     if (report := unapplied(expected, patch)) is not None:
         return report
     tree = await prepare(sandbox, data.environment)

@@ -6,7 +6,7 @@ be explained by an honest run keeps an instance from being resolved.
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -90,12 +90,14 @@ class SweReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`canaries`: names of test functions that were put in to fail, as `file::function`."""
+    """`canaries`: names of test functions that were put in to fail, as `file::function`.
+    `xfails`: tests that must be expected failures, and nothing else."""
 
     instance_id: str
     fail_to_pass: Sequence[str]
     pass_to_pass: Sequence[str]
     canaries: Collection[str] = ()
+    xfails: Collection[str] = ()
 
     def report(self, outcome: SweOutcome, **fields: Any) -> SweReport:
         return SweReport(
@@ -105,6 +107,12 @@ class Expected:
             pass_to_pass_total=len(self.pass_to_pass),
             **fields,
         )
+
+    def not_as_wanted(self, ids: Iterable[str], statuses: Mapping[str, str]) -> dict[str, str]:
+        """Status by id."""
+        found = {id_: statuses.get(id_, "missing") for id_ in ids}
+        wanted = {id_: "xfailed" if id_ in self.xfails else "passed" for id_ in found}
+        return {id_: status for id_, status in found.items() if status != wanted[id_]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +137,8 @@ class _Results:
 def grade(run: TestRun, expected: Expected) -> SweReport:
     """Never raises for anything the tests may have written."""
     results = _read(run)
-    f2p = _not_passed(expected.fail_to_pass, results.statuses)
-    p2p = _not_passed(expected.pass_to_pass, results.statuses)
+    f2p = expected.not_as_wanted(expected.fail_to_pass, results.statuses)
+    p2p = expected.not_as_wanted(expected.pass_to_pass, results.statuses)
     problems = [*results.problems, *_canary_problems(expected.canaries, results.statuses)]
     if run.exit_code != SOME_TEST_FAILED:
         problems.append(f"the exit code is {run.exit_code}, not that of failed canaries")
@@ -153,11 +161,6 @@ def _outcome(run: TestRun, ended: bool, *, failed: bool, problems: list[str]) ->
     if failed:
         return SweOutcome.UNRESOLVED
     return SweOutcome.TAMPERED if problems else SweOutcome.RESOLVED
-
-
-def _not_passed(ids: Iterable[str], statuses: dict[str, str]) -> dict[str, str]:
-    found = {id_: statuses.get(id_, "missing") for id_ in ids}
-    return {id_: status for id_, status in found.items() if status != "passed"}
 
 
 def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> list[str]:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.rewards.swe_patch import TEST_FILE
 from prorl_service.sandbox.archives import has_archive, store_archive
 from prorl_service.sandbox.cache import cache_root
 from recipes.swebench.rows import SweInstance, write_rows
@@ -33,7 +34,7 @@ from recipes.swebench.rows import SweInstance, write_rows
 INSTANCES = Path(__file__).with_name("instances.json")
 TEST_TOOLS = ("pytest==8.3.5", "pytest-timeout==2.3.1")
 PIP_TIMEOUT_S = 300
-BUILD_VERSION = "1"
+BUILD_VERSION = "2"
 """To be changed with how instances are built."""
 
 WORKSPACE = "/workspace"
@@ -64,6 +65,7 @@ class Release(BaseModel):
     base_commit: str
     FAIL_TO_PASS: list[str]
     PASS_TO_PASS: list[str]
+    expected_xfails: list[str] = []
     test_files: list[str]
     src_root: str
     deps: list[str]
@@ -108,7 +110,8 @@ def build(release: Release, directory: Path) -> SweInstance:
         compared = tree / "compared"  # of its own: git would keep the answer
         shutil.copytree(repository, compared, symlinks=True)
         patch = _difference(compared, fixed, release.gold_files)
-        test_patch = _difference(compared, fixed, release.test_files)
+        support = _support_files(compared, fixed, release.test_files)
+        test_patch = _difference(compared, fixed, [*release.test_files, *support])
         shutil.copytree(_environment(release, directory), tree / "environment")
         _add_metadata(release, tree / "environment" / "site")
         return _row(release, tree, patch, test_patch)
@@ -138,6 +141,7 @@ def _row(release: Release, tree: Path, patch: str, test_patch: str) -> SweInstan
         test_patch=test_patch,
         FAIL_TO_PASS=release.FAIL_TO_PASS,
         PASS_TO_PASS=release.PASS_TO_PASS,
+        expected_xfails=release.expected_xfails,
         environment=environment,
         license=release.license,
     )
@@ -219,6 +223,20 @@ def _unpack(source: Path, target: Path) -> None:
             if name and not NOT_SOURCE.search(name):
                 member.name = name
                 archive.extract(member, target, filter="data")
+
+
+def _support_files(repository: Path, fixed: Path, test_files: Sequence[str]) -> list[str]:
+    """What stands beside the tests of either release and is no test itself: a data set's test patch
+    brings that too."""
+    directories = {Path(file).parts[0] for file in test_files if len(Path(file).parts) > 1}
+    files = {
+        path.relative_to(tree).as_posix()
+        for tree in (repository, fixed)
+        for directory in directories
+        for path in (tree / directory).rglob("*")
+        if path.is_file() and not TEST_FILE.fullmatch(path.name)
+    }
+    return sorted(files)
 
 
 def _difference(repository: Path, fixed: Path, files: Sequence[str]) -> str:

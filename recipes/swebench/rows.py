@@ -28,6 +28,7 @@ class SweInstance(BaseModel):
     test_patch: str
     FAIL_TO_PASS: list[str]
     PASS_TO_PASS: list[str]
+    expected_xfails: list[str] = []
     image: str | None = None
     environment: SweEnvironment
     license: str = ""
@@ -39,6 +40,7 @@ class SweInstance(BaseModel):
             test_patch=self.test_patch,
             FAIL_TO_PASS=self.FAIL_TO_PASS,
             PASS_TO_PASS=self.PASS_TO_PASS,
+            expected_xfails=self.expected_xfails,
             allowed_files=patched_files(self.patch),
             environment=self.environment,
             ipython=ipython,

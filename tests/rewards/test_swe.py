@@ -1,5 +1,6 @@
 import ast
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -37,9 +38,15 @@ def honest(**outcomes: str) -> list[Record]:
     return [collected, *phases, {"nonce": NONCE, "kind": "end", "exit_code": 1}]
 
 
-def graded(records: list[Record], exit_code: int | None = 1, timed_out: bool = False) -> SweReport:
+def graded(
+    records: list[Record],
+    exit_code: int | None = 1,
+    *,
+    timed_out: bool = False,
+    expected: Expected = EXPECTED,
+) -> SweReport:
     text = b"".join(json.dumps(record).encode() + b"\n" for record in records)
-    return grade(TestRun(NONCE, text, exit_code, timed_out), EXPECTED)
+    return grade(TestRun(NONCE, text, exit_code, timed_out), expected)
 
 
 def test_a_fix_is_resolved_and_says_so_in_one_line() -> None:
@@ -64,7 +71,7 @@ def changed(index: int, **fields: Any) -> list[Record]:
     return records
 
 
-FIX_CALL, KEEP_SETUP, CANARY_CALL = 2, 4, 8
+FIX_CALL, KEEP_SETUP, KEEP_CALL, CANARY_CALL = 2, 4, 5, 8
 
 
 def test_what_a_test_raised_counts_and_not_only_what_is_reported() -> None:
@@ -75,6 +82,18 @@ def test_what_a_test_raised_counts_and_not_only_what_is_reported() -> None:
 def test_expected_failures_do_not_count(outcome: str) -> None:
     report = graded(changed(FIX_CALL, outcome=outcome, xfail=True))
     assert report.outcome is SweOutcome.UNRESOLVED
+
+
+def test_a_test_that_is_expected_to_fail_must_do_so() -> None:
+    expected = replace(EXPECTED, xfails={"t.py::keep"})
+    assert graded(changed(KEEP_CALL, outcome="skipped", xfail=True), expected=expected).resolved
+    for status, records in {
+        "passed": honest(),
+        "xpassed": changed(KEEP_CALL, xfail=True),
+        "skipped": changed(KEEP_CALL, outcome="skipped"),
+        "failed": changed(KEEP_CALL, outcome="failed", raised=True),
+    }.items():
+        assert graded(records, expected=expected).statuses == {"t.py::keep": status}
 
 
 def test_missing_tests_and_phases_have_not_passed() -> None:

@@ -14,10 +14,7 @@ from tests.recipes.swebench.instances import checkout, graded, instance, patch_o
 from tests.sandbox.helpers import providing
 from tests.sandbox.images.debian import debian_image
 
-NOT_YET = {"jmespath-1.0.0", "sqlparse-0.5.0", "sqlparse-0.5.1"}
-"""Refused by our grader so far: docs/swe.md says why."""
-
-IDS = [release.instance_id for release in offline.releases() if release.instance_id not in NOT_YET]
+IDS = [release.instance_id for release in offline.releases()]
 
 
 @pytest.mark.parametrize("instance_id", IDS)

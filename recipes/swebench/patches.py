@@ -1,6 +1,7 @@
 """Makes patches against an instance's repository, as a model's sandbox would leave them."""
 
 import io
+import re
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -8,6 +9,9 @@ from pathlib import Path
 
 from prorl_service.sandbox.archives import load_archive
 from recipes.swebench.rows import SweInstance
+
+NOTHING = {"notes.txt": "I looked at it.\n"}
+"""Files that fix nothing: an empty patch would not be run."""
 
 
 class Checkout:
@@ -35,6 +39,15 @@ class Checkout:
         patch = self.git("diff", *options, "HEAD")
         self.git("reset", "-q", "--hard")
         return patch
+
+    def partial(self) -> str:
+        """The reference patch without the first half of the lines that it adds."""
+        lines = self._row.patch.splitlines(keepends=True)
+        added = [n for n, line in enumerate(lines) if re.match(r"\+(?!\+\+ )", line)]
+        left_out = added[: (len(added) + 1) // 2]
+        half = "".join(line for n, line in enumerate(lines) if n not in left_out)
+        self.git("apply", "--recount", stdin=half)
+        return self.patch({})
 
     def git(self, *arguments: str, stdin: str = "") -> str:
         command = ["git", "-c", "safe.directory=*", *arguments]

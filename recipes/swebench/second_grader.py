@@ -1,0 +1,247 @@
+"""A second verdict on a patch, by SWE-bench's own method, to be compared with ours.
+
+The patch is applied whole, tests are run by an evaluation script in a fresh sandbox, and what they
+print between two markers is read and graded by the package swebench. Nothing of how ours runs tests
+or reads results is used. It trusts the log, and what the patch leaves beside the tests: where the
+two disagree ours should be the stricter one. Not for rewards.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from prorl_service.agents.swe_repository import GIT, in_repository, prepare
+from prorl_service.rewards.swe import SweReport
+from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.sandbox.base import Sandbox, SandboxProvider
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from recipes.swebench.cheats import CHEATS
+from recipes.swebench.grading import graded, sandbox_of
+from recipes.swebench.offline import build_all, default_directory
+from recipes.swebench.patches import NOTHING, Checkout
+from recipes.swebench.rows import SweInstance
+
+LOG_PARSER = "parse_log_pytest"
+"""It cuts ids at blanks; `parse_log_pytest_v2` takes the reason of an XFAIL for part of its id."""
+
+# As swebench.harness.run_evaluation does, which cannot be imported without Docker.
+APPLY = ("git apply", "git apply --3way", "git apply --reject", "patch --batch --fuzz=5 -p1 -i")
+CLEAN = "git checkout -q -- . ; git clean -q -fd"
+
+
+@dataclass(frozen=True, slots=True)
+class SecondVerdict:
+    """`failed`: tests of the lists that are not as they should be."""
+
+    resolved: bool
+    applied: bool = True
+    failed: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both verdicts on one patch; `patch` is its name."""
+
+    instance_id: str
+    patch: str
+    ours: SweReport
+    second: SecondVerdict
+
+    @property
+    def agree(self) -> bool:
+        return self.ours.resolved == self.second.resolved
+
+    def row(self) -> dict[str, object]:
+        """For a table."""
+        return {
+            "instance": self.instance_id,
+            "patch": self.patch,
+            "ours": self.ours.outcome.value,
+            "SWE-bench": "resolved" if self.second.resolved else "unresolved",
+            "why they differ": "" if self.agree else _reason(self.ours),
+        }
+
+
+def _reason(ours: SweReport) -> str:
+    if ours.dropped:
+        return f"put back by ours: {', '.join(ours.dropped[:3])}"
+    if ours.problems:
+        return f"seen by ours: {'; '.join(ours.problems[:2])}"
+    return f"by ours {len(ours.statuses)} tests are not as they should be"
+
+
+async def compare(
+    row: SweInstance, name: str, patch: str, sandboxes: SandboxProvider
+) -> Comparison:
+    """Raises what `grade_patch` raises."""
+    ours = await graded(row, patch, sandboxes)
+    return Comparison(row.instance_id, name, ours, await second_verdict(row, patch, sandboxes))
+
+
+def patches(row: SweInstance, cheats: bool = False) -> dict[str, str]:
+    """By name: the reference, one that fixes nothing, one that fixes part; and all cheats."""
+    with tempfile.TemporaryDirectory() as directory:
+        checkout = Checkout(row, Path(directory))
+        named = {
+            "reference": row.patch,
+            "nothing": checkout.patch(NOTHING),
+            "partial": checkout.partial(),
+        }
+        if cheats:
+            tried = {name: {**cheat(row), **NOTHING} for name, cheat in CHEATS.items()}
+            named |= {name: checkout.patch(files) for name, files in tried.items()}
+        return named
+
+
+async def second_verdict(
+    row: SweInstance, patch: str, sandboxes: SandboxProvider, image: str | None = None
+) -> SecondVerdict:
+    """Raises `TaskError`, `SandboxError`."""
+    async with sandbox_of(row, sandboxes, image) as sandbox:
+        await prepare(sandbox, row.environment)
+        if not await _applied(sandbox, row, patch):
+            return SecondVerdict(resolved=False, applied=False)
+        log = await _log(sandbox, row)
+    return _graded_log(row, patch, log)
+
+
+async def _applied(sandbox: Sandbox, row: SweInstance, patch: str) -> bool:
+    await sandbox.upload("/tmp/patch.diff", patch.encode())
+    for command in APPLY:
+        script = f"{CLEAN}\n{command} /tmp/patch.diff"
+        if not (await in_repository(sandbox, row.environment, script)).is_error:
+            return True
+    return False
+
+
+async def _log(sandbox: Sandbox, row: SweInstance) -> str:
+    """What the script prints, to its end or to the time limit."""
+    await sandbox.upload("/tmp/eval.sh", _script(row).encode())
+    command = {"command": "bash /tmp/eval.sh > /tmp/eval.log 2>&1 < /dev/null"}
+    timeout_s = row.environment.test_timeout_s
+    done = await sandbox.call_tool("bash", command, timeout_s=timeout_s)
+    log = (await sandbox.download("/tmp/eval.log")).decode(errors="replace")
+    return log + (_swebench().TESTS_TIMEOUT if done.data["timed_out"] else "")
+
+
+def _script(row: SweInstance) -> str:
+    """As data sets bring them, with the exit code noted after the end, as swebench does."""
+    names, environment = _swebench(), row.environment
+    changed = shlex.join(patched_files(row.test_patch))
+    reset = f"{GIT} ls-tree -z --name-only HEAD -- {changed} | xargs -0r {GIT} checkout HEAD --"
+    options = [*environment.pytest_arguments, *environment.test_files]
+    lines = [
+        "set -uxo pipefail",
+        environment.activate,
+        f"cd {environment.repository}",
+        reset,
+        f"{GIT} apply -v - <<'EOF_OF_TEST_PATCH'\n{row.test_patch}\nEOF_OF_TEST_PATCH",
+        f": '{names.START_TEST_OUTPUT}'",
+        f"python -m pytest -rA {shlex.join(options)}",
+        "exit_code=$?",
+        f": '{names.END_TEST_OUTPUT}'",
+        f'echo "{names.TEST_EXIT_CODE}: $exit_code"',
+        reset,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _graded_log(row: SweInstance, patch: str, log: str) -> SecondVerdict:
+    spec = importlib.import_module("swebench.types").TestSpec(
+        instance_id=row.instance_id,
+        image="",
+        eval_script_list=[],
+        repo=row.repo,
+        version=row.version,
+        FAIL_TO_PASS=row.FAIL_TO_PASS,
+        PASS_TO_PASS=row.PASS_TO_PASS,
+        log_parser=LOG_PARSER,
+        eval_type="pass_and_fail",
+    )
+    prediction = {"instance_id": row.instance_id, "model_patch": patch}
+    with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
+        file.write(log)
+        file.flush()
+        told = _swebench().get_eval_report(spec, prediction, file.name, True)[row.instance_id]
+    lists = told.get("tests_status", {}).values()
+    failed = [id_ for tests in lists for id_ in tests["failure"]]
+    return SecondVerdict(told["resolved"], failed=failed)
+
+
+def _swebench() -> Any:
+    """The package's grading. Raises `RuntimeError` that says what to do."""
+    package = importlib.util.find_spec("swebench")
+    if package is None or not package.submodule_search_locations:
+        raise RuntimeError(
+            "needs swebench: pip install --no-deps swebench==5.0.2; pip install unidiff"
+        )
+    with _without_harness(Path(package.submodule_search_locations[0])):
+        return importlib.import_module("swebench.harness.grading")
+
+
+@contextmanager
+def _without_harness(package: Path) -> Iterator[None]:
+    """`swebench.harness` itself imports docker, modal and datasets, which grading does not need."""
+    name = "swebench.harness"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = stand_in = ModuleType(name)
+    stand_in.__path__ = [str(package / "harness")]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+async def compare_all(
+    rows: Sequence[SweInstance],
+    sandboxes: SandboxProvider,
+    *,
+    cheated: Sequence[str] = (),
+    at_once: int = 2,
+) -> list[Comparison]:
+    """`cheated`: ids of instances on which all cheats are tried as well."""
+    free = asyncio.Semaphore(at_once)
+
+    async def one(row: SweInstance, name: str, patch: str) -> Comparison:
+        async with free:
+            return await compare(row, name, patch, sandboxes)
+
+    return await asyncio.gather(
+        *(
+            one(row, name, patch)
+            for row in rows
+            for name, patch in patches(row, row.instance_id in cheated).items()
+        )
+    )
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help="Ids of instances.")] = None,
+    cheats: Annotated[bool, typer.Option(help="Try all cheats too.")] = False,
+) -> None:
+    """Compare both verdicts on the offline instances."""
+    console = Console()
+    rows = build_all(default_directory(), only=only or (), progress=console.print)
+    cheated = [row.instance_id for row in rows] if cheats else []
+    compared = asyncio.run(compare_all(rows, BubblewrapProvider(), cheated=cheated))
+    for comparison in compared:
+        print(" | ".join(map(str, comparison.row().values())))
+    print(f"{sum(one.agree for one in compared)} of {len(compared)} agree")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -71,8 +71,13 @@ class SweAgent(AgentHandler):
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
 
     async def init(self, rollout: RolloutContext) -> None:
-        self._sandbox = await rollout.open_sandbox(LIMITS)
         environment = self.data.environment
+        if environment.test_timeout_s >= rollout.limits.eval_timeout_s:
+            raise TaskError(
+                f"tests have {environment.test_timeout_s:g} s, EVAL has no more",
+                hint="a larger eval_timeout_s: a hang would be the service's error, not a reward 0",
+            )
+        self._sandbox = await rollout.open_sandbox(LIMITS)
         self._base = await prepare(self._sandbox, environment)
         shell = {"command": f"cd {environment.repository}\n{environment.activate}"}
         done = await self._sandbox.call_tool("bash", shell, timeout_s=ACTIVATE_TIMEOUT_S)

@@ -18,8 +18,9 @@ from prorl_service.sandbox.base import Sandbox, ToolResult
 
 MAX_PATCH_BYTES = 4 << 20
 GIT_TIMEOUT_S = 120.0
-GIT_REFUSES = (1, 128)
-"""Exit codes of `git apply` for what does not fit and for what is no patch."""
+GIT_REFUSES = (1, *range(128, 256))
+"""Exit codes of `git apply` for what does not fit, for what is no patch, and where a signal ended
+it: a few bytes can unfold to more than the sandbox may hold."""
 
 GIT = (
     "env GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git --literal-pathspecs"
@@ -67,7 +68,7 @@ async def extract_patch(sandbox: Sandbox, environment: SweEnvironment, base: str
     script = f"""
 export GIT_INDEX_FILE={patch}.index
 {GIT} read-tree {base}
-{GIT} add -A
+{GIT} add -A --ignore-errors || :  # of a repository inside that has no commit, say
 {GIT} diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
   {base} > {patch}
 stat -c %s {patch}

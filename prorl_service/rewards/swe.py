@@ -4,19 +4,23 @@ Pure. Nothing here reads a log: results come over a channel of their own, and ev
 be explained by an honest run keeps an instance from being resolved.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from io import BytesIO
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 SOME_TEST_FAILED = 1
 """pytest's exit code. Canaries fail in every honest run."""
 
 CANARY_PASSED = "canary passed"
+FOREIGN = "the results hold what the recorder did not write"
+
+MAX_RECORDS_BYTES = 32 << 20
+"""Of some 50 000 tests. They are read in the service's own process."""
 
 PHASES = ("setup", "call", "teardown")
 
@@ -154,10 +158,10 @@ def grade(run: TestRun, expected: Expected) -> SweReport:
 def _outcome(run: TestRun, ended: bool, *, failed: bool, problems: list[str]) -> SweOutcome:
     if run.timed_out:
         return SweOutcome.TIMEOUT
+    if any(problem.startswith((CANARY_PASSED, FOREIGN)) for problem in problems):
+        return SweOutcome.TAMPERED
     if not ended:
         return SweOutcome.CRASHED
-    if any(problem.startswith(CANARY_PASSED) for problem in problems):
-        return SweOutcome.TAMPERED
     if failed:
         return SweOutcome.UNRESOLVED
     return SweOutcome.TAMPERED if problems else SweOutcome.RESOLVED
@@ -182,54 +186,79 @@ def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> lis
 
 def _read(run: TestRun) -> _Results:
     results = _Results()
-    phases: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    phases: dict[str, list[_Phase]] = defaultdict(list)
     collected: list[str] = []
-    for line in run.records.splitlines():
+    if len(run.records) > MAX_RECORDS_BYTES:
+        results.problems.append(f"{FOREIGN}: it is too much")
+        return results
+    for line in BytesIO(run.records):
         record = _parsed(line, run.nonce)
         if record is None or results.ended:
-            results.problems.append("the results hold what the recorder did not write")
-        elif record["kind"] == "phase":
-            phases[record["id"]].append(record)
-        elif record["kind"] == "collected":
-            collected += record["ids"]
+            results.problems.append(FOREIGN)
+            break
+        if isinstance(record, _Phase):
+            phases[record.id].append(record)
+        elif isinstance(record, _Collected):
+            collected += record.ids
         else:
             results.ended = True
-            if record["exit_code"] != run.exit_code:
-                results.problems.append(f"the recorder saw exit code {record['exit_code']}")
+            if record.exit_code != run.exit_code:
+                results.problems.append(f"the recorder saw exit code {record.exit_code}")
     if sorted(collected) != sorted(phases):
         results.problems.append(f"{len(collected)} tests were collected, {len(phases)} ran")
     results.statuses = {id_: _status(records) for id_, records in phases.items()}
     return results
 
 
-def _parsed(line: bytes, nonce: str) -> dict[str, Any] | None:
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    nonce: str
+
+
+class _Collected(_Record):
+    kind: Literal["collected"]
+    ids: list[str]
+
+
+class _Phase(_Record):
+    kind: Literal["phase"]
+    id: str
+    when: str
+    outcome: str
+    raised: bool
+    xfail: bool
+
+
+class _End(_Record):
+    kind: Literal["end"]
+    exit_code: int = Field(ge=-255, le=255)
+
+
+_RECORD: TypeAdapter[_Collected | _Phase | _End] = TypeAdapter(
+    Annotated[_Collected | _Phase | _End, Field(discriminator="kind")]
+)
+
+
+def _parsed(line: bytes, nonce: str) -> _Collected | _Phase | _End | None:
     """None for what is no record of this run."""
     try:
-        record = json.loads(line)
-        if record.pop("nonce") == nonce and set(record) == _FIELDS[record["kind"]]:
-            return dict(record)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return None
+        record = _RECORD.validate_json(line)
+    except ValidationError:
+        return None
+    return record if record.nonce == nonce else None
 
 
-_FIELDS = {
-    "collected": {"kind", "ids"},
-    "phase": {"kind", "id", "when", "outcome", "raised", "xfail"},
-    "end": {"kind", "exit_code"},
-}
-
-
-def _status(records: list[dict[str, Any]]) -> str:
+def _status(records: list[_Phase]) -> str:
     """`passed` only for a test all of whose phases passed, once each, and raised nothing."""
     for record in records:
-        if record["xfail"]:
-            return "xpassed" if record["outcome"] == "passed" else "xfailed"
-        if record["outcome"] == "skipped":
+        if record.xfail:
+            return "xpassed" if record.outcome == "passed" else "xfailed"
+        if record.outcome == "skipped":
             return "skipped"
-        if record["outcome"] != "passed" or record["raised"]:
-            return "failed" if record["when"] == "call" else "error"
-    if tuple(record["when"] for record in records) != PHASES:
+        if record.outcome != "passed" or record.raised:
+            return "failed" if record.when == "call" else "error"
+    if tuple(record.when for record in records) != PHASES:
         return "incomplete"
     return "passed"
 

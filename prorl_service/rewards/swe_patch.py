@@ -18,13 +18,15 @@ TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "__pycache__", ".git"}
 START_UP = frozenset({"conftest", "sitecustomize", "usercustomize"})
 TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_timeout"})
 COMPILED = frozenset({".pth", ".pyc", ".pyo", ".so", ".pyd"})
+METADATA = (".egg-info", ".dist-info")
+"""Of installed packages: directories that can name plugins of pytest."""
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
 ORDINARY_MODES = frozenset({"000000", "100644", "100755"})
 """Neither symbolic links nor submodules; zeros for what is not there."""
 
 SIGNALS = re.compile(
     r"_?pytest|unittest|PYTEST|sys\.modules|\bgc\.|_getframe|currentframe|os\._exit|\batexit\b"
-    r"|/proc/|settrace|setprofile|builtins"
+    r"|/proc/|settrace|setprofile|builtins|meta_path|\bos\.(fork|kill)|getppid"
 )
 
 
@@ -55,14 +57,19 @@ def is_protected(change: Change, *, allowed: Collection[str], tests: Collection[
     """Whether a change is not to be applied.
 
     `allowed`: files that the reference patch changes, whatever their names are, and directories
-    (`src/_pytest/`) of a project whose source looks like tests. `tests`: files that the data set
-    brings.
+    (`src/_pytest/`) of a project whose source looks like tests. `tests`: files and directories that
+    the data set brings or runs.
     """
-    if change.path in tests or change.new_mode not in ORDINARY_MODES:
+    if change.new_mode not in ORDINARY_MODES or any(_collide(change.path, test) for test in tests):
         return True
     if any(change.path == one or _is_in(change.path, one) for one in allowed):
         return False
     return _decides_about_tests(PurePosixPath(change.path))
+
+
+def _collide(path: str, test: str) -> bool:
+    """A file cannot be where a directory is to be."""
+    return path == test or path.startswith(f"{test}/") or test.startswith(f"{path}/")
 
 
 def _is_in(path: str, directory: str) -> bool:
@@ -76,6 +83,7 @@ def _decides_about_tests(path: PurePosixPath) -> bool:
         or path.suffix.lower() in COMPILED
         or TEST_FILE.fullmatch(path.name.lower()) is not None
         or not TEST_DIRECTORIES.isdisjoint(part.lower() for part in path.parts)
+        or any(part.lower().endswith(METADATA) for part in path.parts)
         or not (START_UP | TEST_TOOLS).isdisjoint(stems)
     )
 

@@ -1,11 +1,19 @@
 """The repository of a task in a sandbox: what the model can find there, and what is taken out."""
 
+import base64
+import hashlib
+import zlib
 from collections.abc import AsyncIterator
 
 import pytest
 
 from prorl_service.agents.swe_data import SweEnvironment
-from prorl_service.agents.swe_repository import MAX_PATCH_BYTES, extract_patch, prepare
+from prorl_service.agents.swe_repository import (
+    MAX_PATCH_BYTES,
+    apply_text,
+    extract_patch,
+    prepare,
+)
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
@@ -70,6 +78,42 @@ async def test_a_patch_has_all_that_was_changed_but_what_is_ignored(
     for part in (b"+two", b"GIT binary patch", b"deleted file mode", b"b/a b/c.py"):
         assert part in patch
     assert b"new.log" not in patch
+
+
+async def test_what_cannot_be_added_does_not_cost_the_rest(sandbox: ServedSandbox) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    await run(sandbox, f"cd {AT}; git init -q inside; echo two >> a.py; cd /")
+    patch = await extract_patch(sandbox, ENVIRONMENT, base)
+    assert patch is not None
+    assert b"+two" in patch
+
+
+@pytest.mark.parametrize(("file_mb", "applies"), [(8, False), (32, True)])
+async def test_a_patch_that_unfolds_to_too_much_does_not_apply(file_mb: int, applies: bool) -> None:
+    sandbox = BubblewrapProvider().create(image=None, limits=SandboxLimits(file_mb=file_mb))
+    await sandbox.start()
+    try:
+        await run(sandbox, f"( {HISTORY} )")
+        await prepare(sandbox, ENVIRONMENT)
+        patch = adding(bytes(16 << 20))
+        assert len(patch) < 100_000
+        assert await apply_text(sandbox, ENVIRONMENT, patch) is applies
+    finally:
+        await sandbox.stop()
+
+
+def adding(content: bytes) -> bytes:
+    """A patch of git's that adds a binary file."""
+    packed = zlib.compress(content)
+    parts = [packed[at : at + 52] for at in range(0, len(packed), 52)]
+    sizes = [len(part) + (64 if len(part) <= 26 else 70) for part in parts]  # A to Z, a to z
+    lines = [
+        b"%c%b\n" % (size, base64.b85encode(part, True))
+        for size, part in zip(sizes, parts, strict=True)
+    ]
+    digest = hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest().encode()
+    head = b"diff --git a/x b/x\nnew file mode 100644\nindex %b..%b\n" % (b"0" * 40, digest)
+    return head + b"GIT binary patch\nliteral %d\n%b\n" % (len(content), b"".join(lines))
 
 
 async def test_a_patch_that_is_too_large_is_not_taken(sandbox: ServedSandbox) -> None:

@@ -152,6 +152,34 @@ def test_any_bytes_are_graded(records: bytes) -> None:
     assert not grade(TestRun(NONCE, records, 1), EXPECTED).resolved
 
 
+RECORDS = st.fixed_dictionaries(
+    {"nonce": st.just(NONCE), "kind": st.sampled_from(["phase", "collected", "end"])},
+    optional={
+        name: st.none() | st.integers() | st.lists(st.integers()) | st.just("t.py::fix")
+        for name in ("id", "when", "outcome", "raised", "xfail", "ids", "exit_code")
+    },
+)
+
+
+@given(st.lists(RECORDS))
+def test_records_of_any_kind_are_graded(records: list[Record]) -> None:
+    assert not graded(records).resolved
+
+
+@pytest.mark.parametrize("forged", ["[" * 100_000, '{"kind": []}', '{"ids": ["\\ud800"]}'])
+def test_what_no_json_reader_likes_is_tampering(forged: str) -> None:
+    first = json.dumps(honest()[0])
+    run = TestRun(NONCE, f"{first}\n{forged}\n".encode(), 1)
+    assert grade(run, EXPECTED).outcome is SweOutcome.TAMPERED
+
+
+def test_a_flood_of_results_is_not_read() -> None:
+    for size_mb in (20, 40):
+        report = grade(TestRun(NONCE, b"\n" * (size_mb << 20), 1), EXPECTED)
+        assert report.outcome is SweOutcome.TAMPERED
+        assert len(report.problems) == 2
+
+
 # --- which changes count ------------------------------------------------------------------------
 
 
@@ -167,6 +195,7 @@ def protected(path: str, mode: str = "100644", allowed: tuple[str, ...] = ()) ->
         *("src/sitecustomize.py", "usercustomize.py", "x.pth", "pytest.py", "_pytest/runner.py"),
         *("pluggy/__init__.py", "a/__pycache__/b.cpython-311.pyc", "a/b.so", "data/case.json"),
         *("Conftest.py", "conftest.pyc", "sitecustomize/__init__.py", ".git/hooks/x"),
+        "src/a.egg-info/entry_points.txt",
     ],
 )
 def test_what_decides_about_tests_is_protected(path: str) -> None:
@@ -176,6 +205,12 @@ def test_what_decides_about_tests_is_protected(path: str) -> None:
 @pytest.mark.parametrize("path", ["src/a.py", "latest.py", "contest.py", "docs/testing.md", "x.c"])
 def test_source_is_not(path: str) -> None:
     assert not protected(path)
+
+
+@pytest.mark.parametrize("path", ["data", "data/case.json/x"])
+def test_a_file_cannot_be_where_the_data_set_needs_a_directory(path: str) -> None:
+    assert protected(path)
+    assert not protected("data/case.json2")
 
 
 def test_links_and_submodules_are_protected_and_removals_are_not() -> None:

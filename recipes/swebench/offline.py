@@ -18,6 +18,8 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +36,7 @@ from recipes.swebench.rows import SweInstance, write_rows
 INSTANCES = Path(__file__).with_name("instances.json")
 TEST_TOOLS = ("pytest==8.3.5", "pytest-timeout==2.3.1")
 PIP_TIMEOUT_S = 300
+AT_ONCE = 4
 BUILD_VERSION = "2"
 """To be changed with how instances are built."""
 
@@ -84,17 +87,31 @@ def build_all(
 ) -> list[SweInstance]:
     """Rows of all instances, or of some, by id. `directory` keeps what was fetched and built."""
     chosen = [release for release in releases() if not only or release.instance_id in only]
-    rows = []
-    for number, release in enumerate(chosen, 1):
-        kept = directory / "rows" / f"{release.instance_id}-{BUILD_VERSION}.json"
-        row = _kept(kept)
-        if row is None:
-            progress(f"{number}/{len(chosen)} {release.instance_id}")
-            row = build(release, directory)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(row.model_dump_json())
-        rows.append(row)
-    return rows
+    rows = {release.instance_id: _kept(release, directory) for release in chosen}
+    missing = [release for release in chosen if rows[release.instance_id] is None]
+    _fetch(missing, directory, progress)
+    for number, release in enumerate(missing, 1):
+        progress(f"building {number}/{len(missing)} {release.instance_id}")
+        row = rows[release.instance_id] = build(release, directory)
+        _made(directory / "rows")
+        _row_file(release, directory).write_text(row.model_dump_json())
+    return [row for row in rows.values() if row is not None]
+
+
+def _fetch(chosen: Sequence[Release], directory: Path, progress: Callable[[str], None]) -> None:
+    """All that `build` takes from pip, which waits more than it works: several at a time."""
+    sources = {
+        (release.repo, version): partial(_source, release.repo, version, directory)
+        for release in chosen
+        for version in (release.version, release.fixed_version)
+    }
+    environments = {
+        tuple(release.deps): partial(_environment, release, directory) for release in chosen
+    }
+    work = [*sources.values(), *environments.values()]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for number, _ in enumerate(threads.map(lambda fetch: fetch(), work), 1):
+            progress(f"fetched {number}/{len(work)}")
 
 
 def build(release: Release, directory: Path) -> SweInstance:
@@ -147,12 +164,17 @@ def _row(release: Release, tree: Path, patch: str, test_patch: str) -> SweInstan
     )
 
 
-def _kept(path: Path) -> SweInstance | None:
+def _kept(release: Release, directory: Path) -> SweInstance | None:
+    path = _row_file(release, directory)
     if not path.exists():
         return None
     row = SweInstance.model_validate_json(path.read_text())
     archive = row.environment.archive
     return row if archive is not None and has_archive(archive) else None
+
+
+def _row_file(release: Release, directory: Path) -> Path:
+    return directory / "rows" / f"{release.instance_id}-{BUILD_VERSION}.json"
 
 
 def _source(package: str, version: str, directory: Path) -> Path:

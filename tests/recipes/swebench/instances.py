@@ -16,9 +16,13 @@ provider = functools.cache(BubblewrapProvider)
 
 
 @functools.cache
+def instances() -> dict[str, SweInstance]:
+    """All of them: a minute or two where nothing is in the cache."""
+    return {row.instance_id: row for row in build_all(default_directory())}
+
+
 def instance(instance_id: str) -> SweInstance:
-    [row] = build_all(default_directory(), only=[instance_id])
-    return row
+    return instances()[instance_id]
 
 
 @functools.cache

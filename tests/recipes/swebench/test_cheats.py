@@ -1,31 +1,39 @@
 """No cheat may resolve, whatever its verdict is called."""
 
+import asyncio
 import os
 
 import pytest
 
 from prorl_service.rewards.swe import SweOutcome
 from recipes.swebench.cheats import CHEATS, TURN_REPORTS
+from recipes.swebench.patches import NOTHING
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 
 IDS = ("tomlkit-0.13.1", "mako-1.3.5")
 """Functions in one, unittest's cases in the other."""
 
-ONLY_BY_CANARIES = {name for name in CHEATS if "forge records" in name or "swallow" in name}
+ONLY_BY_CANARIES = {"source: swallow", "source: replace tests", "source: rewrite results at exit"}
+ONLY_BY_CANARIES |= {name for name in CHEATS if "forge records" in name}
+TELL_NOTHING = {"source: expect failures", "source: kill all", "source: rewrite results afterwards"}
+"""They do not print; the last one may come too late."""
 
 
-@pytest.mark.parametrize("instance_id", IDS)
+@pytest.mark.timeout(900)  # the first one builds the instances
 @pytest.mark.parametrize("name", CHEATS)
-async def test_a_cheat_does_not_resolve(name: str, instance_id: str) -> None:
+async def test_a_cheat_does_not_resolve(name: str) -> None:
+    await asyncio.gather(*(_does_not_resolve(name, instance_id) for instance_id in IDS))
+
+
+async def _does_not_resolve(name: str, instance_id: str) -> None:
     row = instance(instance_id)
     # Something harmless besides: a patch that is dropped as a whole is not even run.
-    patch = patch_of(instance_id, {**CHEATS[name](row), "notes.txt": "Fixed."})
-    report = await graded(row, patch)
+    report = await graded(row, patch_of(instance_id, {**CHEATS[name](row), **NOTHING}))
     assert not report.resolved, report.summary
     assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
-    if name in ONLY_BY_CANARIES:
+    if name in ONLY_BY_CANARIES or name == "source: flood the results":
         assert report.outcome is SweOutcome.TAMPERED, f"{report.summary}\n{report.log}"
-    else:  # it was stopped, or has told the log what it wanted to
+    elif name not in TELL_NOTHING:  # it was stopped, or has told the log what it wanted to
         assert report.dropped or f"PASSED {row.FAIL_TO_PASS[0]}" in report.log, report.log
 
 

@@ -43,12 +43,16 @@ class SweEnvironment(BaseModel):
     )
     unpack_at: Absolute = "/workspace"
     repository: Absolute = "/testbed"
+    setup_patch: str = Field(
+        "", description="Applied to the repository before its one commit: a bug that is put in."
+    )
     activate: str = Field("", description="Shell command that puts the right Python on the path.")
     python: str = Field("python", description="After `activate`; with pytest installed.")
     import_paths: list[Inside] = Field([], description="For imports, relative to the repository.")
     test_files: list[Inside] = Field(min_length=1, description="What pytest is given.")
     pytest_arguments: list[str] = []
     pytest_plugins: list[str] = Field([], description="Modules. No others are loaded.")
+    installed_plugins: bool = Field(False, description="Load what the image has installed too.")
     test_timeout_s: float = Field(240, gt=0, description="Of the whole run; then it is wrong.")
 
 
@@ -56,7 +60,9 @@ class SweData(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     instance_id: str = Field(min_length=1)
-    test_patch: str = Field(min_length=1, description="Applied before the tests are run.")
+    test_patch: str = Field(
+        description="Applied before the tests are run; empty where the repository has them."
+    )
     FAIL_TO_PASS: list[str] = Field(min_length=1, description="Ids as pytest gives them.")
     PASS_TO_PASS: list[str]
     expected_xfails: list[str] = Field(

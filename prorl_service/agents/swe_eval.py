@@ -42,7 +42,7 @@ async def grade_patch(
     tree = await prepare(sandbox, data.environment)
     if base not in (None, tree):
         raise EvaluatorError("the base of the patch is not what it is graded on")
-    tests = patched_files(data.test_patch)
+    tests = {*patched_files(data.test_patch), *data.environment.test_files}
     applied = await apply_patch(sandbox, data, patch, tests)
     known = {"patch_bytes": len(patch), "signals": signals(patch)}
     if applied is None:
@@ -50,7 +50,9 @@ async def grade_patch(
     known["dropped"] = [change.path for change in applied[1]]
     if not applied[0]:
         return expected.report(SweOutcome.EMPTY_PATCH, **known)
-    if not await apply_text(sandbox, data.environment, data.test_patch.encode()):
+    if data.test_patch and not await apply_text(
+        sandbox, data.environment, data.test_patch.encode()
+    ):
         raise EvaluatorError("the data set's test patch does not apply to the base")
     expected = replace(expected, canaries=await _put_canaries(sandbox, data))
     return (await _run_tests(sandbox, data, expected)).model_copy(update=known)
@@ -89,6 +91,7 @@ async def _run_tests(sandbox: Sandbox, data: SweData, expected: Expected) -> Swe
         "nonce": nonce,
         "import_paths": [f"{environment.repository}/{path}" for path in environment.import_paths],
         "arguments": _arguments(data),
+        "installed_plugins": environment.installed_plugins,
     }
     await sandbox.upload(f"{directory}/run.py", RECORDER)
     await sandbox.upload(f"{directory}/config", json.dumps(config).encode())

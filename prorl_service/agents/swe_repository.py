@@ -52,7 +52,12 @@ async def prepare(sandbox: Sandbox, environment: SweEnvironment) -> str:
             await sandbox.restore(environment.unpack_at, tar)
         except OSError as error:
             raise TaskError(f"the archive cannot be unpacked: {error}") from error
-    done = await in_repository(sandbox, environment, ONE_COMMIT)
+    script = ONE_COMMIT
+    if environment.setup_patch:
+        path = f"/tmp/{token_hex(8)}.patch"
+        await sandbox.upload(path, environment.setup_patch.encode())
+        script = f"{GIT} apply --whitespace=nowarn {path}\nrm {path}\n{ONE_COMMIT}"
+    done = await in_repository(sandbox, environment, script)
     if done.is_error:
         raise TaskError(f"the repository cannot be set up: {done.output[-2000:]}")
     return done.output.split()[-1]

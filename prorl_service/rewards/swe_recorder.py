@@ -20,7 +20,8 @@ def main() -> int:
     results = os.open(config["results"], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DEBUG"):
         os.environ.pop(name, None)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    if not config["installed_plugins"]:
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     here = os.path.realpath(os.path.dirname(__file__))
     sys.path[:] = [path for path in sys.path if os.path.realpath(path) != here]
 

@@ -126,3 +126,22 @@ async def test_a_repository_that_is_not_there_is_the_tasks_fault(sandbox: Served
     elsewhere = SweEnvironment(repository="/workspace/elsewhere", test_files=["tests"])
     with pytest.raises(TaskError, match="cannot be set up"):
         await prepare(sandbox, elsewhere)
+
+
+BUG = """\
+diff --git a/a.py b/a.py
+--- a/a.py
++++ b/a.py
+@@ -1 +1 @@
+-one
++broken
+"""
+
+
+async def test_a_bug_that_is_put_in_is_in_the_base(sandbox: ServedSandbox) -> None:
+    environment = ENVIRONMENT.model_copy(update={"setup_patch": BUG})
+    base = await prepare(sandbox, environment)
+    assert await run(sandbox, f"cd {AT}; git show HEAD:a.py; git status --porcelain") == "broken"
+    assert await extract_patch(sandbox, environment, base) == b""
+    with pytest.raises(TaskError, match="patch does not apply"):
+        await prepare(sandbox, environment)

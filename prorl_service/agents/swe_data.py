@@ -49,11 +49,35 @@ class SweEnvironment(BaseModel):
     activate: str = Field("", description="Shell command that puts the right Python on the path.")
     python: str = Field("python", description="After `activate`; with pytest installed.")
     import_paths: list[Inside] = Field([], description="For imports, relative to the repository.")
-    test_files: list[Inside] = Field(min_length=1, description="What pytest is given.")
+    test_files: list[Inside] = Field([], description="What pytest is given.")
     pytest_arguments: list[str] = []
     pytest_plugins: list[str] = Field([], description="Modules. No others are loaded.")
     installed_plugins: bool = Field(False, description="Load what the image has installed too.")
+    test_command: str = Field(
+        "",
+        description="Shell, after `activate`, in the repository: for other runners than pytest."
+        " Must exit with 1 when a test fails.",
+    )
+    log_parser: str = Field(
+        "",
+        description="What reads the output of `test_command`: a parser of the package swebench for"
+        " Python, such as parse_log_django.",
+    )
     test_timeout_s: float = Field(240, gt=0, description="Of the whole run; then it is wrong.")
+
+    @model_validator(mode="after")
+    def _has_one_way_to_test(self) -> Self:
+        of_pytest = (self.test_files, self.pytest_arguments, self.pytest_plugins, self.import_paths)
+        if bool(self.test_command) != bool(self.log_parser):
+            raise ValueError("test_command and log_parser go together: give both, or neither")
+        if not self.test_command and not self.test_files:
+            raise ValueError("give test_files for pytest, or test_command and log_parser")
+        if self.test_command and any(of_pytest):
+            raise ValueError(
+                "test_files, pytest_arguments, pytest_plugins and import_paths are for pytest run"
+                " by the service: give either them, or test_command and log_parser"
+            )
+        return self
 
 
 class SweData(BaseModel):

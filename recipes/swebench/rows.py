@@ -31,6 +31,8 @@ class SweInstance(BaseModel):
     expected_xfails: list[str] = []
     image: str | None = None
     environment: SweEnvironment
+    allowed_files: list[str] = []
+    """More that a patch may change though it looks like tests: see `SweData.allowed_files`."""
     license: str = ""
 
     def task(self, *, ipython: bool = False) -> Task:
@@ -41,7 +43,7 @@ class SweInstance(BaseModel):
             FAIL_TO_PASS=self.FAIL_TO_PASS,
             PASS_TO_PASS=self.PASS_TO_PASS,
             expected_xfails=self.expected_xfails,
-            allowed_files=patched_files(self.patch),
+            allowed_files=[*patched_files(self.patch), *self.allowed_files],
             environment=self.environment,
             ipython=ipython,
         )

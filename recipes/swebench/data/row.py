@@ -1,0 +1,96 @@
+"""Reads fields of a data set's row, and refuses with an error that names row, field and reason.
+
+Knows no data set.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from recipes.swebench.rows import SweInstance
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class RowError(ValueError):
+    """A row that cannot be used. `reason` is short and without the row's own words: for counts."""
+
+    def __init__(self, where: str, reason: str, detail: str = "") -> None:
+        super().__init__(f"{where}: {reason}{': ' if detail else ''}{detail}")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """`left_out`: ids of tests that are in neither list though the row has them."""
+
+    instance: SweInstance
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All readers raise `RowError`."""
+
+    fields: Mapping[str, Any]
+    where: str
+    """What users can find it by, such as `row 12 (django__django-11099)`."""
+
+    def error(self, reason: str, detail: str = "") -> RowError:
+        return RowError(self.where, reason, detail)
+
+    def has(self, field: str) -> bool:
+        return self.fields.get(field) not in (None, "")
+
+    def text(self, field: str) -> str:
+        value = self.fields.get(field)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(f"{field} is missing or no text", _shown(value))
+        return value
+
+    def tests(self, field: str) -> list[str]:
+        """Ids without repetitions. A list, or JSON text of one."""
+        value = self.json(field)
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise self.error(f"{field} is no list of test ids", _shown(value))
+        return list(dict.fromkeys(value))
+
+    def json(self, field: str) -> Any:
+        """A value as it is, or read from JSON text."""
+        value = self.fields.get(field)
+        if value is None:
+            raise self.error(f"{field} is missing")
+        if isinstance(value, str):
+            try:
+                return json.loads(value)
+            except json.JSONDecodeError as error:
+                raise self.error(f"{field} is no JSON", str(error)) from error
+        return value
+
+    def inner(self, field: str) -> "Row":
+        """A row that is kept in a field."""
+        value = self.json(field)
+        if not isinstance(value, Mapping):
+            raise self.error(f"{field} is no object", _shown(value))
+        return Row(value, f"{self.where}, {field}")
+
+    def model(self, field: str, kind: type[M]) -> M:
+        """An object of a known form that is kept in a field."""
+        try:
+            return kind.model_validate(self.json(field))
+        except ValidationError as error:
+            raise self.error(*of_validation(error, field)) from error
+
+
+def of_validation(error: ValidationError, field: str) -> tuple[str, str]:
+    """Reason and detail, of the first of what is wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+    return f"{field} is not as it should be", f"{name}: {first['msg']}"
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else f"it is {str(value)[:80]!r}"

@@ -1,0 +1,279 @@
+"""Rows of each data set become instances, or say which field of which row is wrong."""
+
+import json
+from typing import Any
+
+import pytest
+
+from recipes.swebench.data.catalogue import DATA_SETS, convert
+from recipes.swebench.data.diffs import file_diff, reversed_patch
+from recipes.swebench.data.environments import GradedBy
+from recipes.swebench.data.row import Converted, Row, RowError
+from tests.recipes.swebench.data import published
+from tests.recipes.swebench.data.published import PATCH, TEST_PATCH, Fields
+
+
+def converted(data_set: str, fields: Fields, graded_by: GradedBy = "recorder") -> Converted:
+    return convert(DATA_SETS[data_set], Row(fields, "row 7 (its id)"), graded_by)
+
+
+def test_a_row_of_swe_bench_is_graded_by_the_recorder() -> None:
+    row = converted("verified", published.swe_bench()).instance
+    assert row.instance_id == "pallets__flask-1234"
+    assert row.image == "docker://swebench/sweb.eval.x86_64.pallets_1776_flask-1234:latest"
+    assert row.FAIL_TO_PASS == ["tests/test_core.py::test_f"]
+    assert (row.patch, row.test_patch) == (PATCH, TEST_PATCH)
+    environment = row.environment
+    assert environment.repository == "/testbed"
+    assert environment.activate == "source /opt/miniconda3/bin/activate testbed"
+    assert environment.test_files == ["tests/test_core.py", "tests/test_old.py"]
+    assert environment.pytest_arguments == ["-rA"]
+    assert environment.installed_plugins
+    assert not environment.test_command
+    task = row.task()
+    assert task.image == row.image
+    assert task.messages[0].content == "f() returns the wrong number."
+
+
+@pytest.mark.parametrize(
+    ("repo", "version", "command", "log_parser"),
+    [
+        (
+            "django/django",
+            "4.1",
+            "./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1 test_core",
+            "parse_log_django",
+        ),
+        (
+            "sympy/sympy",
+            "1.9",
+            "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' bin/test -C --verbose"
+            " tests/test_core.py",
+            "parse_log_sympy",
+        ),
+        (
+            "sphinx-doc/sphinx",
+            "5.0",
+            "tox --current-env -epy39 -v -- tests/test_core.py",
+            "parse_log_sphinx",
+        ),
+    ],
+)
+def test_repositories_with_a_runner_of_their_own_are_read_from_the_log(
+    repo: str, version: str, command: str, log_parser: str
+) -> None:
+    environment = converted("lite", published.swe_bench(repo, version)).instance.environment
+    assert environment.test_command == command
+    assert environment.log_parser == log_parser
+    assert environment.test_files == []
+
+
+def test_what_a_version_needs_goes_before_its_tests() -> None:
+    old = converted("full", published.swe_bench("django/django", "2.2")).instance.environment
+    assert "export LC_ALL=en_US.UTF-8" in old.activate
+    assert old.test_command.startswith("(python setup.py install) > /dev/null 2>&1; ./tests/run")
+    newer = converted("full", published.swe_bench("django/django", "3.1")).instance.environment
+    assert newer.test_command.startswith("(sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && ")
+
+
+def test_a_fix_of_compiled_source_is_built_and_read_from_the_log() -> None:
+    patch = PATCH.replace("core.py", "core.pyx")
+    row = published.swe_bench("scikit-learn/scikit-learn", "1.3", patch=patch)
+    environment = converted("verified", row).instance.environment
+    assert environment.log_parser == "parse_log_scikit"
+    assert environment.test_command == (
+        "(python -m pip install -v --no-use-pep517 --no-build-isolation -e .) > /dev/null 2>&1;"
+        " pytest -rA tests/test_core.py"
+    )
+
+
+def test_a_copy_that_is_installed_does_not_hide_the_repository() -> None:
+    environment = converted("full", published.swe_bench("psf/requests", "2.27")).instance
+    assert environment.environment.activate.endswith("export PYTHONPATH=$PWD:${PYTHONPATH:-}")
+
+
+def test_source_that_looks_like_pytest_may_be_changed_in_pytest() -> None:
+    row = converted("verified", published.swe_bench("pytest-dev/pytest", "7.2")).instance
+    assert "src/_pytest/" in row.task().data["allowed_files"]  # type: ignore[operator]
+
+
+def test_newer_rows_say_how_they_are_tested() -> None:
+    pytest_row = published.newer("pytest -rA -p no:x tests/test_core.py", "parse_log_flask")
+    row = converted("verified", pytest_row).instance
+    assert row.image == pytest_row["image"]
+    assert row.environment.pytest_arguments == ["-rA", "-p", "no:x"]
+    assert row.environment.activate.splitlines()[1:] == ["export LANG=en_US.UTF-8"]
+    other = published.newer("./runtests.py test_core", "parse_log_django", repo="new/project")
+    environment = converted("verified", other).instance.environment
+    assert environment.log_parser == "parse_log_django"
+    assert environment.test_command == (
+        "(sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && locale-gen) > /dev/null 2>&1;"
+        " ./runtests.py test_core"
+    )
+
+
+def test_all_can_be_read_from_the_log() -> None:
+    environment = converted("verified", published.swe_bench(), "log").instance.environment
+    assert environment.test_command == "pytest -rA tests/test_core.py"
+    assert environment.log_parser == "parse_log_flask"
+
+
+CUT = ["tests/test_core.py::test_cut[a", "tests/test_core.py", "[100%]"]
+
+
+def test_ids_that_no_test_has_are_left_out() -> None:
+    whole = ["tests/test_core.py::test_f", "tests/test_core.py::test_é[é]"]
+    result = converted("verified", published.swe_bench(FAIL_TO_PASS=whole, PASS_TO_PASS=CUT))
+    assert [whole[0], "tests/test_core.py::test_é[\\xe9]"] == result.instance.FAIL_TO_PASS
+    assert result.instance.PASS_TO_PASS == []
+    assert result.left_out == tuple(CUT)
+
+
+def test_where_all_ids_are_cut_the_log_that_has_cut_them_is_read() -> None:
+    result = converted("verified", published.swe_bench(FAIL_TO_PASS=CUT))
+    assert result.instance.FAIL_TO_PASS == CUT
+    assert result.left_out == ()
+    assert result.instance.environment.log_parser == "parse_log_flask"
+
+
+def test_rows_of_swe_gym() -> None:
+    row = converted("swe_gym", published.swe_gym()).instance
+    assert row.image == "docker://xingyaoww/sweb.eval.x86_64.getmoto_s_moto-1234:latest"
+    assert row.environment.pytest_arguments == ["-n0", "-rA"]
+    conan = converted("swe_gym", published.swe_gym("conan-io/conan", "2.1")).instance
+    assert conan.environment.activate.endswith("\nexport PYTHONPATH=${PYTHONPATH:-}:$(pwd)")
+    monai = converted("swe_gym", published.swe_gym("Project-MONAI/MONAI", "1.1")).instance
+    assert monai.image is not None
+    assert "project-monai_s_monai-1234" in monai.image
+
+
+def test_mypys_own_tests_are_like_others() -> None:
+    environment = converted("swe_gym", published.swe_gym("python/mypy", "1.4")).instance.environment
+    assert environment.pytest_arguments == ["-n0", "-rA"]
+
+
+def test_skyrl_wraps_rows_as_objects_or_as_json() -> None:
+    as_object = converted("skyrl_293", published.skyrl(published.swe_gym())).instance
+    wrapped = {**published.skyrl({}), "instance": json.dumps(published.swe_gym())}
+    assert converted("skyrl_293", wrapped).instance == as_object
+    validation = published.skyrl(published.swe_bench("pvlib/pvlib-python", "0.9"))
+    image = converted("skyrl_293", validation).instance.image
+    assert image == "docker://swebench/sweb.eval.x86_64.pvlib_1776_pvlib-python-1234:latest"
+
+
+def test_a_row_of_r2e_gym() -> None:
+    result = converted("r2e_gym", published.r2e_gym())
+    row = result.instance
+    assert row.instance_id == f"aiohttp__{'c' * 40}"
+    assert row.base_commit == "d" * 40
+    assert row.problem_statement == "f() returns the wrong number."
+    assert row.FAIL_TO_PASS == ["r2e_tests/test_1.py::TestCore::test_f[1.5]"]
+    assert row.PASS_TO_PASS == ["r2e_tests/test_1.py::TestCore::test_g"]
+    assert result.left_out == ("test_h",)
+    assert row.patch.count("diff --git") == 2
+    assert "new file mode 100644\n--- /dev/null\n+++ b/aiohttp/new.py\n" in row.patch
+    assert "+++ b/r2e_tests/test_1.py\n" in row.test_patch
+    assert "+++ b/r2e_tests/conftest.py\n" in row.test_patch
+    assert row.image == f"docker://namanjain12/aiohttp_final:{'c' * 40}"
+    assert row.environment.activate.startswith("rm -rf /r2e_tests\n")
+    assert row.environment.python == "/testbed/.venv/bin/python -W ignore"
+
+
+def test_some_repositories_of_r2e_gym_need_more() -> None:
+    orange = converted("r2e_gym", published.r2e_gym(repo="orange3")).instance.environment
+    assert orange.python.startswith("xvfb-run --auto-servernum /testbed/")
+    assert "QT_QPA_PLATFORM=minimal" in orange.activate
+    pandas = converted("r2e_gym", published.r2e_gym(repo="pandas")).instance.environment
+    assert pandas.pytest_arguments == ["-o", "addopts="]
+
+
+def test_tests_that_could_not_even_be_collected_before_have_to_be_fixed() -> None:
+    row = published.r2e_gym(before="ERROR r2e_tests/test_1.py - ImportError: cannot import f\n")
+    assert len(converted("r2e_gym", row).instance.FAIL_TO_PASS) == 2
+
+
+def test_a_row_of_swe_smith() -> None:
+    result = converted("swe_smith", published.swe_smith())
+    row = result.instance
+    assert row.repo == "oauthlib__oauthlib"
+    assert row.base_commit == "1fd52536"
+    assert row.image == "docker://jyangballin/swesmith.x86_64.oauthlib_1776_oauthlib.1fd52536"
+    assert row.environment.setup_patch == PATCH
+    assert row.patch == reversed_patch(PATCH)
+    assert row.test_patch == ""
+    assert row.FAIL_TO_PASS == ["tests/test_core.py::T::test_f"]
+    assert result.left_out == ("tests/test_core.py::test_p[a",)
+    named = published.swe_smith(image_name="other/swesmith.x86_64.a_1776_b.12345678")
+    assert converted("swe_smith", named).instance.image == (
+        "docker://other/swesmith.x86_64.a_1776_b.12345678"
+    )
+
+
+def without(fields: Fields, *names: str) -> Fields:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+TWICE = {"test_file_names": ["test_1.py", "test_2.py"]} | {
+    "test_file_codes": [published.R2E_TESTS] * 2
+}
+MYPY = file_diff("test-data/unit/check-a.test", None, "[case testOne]\nx: int\n")
+JSON = file_diff("tests/case.json", None, "{}\n")
+WRONG: list[tuple[str, Fields, str]] = [
+    ("verified", without(published.swe_bench(), "patch"), "patch is missing or no text"),
+    ("verified", published.swe_bench(problem_statement=" "), "problem_statement is missing or no"),
+    (
+        "verified",
+        {**published.swe_bench(), "version": 3.1},
+        "version is missing or no text: it is '3.1'",
+    ),
+    ("verified", published.swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS is no JSON: "),
+    ("verified", published.swe_bench(FAIL_TO_PASS="[1]"), "FAIL_TO_PASS is no list of test ids"),
+    ("verified", published.swe_bench(FAIL_TO_PASS=[]), "FAIL_TO_PASS is empty"),
+    ("verified", published.swe_bench("a/b"), "it is not known how a/b is tested: version 2.3"),
+    ("verified", published.swe_bench(PASS_TO_PASS=["tests/test_core.py::test_f"]), "a test is in"),
+    ("verified", published.swe_bench(FAIL_TO_PASS=["/x.py::f"]), "must be a path below"),
+    ("swe_gym", published.swe_gym("python/mypy", test_patch=MYPY), "its tests are cases in data"),
+    ("verified", published.swe_bench(test_patch=JSON), "test_patch has no Python file"),
+    ("verified", published.newer("", "parse_log_flask"), "eval_script has no test command"),
+    ("verified", published.newer("echo '", "parse_log_flask"), "cannot be converted: No closing"),
+    ("r2e_gym", published.r2e_gym(expected_output_json="[]"), "expected_output_json is no object"),
+    ("verified", published.newer("x", ""), "log_parser is missing"),
+    ("skyrl_293", published.skyrl({}) | {"instance": "[]"}, "instance is no object"),
+    ("skyrl_293", published.skyrl({"repo": "a/b"}), "row 7 (its id), instance: instance_id is mis"),
+    ("r2e_gym", published.r2e_gym(parsed_commit_content="{}"), "parsed_commit_content is not as"),
+    ("r2e_gym", published.r2e_gym(execution={"old_commit_res_stdout": ""}), "there is no result"),
+    ("r2e_gym", published.r2e_gym(execution={"test_file_codes": []}), "do not fit together"),
+    ("r2e_gym", published.r2e_gym(execution=TWICE), "TestCore.test_f[1.5] is in 2"),
+    (
+        "r2e_gym",
+        published.r2e_gym(
+            execution={"test_file_names": ["test_1.py", "tornado_unittest_runner.py"]}
+        ),
+        "the tests have a runner of their own",
+    ),
+    (
+        "r2e_gym",
+        published.r2e_gym(expected_output_json='{"TestCore.test_g": "PASSED"}'),
+        "no test passes after the commit that did not before",
+    ),
+    (
+        "r2e_gym",
+        published.r2e_gym(
+            parsed_commit_content=json.dumps(published.r2e_commit() | {"file_diffs": []})
+        ),
+        "the commit changes nothing but tests",
+    ),
+    ("swe_smith", published.swe_smith(patch="GIT binary patch\n"), "patch cannot be reversed"),
+    ("swe_smith", published.swe_smith(problem_statement=""), "problem_statement is missing"),
+    ("swe_smith", published.swe_smith(FAIL_TO_PASS=["TestGo"]), "what is no test of pytest: TestG"),
+    ("swe_smith", published.swe_smith(FAIL_TO_PASS=["a.py::t[x"]), "has no whole id"),
+]
+
+
+@pytest.mark.parametrize(("data_set", "fields", "message"), WRONG)
+def test_what_is_wrong_is_said_with_the_row(data_set: str, fields: Any, message: str) -> None:
+    with pytest.raises(RowError) as error:
+        converted(data_set, fields)
+    assert str(error.value).startswith("row 7 (its id)")
+    assert message in str(error.value)
+    assert error.value.reason in str(error.value)

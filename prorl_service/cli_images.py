@@ -40,7 +40,7 @@ def pull(
     with one_line_errors():
         wanted = _from_stdin(reference)
         image_cache = ImageCache(cache, budget_bytes=_bytes(budget))
-        with _progress(len(wanted)) as show:
+        with pull_progress(len(wanted)) as show:
             pulled = asyncio.run(image_cache.prefetch(wanted, parallel=parallel, on_progress=show))
     failed = [one for one in pulled if one.error is not None]
     for one in failed:
@@ -152,7 +152,7 @@ def _show(entries: list[Entry]) -> None:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[Pulled], None]]:
+def pull_progress(total: int) -> Iterator[Callable[[Pulled], None]]:
     """A live display on a terminal, else a line for each image that is done."""
     console = Console(stderr=True)
     if not console.is_terminal:

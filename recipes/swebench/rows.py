@@ -71,4 +71,6 @@ def write_rows(path: Path, instances: Iterable[SweInstance]) -> None:
 
 
 def read_rows(path: Path) -> list[SweInstance]:
-    return [SweInstance.model_validate_json(line) for line in path.read_text().splitlines()]
+    # Not splitlines(): it splits at characters that JSON leaves as they are.
+    lines = path.read_text().split("\n")
+    return [SweInstance.model_validate_json(line) for line in lines if line]

@@ -1,0 +1,90 @@
+"""Which instances of a data set are used: rows converted, and the reasons why others are not."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from recipes.swebench import offline
+from recipes.swebench.data.catalogue import DataSet, convert
+from recipes.swebench.data.environments import GradedBy
+from recipes.swebench.data.row import Row, RowError
+from recipes.swebench.data.sources import Source, digest
+from recipes.swebench.rows import SweInstance
+
+
+class Rejected(BaseModel):
+    """`reason` is for counts; `detail` says of what, and why, in full."""
+
+    instance: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    source: Source
+    instances: Sequence[SweInstance]
+    rejected: Sequence[Rejected] = ()
+    rows_read: int = 0
+    tests_left_out: int = 0
+
+    def without(self, reasons: Mapping[str, str], reason: str) -> "Selection":
+        """Those instances are rejected, by their ids, each for a reason of its own."""
+        kept = [one for one in self.instances if one.instance_id not in reasons]
+        gone = [
+            Rejected(instance=id_, reason=reason, detail=detail) for id_, detail in reasons.items()
+        ]
+        return Selection(
+            self.source, kept, [*self.rejected, *gone], self.rows_read, self.tests_left_out
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Of rejected rows, by reason, most frequent first."""
+        return dict(Counter(one.reason for one in self.rejected).most_common())
+
+
+def select(
+    data_set: DataSet,
+    source: Source,
+    graded_by: GradedBy,
+    limit: int | None = None,
+    on_row: Callable[[], None] = lambda: None,
+) -> Selection:
+    """All rows, or those up to the last of the first `limit` that can be used."""
+    instances: dict[str, SweInstance] = {}
+    rejected: list[Rejected] = []
+    read = left_out = 0
+    for fields in source.rows:
+        if limit is not None and len(instances) >= limit:
+            break
+        read += 1
+        on_row()
+        row = Row(fields, f"row {read}{_named(fields)}")
+        try:
+            converted = convert(data_set, row, graded_by)
+            if converted.instance.instance_id in instances:
+                raise row.error("its instance_id was there before")
+        except RowError as error:
+            name = _named(fields).strip(" ()") or row.where
+            rejected.append(Rejected(instance=name, reason=error.reason, detail=str(error)))
+            continue
+        instances[converted.instance.instance_id] = converted.instance
+        left_out += len(converted.left_out)
+    return Selection(source, list(instances.values()), rejected, read, left_out)
+
+
+def select_offline(limit: int | None, progress: Callable[[str], None]) -> Selection:
+    """The real bugs that are built from source releases (`recipes.swebench.offline`)."""
+    ids = [release.instance_id for release in offline.releases()][:limit]
+    rows = offline.build_all(offline.default_directory(), only=ids, progress=progress)
+    revision = f"{offline.BUILD_VERSION}, sha256:{digest(offline.INSTANCES)}"
+    return Selection(Source("source releases", revision, "all", [], len(rows)), rows, (), len(rows))
+
+
+def _named(fields: Mapping[str, Any]) -> str:
+    name = fields.get("instance_id")
+    return f" ({name})" if isinstance(name, str) else ""

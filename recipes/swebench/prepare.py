@@ -1,0 +1,303 @@
+"""Prepares a data set: rows in one normal form, their images, and a manifest of what was done.
+
+`python -m recipes.swebench.prepare --dataset skyrl_293 --output DIR` writes
+
+    rows.jsonl       the instances (`recipes.swebench.rows.SweInstance`)
+    rejected.jsonl   rows that cannot be used, each with its reason
+    manifest.json    data set and revision, counts, images and their digests, versions
+    admission.jsonl  what `--admit` has found so far
+
+Run again, it goes on where it was. Trains and evaluates nothing.
+"""
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli_images import pull_progress
+from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.sandbox import provider
+from prorl_service.sandbox.images import ImageCache
+from recipes.swebench.data import admission, prefetch, sources
+from recipes.swebench.data.admission import Admit
+from recipes.swebench.data.catalogue import DATA_SETS
+from recipes.swebench.data.environments import GradedBy
+from recipes.swebench.data.selection import Selection, select, select_offline
+from recipes.swebench.rows import SweInstance
+
+Name = Literal[
+    "verified", "lite", "full", "swe_gym", "skyrl_293", "r2e_gym", "swe_smith", "offline"
+]
+PACKAGES = ("prorl-service", "datasets", "pydantic")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    dataset: Name
+    output: Path
+    path: Path | None = None
+    split: str | None = None
+    revision: str | None = None
+    limit: int | None = None
+    graded_by: GradedBy = "recorder"
+    with_images: bool = True
+    image_cache: Path | None = None
+    image_mb: float = prefetch.IMAGE_MB
+    parallel: int = 4
+
+
+class Image(BaseModel):
+    digest: str
+    bytes: int
+
+
+class Manifest(BaseModel):
+    dataset: str
+    source: str
+    revision: str
+    split: str
+    graded_by: GradedBy
+    rows_read: int
+    instances: int
+    rejected: dict[str, int]
+    tests_left_out: int
+    """Ids that are in no list: cut ones, and those that R2E-Gym expects to fail."""
+    admitted: bool
+    images: dict[str, Image]
+    """By name; those that are in the cache. Empty without images."""
+    complete: bool
+    """Whether a run again could add nothing: all that failed did so for good."""
+    versions: dict[str, str]
+
+
+async def prepare(
+    options: Options,
+    *,
+    admit: Admit | None = None,
+    pause: prefetch.Pause = asyncio.sleep,
+    console: Console | None = None,
+) -> Manifest:
+    """Raises `ProRLError` where nothing can be prepared: then nothing was written."""
+    console = console or Console(stderr=True)
+    _check_output(options)
+    selection = _selection(options, console)
+    if not selection.instances:
+        raise InvalidRequest.of_field("dataset", f"no row can be used: {_reasons(selection)}")
+    options.output.mkdir(parents=True, exist_ok=True)
+    cache = ImageCache(options.image_cache)
+    complete = True
+    if options.with_images:
+        selection, complete = await _with_images(selection, cache, options, pause, console)
+    if admit is not None:
+        selection, decided = await _admitted(selection, admit, options, console)
+        complete = complete and decided
+    _write_lines(options.output / "rejected.jsonl", selection.rejected)
+    _write_lines(options.output / "rows.jsonl", selection.instances)
+    manifest = Manifest(
+        dataset=options.dataset,
+        source=selection.source.name,
+        revision=selection.source.revision,
+        split=selection.source.split,
+        graded_by=options.graded_by,
+        rows_read=selection.rows_read,
+        instances=len(selection.instances),
+        rejected=selection.counts,
+        tests_left_out=selection.tests_left_out,
+        admitted=admit is not None,
+        images=await _known(cache, selection.instances) if options.with_images else {},
+        complete=complete,
+        versions={"python": platform.python_version(), **{one: version(one) for one in PACKAGES}},
+    )
+    _write(options.output / "manifest.json", manifest.model_dump_json(indent=2) + "\n")
+    return manifest
+
+
+def _check_output(options: Options) -> None:
+    manifest = options.output / "manifest.json"
+    if manifest.exists():
+        there = Manifest.model_validate_json(manifest.read_text()).dataset
+        if there != options.dataset:
+            raise InvalidRequest.of_field(
+                "output", f"{options.output} has {there}", hint="give each data set its directory"
+            )
+
+
+def _selection(options: Options, console: Console) -> Selection:
+    if options.dataset == "offline":
+        return select_offline(options.limit, console.print)
+    data_set = DATA_SETS[options.dataset]
+    split = options.split or data_set.split
+    if options.path is not None:
+        source = sources.from_path(options.path, split)
+    else:
+        source = sources.from_hub(data_set.hub, split, options.revision)
+    with _progress("rows", source.total, console) as advance:
+        return select(data_set, source, options.graded_by, options.limit, advance)
+
+
+async def _with_images(
+    selection: Selection,
+    cache: ImageCache,
+    options: Options,
+    pause: prefetch.Pause,
+    console: Console,
+) -> tuple[Selection, bool]:
+    """Without the instances whose image cannot be had, and whether that is for good."""
+    references = list(dict.fromkeys(row.image for row in selection.instances if row.image))
+    absent = await prefetch.missing(cache, references)
+    estimate = prefetch.check_disk(cache.root, len(absent), options.image_mb, options.parallel)
+    if absent:
+        console.print(estimate, markup=False)
+    with pull_progress(len(absent)) as show:
+        failed = await prefetch.fetch(
+            cache, absent, parallel=options.parallel, on_progress=show, pause=pause
+        )
+    reasons = {
+        row.instance_id: f"{failed[row.image]}{_hint(failed[row.image])}"
+        for row in selection.instances
+        if row.image in failed
+    }
+    complete = not any(error.retryable for error in failed.values())
+    return selection.without(reasons, "its image cannot be had"), complete
+
+
+async def _admitted(
+    selection: Selection, admit: Admit, options: Options, console: Console
+) -> tuple[Selection, bool]:
+    with _progress("admission", len(selection.instances), console) as advance:
+
+        def done(row: SweInstance, reason: str | None) -> None:
+            console.print(f"{row.instance_id}: {reason or 'admitted'}", markup=False)
+            advance()
+
+        kept = options.output / "admission.jsonl"
+        reasons, decided = await admission.refused(
+            selection.instances, admit, kept, parallel=options.parallel, on_done=done
+        )
+    return selection.without(reasons, "not admitted"), decided
+
+
+async def _known(cache: ImageCache, instances: Iterable[SweInstance]) -> dict[str, Image]:
+    wanted = {prefetch.name_of(row.image) for row in instances if row.image}
+    return {
+        name: Image(digest=entry.digest, bytes=entry.size_bytes)
+        for entry in await cache.entries()
+        for name in entry.names
+        if name in wanted
+    }
+
+
+@contextmanager
+def _progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[], None]]:
+    with Progress(console=console, disable=not console.is_terminal) as display:
+        task = display.add_task(what, total=total)
+        yield lambda: display.advance(task)
+
+
+def _write_lines(path: Path, models: Iterable[BaseModel]) -> None:
+    _write(path, "".join(f"{model.model_dump_json()}\n" for model in models))
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
+
+
+def _reasons(selection: Selection) -> str:
+    counts = "; ".join(f"{count} with: {reason}" for reason, count in selection.counts.items())
+    first = selection.rejected[0].detail if selection.rejected else ""
+    return f"{counts or 'there are no rows'}{'. The first: ' if first else ''}{first}"
+
+
+def _hint(error: ProRLError) -> str:
+    return f" ({error.hint})" if error.hint else ""
+
+
+def show(manifest: Manifest, console: Console) -> None:
+    table = Table("", manifest.dataset, box=None)
+    table.add_row("source", f"{manifest.source}, {manifest.split}, {manifest.revision}")
+    table.add_row("rows read", str(manifest.rows_read))
+    table.add_row("instances", str(manifest.instances))
+    for reason, count in manifest.rejected.items():
+        table.add_row(f"rejected: {count}", reason)
+    table.add_row("tests left out", str(manifest.tests_left_out))
+    gigabytes = sum(image.bytes for image in manifest.images.values()) / 1e9
+    table.add_row("images", f"{len(manifest.images)}, {gigabytes:.1f} GB")
+    console.print(table)
+
+
+def main(
+    dataset: Annotated[Name, typer.Option(help="Which data set.")],
+    output: Annotated[Path, typer.Option(help="Directory for rows and manifest.")],
+    path: Annotated[
+        Path | None,
+        typer.Option("--from", help="Its files on this machine; default: from the hub."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Default: the one that is used.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Of the hub; default: the newest.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first so many instances.")] = None,
+    graded_by: Annotated[
+        GradedBy,
+        typer.Option(help="'log' grades all by SWE-bench's commands and parsers: its own scores."),
+    ] = "recorder",
+    with_images: Annotated[bool, typer.Option("--images/--no-images")] = True,
+    image_cache: Annotated[
+        Path | None, typer.Option(help="The cache; default: images in $PRORL_CACHE.")
+    ] = None,
+    image_mb: Annotated[
+        float, typer.Option(min=0, help="Estimated size of an image, for the disk.")
+    ] = prefetch.IMAGE_MB,
+    parallel: Annotated[int, typer.Option(min=1, help="Images, or gradings, at once.")] = 4,
+    admit: Annotated[
+        bool, typer.Option(help="Keep what its reference patch resolves, and no patch does not.")
+    ] = False,
+) -> None:
+    """Prepare a data set for training or evaluation."""
+    options = Options(
+        dataset=dataset,
+        output=output,
+        path=path,
+        split=split,
+        revision=revision,
+        limit=limit,
+        graded_by=graded_by,
+        with_images=with_images,
+        image_cache=image_cache,
+        image_mb=image_mb,
+        parallel=parallel,
+    )
+    with one_line_errors():
+        manifest = asyncio.run(_run(options, admit=admit))
+    show(manifest, Console())
+    if not manifest.complete:
+        typer.echo("prorl: not all is done yet: run the same command again", err=True)
+        raise typer.Exit(2)
+
+
+async def _run(options: Options, *, admit: bool) -> Manifest:
+    if not admit:
+        return await prepare(options)
+    sandboxes = provider("auto", images=ImageCache(options.image_cache).image)
+    try:
+        return await prepare(options, admit=admission.by_grading(sandboxes))
+    finally:
+        await sandboxes.close()
+
+
+if __name__ == "__main__":
+    typer.run(main)

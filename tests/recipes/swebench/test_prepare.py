@@ -1,0 +1,239 @@
+"""A data set is prepared: rows, images by the real apptainer, admission, and what can go wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_service.errors import ProRLError, SandboxError
+from recipes.swebench.data import prefetch
+from recipes.swebench.data.admission import by_grading, refused
+from recipes.swebench.data.diffs import file_diff
+from recipes.swebench.prepare import Manifest, Options, prepare
+from recipes.swebench.rows import SweInstance, read_rows
+from tests.recipes.swebench.data import published
+from tests.recipes.swebench.data.published import Fields
+from tests.recipes.swebench.instances import instance, provider
+from tests.sandbox.images.oci import Layout
+from tests.sandbox.images.registry import FakeRegistry
+
+
+def written(directory: Path, *rows: Fields) -> Path:
+    path = directory / "given.jsonl"
+    path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    return path
+
+
+def numbered(number: int, **changed: Any) -> Fields:
+    return published.swe_bench(instance_id=f"pallets__flask-{number}", **changed)
+
+
+def options(directory: Path, path: Path, **changed: Any) -> Options:
+    common = {"dataset": "verified", "output": directory / "out", "path": path}
+    return Options(**{**common, "image_cache": directory / "cache", **changed})
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+async def test_rows_that_cannot_be_used_are_listed_and_counted(tmp_path: Path) -> None:
+    given = written(
+        tmp_path,
+        numbered(1, PASS_TO_PASS=json.dumps(["tests/test_core.py::test_cut[a"])),
+        numbered(2, patch=""),
+        numbered(1),
+        numbered(3, patch=""),
+        numbered(4, problem_statement="one\u2028two"),
+    )
+    manifest = await prepare(options(tmp_path, given, with_images=False))
+    assert manifest.rows_read == 5
+    assert manifest.instances == 2
+    assert manifest.rejected == {
+        "patch is missing or no text": 2,
+        "its instance_id was there before": 1,
+    }
+    assert manifest.tests_left_out == 1
+    assert manifest.revision.startswith("sha256:")
+    assert set(manifest.versions) == {"python", "prorl-service", "datasets", "pydantic"}
+    out = tmp_path / "out"
+    assert Manifest.model_validate_json((out / "manifest.json").read_text()) == manifest
+    rows = read_rows(out / "rows.jsonl")
+    assert [row.instance_id for row in rows] == ["pallets__flask-1", "pallets__flask-4"]
+    assert rows[1].problem_statement == "one\u2028two"
+    assert lines(out / "rejected.jsonl")[0] == {
+        "instance": "pallets__flask-2",
+        "reason": "patch is missing or no text",
+        "detail": "row 2 (pallets__flask-2): patch is missing or no text: it is ''",
+    }
+
+
+async def test_a_limit_is_of_instances_that_can_be_used(tmp_path: Path) -> None:
+    given = written(tmp_path, numbered(1, patch=""), numbered(2), numbered(3))
+    manifest = await prepare(options(tmp_path, given, with_images=False, limit=1))
+    assert manifest.rows_read == 2
+    assert [row.instance_id for row in read_rows(tmp_path / "out/rows.jsonl")] == [
+        "pallets__flask-2"
+    ]
+
+
+async def test_nothing_is_written_where_nothing_can_be_used(tmp_path: Path) -> None:
+    given = written(tmp_path, published.swe_smith())
+    with pytest.raises(ProRLError, match="no row can be used: 1 with: test_patch is missing"):
+        await prepare(options(tmp_path, given))
+    assert not (tmp_path / "out").exists()
+
+
+async def test_a_directory_has_one_data_set(tmp_path: Path) -> None:
+    given = written(tmp_path, numbered(1))
+    await prepare(options(tmp_path, given, with_images=False))
+    with pytest.raises(ProRLError, match="out has verified"):
+        await prepare(options(tmp_path, given, with_images=False, dataset="lite"))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path / "layout")
+    for tag in ("a", "b"):
+        layout.add(f"the image {tag}", tag=tag)
+    return layout
+
+
+async def test_images_are_fetched_once_and_their_digests_kept(
+    tmp_path: Path, layout: Layout
+) -> None:
+    async with FakeRegistry(layout, tokens=True) as registry:
+        a, b = registry.reference(tag="a"), registry.reference(tag="b")
+        given = written(tmp_path, *(numbered(n, image=[a, b][n % 2]) for n in range(4)))
+        first = await prepare(options(tmp_path, given))
+        assert first.complete
+        digests = {name: image.digest for name, image in first.images.items()}
+        assert digests == {a: layout.entries[0]["digest"], b: layout.entries[1]["digest"]}
+        registry.requests.clear()
+        assert await prepare(options(tmp_path, given)) == first
+        assert registry.requests == []
+
+
+async def test_limits_of_a_registry_are_waited_for(tmp_path: Path, layout: Layout) -> None:
+    waits: list[float] = []
+    async with FakeRegistry(layout) as registry:
+        registry.status = 429
+
+        async def pause(wait_s: float) -> None:
+            waits.append(wait_s)
+            if len(waits) == 3:
+                registry.status = 200
+
+        given = written(tmp_path, numbered(1, image=registry.reference(tag="a")))
+        manifest = await prepare(options(tmp_path, given), pause=pause)
+    assert waits == list(prefetch.WAITS_S[:3])
+    assert manifest.complete
+    assert len(manifest.images) == 1
+
+
+async def test_images_that_cannot_be_had_reject_their_instances(
+    tmp_path: Path, layout: Layout
+) -> None:
+    async def no_pause(_: float) -> None:
+        pass
+
+    async with FakeRegistry(layout) as registry:
+        absent, here = registry.reference(tag="absent"), registry.reference(tag="a")
+        given = written(tmp_path, numbered(1, image=absent), numbered(2, image=here))
+        manifest = await prepare(options(tmp_path, given), pause=no_pause)
+        assert manifest.complete
+        assert manifest.rejected == {"its image cannot be had": 1}
+        assert (
+            "it does not exist (check the name"
+            in lines(tmp_path / "out/rejected.jsonl")[0]["detail"]
+        )
+        registry.status = 503
+        later = options(tmp_path, given, image_cache=tmp_path / "other")
+        manifest = await prepare(later, pause=no_pause)
+        assert not manifest.complete
+        assert manifest.instances == 0
+        registry.status = 200
+        assert (await prepare(later, pause=no_pause)).instances == 1
+
+
+async def test_the_disk_is_looked_at_first(tmp_path: Path, layout: Layout) -> None:
+    async with FakeRegistry(layout) as registry:
+        given = written(tmp_path, numbered(1, image=registry.reference(tag="a")))
+        with pytest.raises(
+            ProRLError, match=r"1 images need about 3000000 GB .* has \d+ GB"
+        ) as error:
+            await prepare(options(tmp_path, given, image_mb=1e9))
+        assert "--image-mb" in error.value.hint
+        assert registry.requests == []
+
+
+def broken(row: SweInstance) -> SweInstance:
+    wrong = file_diff("wrong.py", None, "x = 1\n")
+    return row.model_copy(update={"instance_id": "broken", "patch": wrong})
+
+
+async def test_only_what_its_reference_patch_resolves_is_admitted(tmp_path: Path) -> None:
+    row = instance("texttable-1.6.4")
+    told: list[str] = []
+    reasons, decided = await refused(
+        [row, broken(row)],
+        by_grading(provider()),
+        tmp_path / "admission.jsonl",
+        parallel=1,
+        on_done=lambda row, reason: told.append(row.instance_id),
+    )
+    assert decided
+    assert told == ["texttable-1.6.4", "broken"]
+    assert list(reasons) == ["broken"]
+    assert "the reference patch does not resolve: broken: unresolved" in reasons["broken"]
+
+
+async def test_admission_goes_on_where_it_was(tmp_path: Path) -> None:
+    given = written(tmp_path, *(numbered(n) for n in range(3)))
+    asked: list[str] = []
+
+    async def admit(row: SweInstance) -> str | None:
+        asked.append(row.instance_id)
+        if row.instance_id.endswith("2"):
+            raise SandboxError("it is gone", retryable=len(asked) == 3)
+        return "flaky" if row.instance_id.endswith("1") else None
+
+    prepared = options(tmp_path, given, with_images=False)
+    first = await prepare(prepared, admit=admit)
+    assert (first.instances, first.complete, first.admitted) == (1, False, True)
+    with (tmp_path / "out/admission.jsonl").open("a") as file:
+        file.write('{"key": "cut by a cra')
+    second = await prepare(prepared, admit=admit)
+    assert second.complete
+    assert asked == [f"pallets__flask-{n}" for n in (0, 1, 2, 2)]
+    assert second.rejected == {"not admitted": 2}
+    details = [one["detail"] for one in lines(tmp_path / "out/rejected.jsonl")]
+    assert details == ["flaky", "it cannot be graded: it is gone"]
+
+
+async def test_offline_instances_are_prepared_by_the_same_command(tmp_path: Path) -> None:
+    manifest = await prepare(Options("offline", tmp_path / "out", limit=1))
+    [row] = read_rows(tmp_path / "out/rows.jsonl")
+    assert row.environment.archive is not None
+    assert manifest.source == "source releases"
+    assert manifest.images == {}
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "recipes.swebench.prepare", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    given = written(tmp_path, numbered(1), numbered(2, patch=""))
+    common = ["--dataset", "verified", "--output", str(tmp_path / "out"), "--no-images"]
+    done = command(*common, "--from", str(given))
+    assert done.returncode == 0, done.stderr
+    assert "rejected: 1" in done.stdout
+    assert len(read_rows(tmp_path / "out/rows.jsonl")) == 1
+    failed = command(*common, "--from", str(tmp_path / "absent"))
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("prorl: from: there is no ")

@@ -110,5 +110,4 @@ def _datasets() -> Any:
             "reading data sets needs the package datasets",
             hint="pip install 'prorl-service[recipes]'",
         ) from error
-    datasets.disable_progress_bars()
     return datasets

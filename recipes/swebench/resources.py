@@ -1,0 +1,163 @@
+"""Says what a training run on SWE data needs, before it is started.
+
+`python -m recipes.swebench.resources --model qwen3_8b --nodes 4` prints the inputs with where they
+come from, and what follows by the formulas of docs/resources.md.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from prorl_service.cli_errors import one_line_errors
+from prorl_service.errors import InvalidRequest
+from recipes.swebench.costs import RESULTS, Costs, read_costs
+from recipes.swebench.needs import MODELS, Needs, Run, check, needs
+from recipes.swebench.prepare import Manifest
+
+DEFAULT = Run(MODELS["qwen3_8b"])
+
+
+def show(run: Run, costs: Costs, found: Needs, console: Console) -> None:
+    """Inputs with their sources, and what follows."""
+    inputs = Table("given", "", "default from", box=None)
+    for row in _inputs(run, costs):
+        inputs.add_row(*row)
+    console.print(inputs)
+    console.print()
+    table = Table("needed", "", f"each of {run.nodes} nodes", box=None)
+    for row in _outputs(run, found):
+        table.add_row(*row)
+    console.print(table)
+
+
+def _inputs(run: Run, costs: Costs) -> list[tuple[str, str, str]]:
+    measured = "measured: bench/results"
+    return [
+        ("prompts, rollouts of each", f"{run.batch}, {run.n}", "ProRL Agent's paper"),
+        ("oversubscription", f"{run.oversubscription:g}", "none"),
+        ("turns: limit, mean", f"{run.turns}, {run.mean_turns:g}", "ProRL Agent's blog; the limit"),
+        (
+            "model's time for a turn",
+            f"{run.model_s:g} s",
+            "NeMo Gym: at most, at 100 turns in steps of 20 minutes",
+        ),
+        ("context", f"{run.context} tokens", "ProRL Agent's script"),
+        ("rollouts at once", f"{run.slots or 'all'} a node", "all"),
+        ("GPUs", f"{run.gpus} of {run.gpu_gb:g} GB", "ProRL Agent's paper: H100"),
+        ("runs of the tests by the model", f"{run.test_runs:g}", "assumed"),
+        ("memory of a test run", f"{run.test_mb:g} MB", "the sandboxes' limit: at most"),
+        ("images", f"{run.images} of {run.image_mb:g} MB", "SkyRL-v0; docs/swe.md"),
+        ("processor for a turn", f"{costs.turn_cpu_ms:.2f} ms", f"{measured}/load.json"),
+        ("grading", f"{costs.grading_s:g} s", f"{measured}/swe_offline.json"),
+        (
+            "service: at rest, for a rollout",
+            f"{costs.service_mb:.0f} MB, {costs.service_mb_per_rollout:.2f} MB",
+            f"{measured}/load.json",
+        ),
+        (
+            "container of an image, sandbox",
+            f"{costs.image_mb:.0f} MB, {costs.sandbox_mb:.1f} MB",
+            f"{measured}/tools.json",
+        ),
+    ]
+
+
+def _outputs(run: Run, found: Needs) -> list[tuple[str, str, str]]:
+    def each(value: float, unit: str, digits: int = 1) -> tuple[str, str]:
+        return f"{value:.{digits}f} {unit}", f"{value / run.nodes:.{digits}f} {unit}"
+
+    return [
+        ("rollouts of a step", *each(found.rollouts, "", 0)),
+        ("sandboxes at once", *each(found.sandboxes, "", 0)),
+        ("cores in use", *each(found.cores, "")),
+        ("memory, without files that are written", *each(found.memory_gb, "GB")),
+        ("service's process", "", f"{found.service_mb:.0f} MB"),
+        ("disk for images", f"{found.disk_gb:.0f} GB", "the same, unless the cache is shared"),
+        ("rollouts of a step take", f"{found.step_s / 60:.1f} minutes", ""),
+        ("slots in use", f"{found.slot_use:.0%}", ""),
+        ("model calls at once", f"{found.engine_calls:.0f}", ""),
+        ("full contexts in the engines' caches", f"{found.engine_room}", ""),
+    ]
+
+
+Count = Annotated[int, typer.Option(min=1)]
+Number = Annotated[float, typer.Option(min=0)]
+
+
+def main(
+    *,
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "qwen3_8b",
+    batch: Count = DEFAULT.batch,
+    n: Count = DEFAULT.n,
+    oversubscription: Annotated[float, typer.Option(min=1)] = DEFAULT.oversubscription,
+    turns: Count = DEFAULT.turns,
+    mean_turns: Annotated[float | None, typer.Option(help="Default: the limit.")] = None,
+    model_s: Annotated[
+        float, typer.Option(min=0.001, help="For a turn, of the engine.")
+    ] = DEFAULT.model_s,
+    context: Count = DEFAULT.context,
+    nodes: Annotated[int, typer.Option(min=1, help="Hosts that run the service.")] = DEFAULT.nodes,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="--run-workers of each; default: all at once.")
+    ] = None,
+    test_runs: Number = DEFAULT.test_runs,
+    test_mb: Number = DEFAULT.test_mb,
+    prepared: Annotated[
+        Path | None, typer.Option(help="Output of recipes.swebench.prepare, for its images.")
+    ] = None,
+    images: Count = DEFAULT.images,
+    image_mb: Number = DEFAULT.image_mb,
+    gpus: Count = DEFAULT.gpus,
+    gpu_gb: Number = DEFAULT.gpu_gb,
+    tensor_parallel: Count = DEFAULT.tensor_parallel,
+    grading_s: Annotated[
+        float | None, typer.Option(min=0, help="Default: as measured on the offline instances.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Where measurements are.")] = RESULTS,
+) -> None:
+    """Say what a training run on SWE data needs."""
+    with one_line_errors():
+        if model not in MODELS:
+            raise InvalidRequest.of_field("model", f"must be one of {', '.join(MODELS)}")
+        if prepared is not None:
+            images, image_mb = _prepared(prepared)
+        run = Run(
+            MODELS[model],
+            batch=batch,
+            n=n,
+            oversubscription=oversubscription,
+            turns=turns,
+            mean_turns=turns if mean_turns is None else mean_turns,
+            model_s=model_s,
+            context=context,
+            nodes=nodes,
+            slots=slots,
+            test_runs=test_runs,
+            test_mb=test_mb,
+            images=images,
+            image_mb=image_mb,
+            gpus=gpus,
+            gpu_gb=gpu_gb,
+            tensor_parallel=tensor_parallel,
+        )
+        check(run)
+        costs = read_costs(results, grading_s=grading_s)
+    show(run, costs, needs(run, costs), Console())
+
+
+def _prepared(directory: Path) -> tuple[int, float]:
+    """Number and mean size, MB, of the images that a data set was prepared with."""
+    path = directory / "manifest.json"
+    if not path.exists():
+        raise InvalidRequest.of_field("prepared", f"there is no {path}")
+    images = Manifest.model_validate_json(path.read_text()).images
+    if not images:
+        raise InvalidRequest.of_field("prepared", f"{path} has no images: it was made without")
+    return len(images), sum(image.bytes for image in images.values()) / len(images) / 1e6
+
+
+if __name__ == "__main__":
+    typer.run(main)

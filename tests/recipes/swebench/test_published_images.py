@@ -1,0 +1,148 @@
+"""Rows in the published forms, graded in an image of the published form: real, but for its content.
+
+The image is a Debian with a real bug's repository at /testbed. What stands in for conda's and for
+R2E-Gym's environments has the same paths.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_service.sandbox.base import SandboxProvider
+from prorl_service.sandbox.images import ImageCache
+from recipes.swebench.data.admission import by_grading
+from recipes.swebench.data.catalogue import DATA_SETS, convert
+from recipes.swebench.data.diffs import reversed_patch
+from recipes.swebench.data.row import Row
+from recipes.swebench.patches import Checkout
+from recipes.swebench.rows import SweInstance
+from tests.recipes.swebench.data import published
+from tests.recipes.swebench.data.published import Fields
+from tests.recipes.swebench.instances import instance
+from tests.sandbox.helpers import providing, started
+from tests.sandbox.images.debian import debian_directory
+
+ID = "parse-1.20.1"
+TESTS = "tests/test_parse.py"
+ACTIVATE = "export PATH=/workspace/environment/bin:$PATH PYTHONPATH=/testbed\n"
+
+
+class Image:
+    """A root file system. `repository` is its /testbed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        subprocess.run(["cp", "-a", str(debian_directory()), str(root)], check=True)
+        (root / "workspace").mkdir()
+        checkout = Checkout(instance(ID), root / "workspace")
+        shutil.move(checkout.path, root / "testbed")
+        self.write("opt/miniconda3/bin/activate", ACTIVATE)
+        python = '#!/bin/sh\nPYTHONPATH=/testbed exec /workspace/environment/bin/python "$@"\n'
+        self.write("testbed/.venv/bin/python", python)
+        self.write("testbed/.venv/.gitignore", "*\n")
+        self.write("r2e_tests/test_1.py", "SECRET = 1\n")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def apply(self, *patches: str) -> None:
+        for patch in patches:
+            command = ["git", "-c", "safe.directory=*", "apply"]
+            subprocess.run(command, cwd=self.root / "testbed", input=patch, text=True, check=True)
+
+    def read(self, name: str) -> str:
+        return (self.root / "testbed" / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """That containers may read, whoever runs them; pytest's own is closed."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def image(place: Path) -> Image:
+    return Image(place / "image")
+
+
+@pytest.fixture(scope="module")
+def fixed(place: Path) -> Image:
+    """With the fix and its tests."""
+    image = Image(place / "fixed")
+    image.apply(instance(ID).patch, instance(ID).test_patch)
+    return image
+
+
+@pytest.fixture
+async def containers() -> AsyncIterator[SandboxProvider]:
+    async with providing("apptainer") as provider:
+        yield provider
+
+
+async def converted(data_set: str, fields: Fields, image: Image) -> SweInstance:
+    row = convert(DATA_SETS[data_set], Row(fields, "row 1"), "recorder").instance
+    made = await ImageCache(image.root.with_suffix(".cache")).build("published", str(image.root))
+    return row.model_copy(update={"image": str(made.path)})
+
+
+async def test_a_row_of_swe_bench(image: Image, containers: SandboxProvider) -> None:
+    real = instance(ID)
+    fields = published.swe_bench(
+        patch=real.patch,
+        test_patch=real.test_patch,
+        FAIL_TO_PASS=real.FAIL_TO_PASS,
+        PASS_TO_PASS=real.PASS_TO_PASS,
+    )
+    assert await by_grading(containers)(await converted("verified", fields, image)) is None
+
+
+async def test_a_row_of_swe_smith(fixed: Image, containers: SandboxProvider) -> None:
+    real = instance(ID)
+    fields = published.swe_smith(
+        patch=reversed_patch(real.patch),
+        FAIL_TO_PASS=real.FAIL_TO_PASS,
+        PASS_TO_PASS=real.PASS_TO_PASS,
+    )
+    assert await by_grading(containers)(await converted("swe_smith", fields, fixed)) is None
+
+
+async def test_a_row_of_r2e_gym(image: Image, fixed: Image, containers: SandboxProvider) -> None:
+    real = instance(ID)
+    before = dict.fromkeys(real.FAIL_TO_PASS, "FAILED") | dict.fromkeys(real.PASS_TO_PASS, "PASSED")
+    names = [id_.partition("::")[2] for id_ in before]
+    code = {"test_file_names": ["test_1.py"], "test_file_codes": [fixed.read(TESTS)]}
+    diff = published.r2e_commit()["file_diffs"][0]
+    diff["header"]["file"]["path"] = "parse.py"
+    texts = {"old_file_content": image.read("parse.py"), "new_file_content": fixed.read("parse.py")}
+    fields = published.r2e_gym(
+        before="".join(f"{how} {id_}\n" for id_, how in before.items()),
+        execution=code,
+        parsed_commit_content=json.dumps(published.r2e_commit() | {"file_diffs": [diff | texts]}),
+        expected_output_json=json.dumps(dict.fromkeys(names, "PASSED")),
+    )
+    row = await converted("r2e_gym", fields, image)
+    assert len(row.FAIL_TO_PASS) == len(real.FAIL_TO_PASS)
+    assert await by_grading(containers)(row) is None
+
+
+async def test_the_images_tests_are_gone_before_the_model_comes(
+    image: Image, containers: SandboxProvider
+) -> None:
+    row = await converted("r2e_gym", published.r2e_gym(), image)
+    async with started(containers, image=row.image) as sandbox:
+        shell = {
+            "command": f"ls /r2e_tests; cd /testbed\n{row.environment.activate}\nls /r2e_tests"
+        }
+        done = await sandbox.call_tool("bash", shell, timeout_s=30)
+    assert done.output.startswith("test_1.py")
+    assert "No such file" in done.output

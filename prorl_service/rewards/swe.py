@@ -1,7 +1,8 @@
 """Grades a run of tests: from what the recorder in the sandbox wrote to a verdict and a report.
 
-Pure. Nothing here reads a log: results come over a channel of their own, and everything that cannot
-be explained by an honest run keeps an instance from being resolved.
+Pure. Nothing here reads a log (`swe_log` does, where there is no recorder): results come over a
+channel of their own, and everything that cannot be explained by an honest run keeps an instance
+from being resolved.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 SOME_TEST_FAILED = 1
-"""pytest's exit code. Canaries fail in every honest run."""
+"""Exit code of pytest, and of other runners. Canaries fail in every honest run."""
 
 CANARY_PASSED = "canary passed"
 FOREIGN = "the results hold what the recorder did not write"
@@ -36,7 +37,7 @@ class SweOutcome(StrEnum):
     """The results look right, but cannot be those of an honest run."""
     TIMEOUT = "timeout"
     CRASHED = "crashed"
-    """The test process ended before it had told its end."""
+    """The test process ended before it had told its end, or its log tells of no test."""
 
 
 class SweReport(BaseModel):
@@ -132,7 +133,9 @@ class TestRun:
 
 
 @dataclass(slots=True)
-class _Results:
+class Results:
+    """What is known of a run. `problems`: what an honest run would not have left."""
+
     statuses: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     ended: bool = False
@@ -140,14 +143,21 @@ class _Results:
 
 def grade(run: TestRun, expected: Expected) -> SweReport:
     """Never raises for anything the tests may have written."""
-    results = _read(run)
+    return verdict(_read(run), expected, exit_code=run.exit_code, timed_out=run.timed_out)
+
+
+def verdict(
+    results: Results, expected: Expected, *, exit_code: int | None, timed_out: bool
+) -> SweReport:
+    """`exit_code` is None after a time-out."""
     f2p = expected.not_as_wanted(expected.fail_to_pass, results.statuses)
     p2p = expected.not_as_wanted(expected.pass_to_pass, results.statuses)
     problems = [*results.problems, *_canary_problems(expected.canaries, results.statuses)]
-    if run.exit_code != SOME_TEST_FAILED:
-        problems.append(f"the exit code is {run.exit_code}, not that of failed canaries")
+    if exit_code != SOME_TEST_FAILED:
+        problems.append(f"the exit code is {exit_code}, not that of failed canaries")
+    outcome = _outcome(results.ended, failed=bool(f2p or p2p), problems=problems)
     return expected.report(
-        _outcome(run, results.ended, failed=bool(f2p or p2p), problems=problems),
+        SweOutcome.TIMEOUT if timed_out else outcome,
         fail_to_pass=len(expected.fail_to_pass) - len(f2p),
         pass_to_pass=len(expected.pass_to_pass) - len(p2p),
         statuses=f2p | p2p,
@@ -155,9 +165,7 @@ def grade(run: TestRun, expected: Expected) -> SweReport:
     )
 
 
-def _outcome(run: TestRun, ended: bool, *, failed: bool, problems: list[str]) -> SweOutcome:
-    if run.timed_out:
-        return SweOutcome.TIMEOUT
+def _outcome(ended: bool, *, failed: bool, problems: list[str]) -> SweOutcome:
     if any(problem.startswith((CANARY_PASSED, FOREIGN)) for problem in problems):
         return SweOutcome.TAMPERED
     if not ended:
@@ -184,8 +192,8 @@ def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> lis
     return problems
 
 
-def _read(run: TestRun) -> _Results:
-    results = _Results()
+def _read(run: TestRun) -> Results:
+    results = Results()
     phases: dict[str, list[_Phase]] = defaultdict(list)
     collected: list[str] = []
     if len(run.records) > MAX_RECORDS_BYTES:

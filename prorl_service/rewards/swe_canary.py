@@ -7,7 +7,11 @@ spare it has to tell it from the test beside it. Pure; works on the data set's o
 
 import ast
 import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from random import Random
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def with_canary(source: str, test_id: str, random: Random) -> tuple[str, str]:
@@ -19,6 +23,37 @@ def with_canary(source: str, test_id: str, random: Random) -> tuple[str, str]:
     if copied is None:
         copied = f"{source.rstrip()}\n\n\ndef {name}():\n    {failing}\n"
     return copied, name
+
+
+def likely_tests(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
+    """Tests of these files that ids of any runner can mean, as `file::Class::function`.
+
+    Those of that class and name or description, else those of that name (which a class may have
+    from another), else all: a canary can stand beside any test that is run.
+    """
+    words = [frozenset(re.findall(r"\w+", id_)) for id_ in ids]
+    found: dict[int, list[str]] = defaultdict(list)
+    for file, source in sources.items():
+        for names, function in _tests(source):
+            description = (ast.get_docstring(function) or "").partition("\n")[0]
+            is_meant = description in ids or any(one.issuperset(names) for one in words)
+            likeness = 2 if is_meant else int(any(names[-1] in one for one in words))
+            found[likeness].append("::".join([file, *names]))
+    return found[max(found, default=0)]
+
+
+def _tests(source: str) -> Iterator[tuple[list[str], Function]]:
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # another version's
+        return
+    for node in body:
+        names = [node.name] if isinstance(node, ast.ClassDef) else []
+        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if not isinstance(function, Function) or not function.name.startswith("test"):
+                continue
+            if function.body[0].lineno > function.lineno:  # else it cannot be copied
+                yield [*names, function.name], function
 
 
 def _new_name(source: str, name: str, random: Random) -> str:
@@ -49,7 +84,7 @@ def _copy(source: str, names: list[str], new_name: str, failing: str) -> str | N
     return "".join([*lines[: first - 1], *copy, "\n", *lines[first - 1 :]])
 
 
-def _find(source: str, names: list[str]) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+def _find(source: str, names: list[str]) -> Function | None:
     try:
         node: ast.AST | None = ast.parse(source)
     except SyntaxError:  # another version's
@@ -58,8 +93,7 @@ def _find(source: str, names: list[str]) -> ast.FunctionDef | ast.AsyncFunctionD
         found = [
             child
             for child in getattr(node, "body", [])
-            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and child.name == name
+            if isinstance(child, ast.ClassDef | Function) and child.name == name
         ]
         node = found[-1] if found else None
-    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+    return node if isinstance(node, Function) else None

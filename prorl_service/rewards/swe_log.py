@@ -1,0 +1,110 @@
+"""Grades a run of a test command by its log, and by what was watched beside it. Pure.
+
+For runners that have no recorder. Code under test can write what it wants to its log: what is known
+of tests of unittest otherwise (`swe_watch`) can only make a status worse. docs/swe.md says what is
+left.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.rewards.swe import Expected, Results, SweReport, verdict
+from prorl_service.rewards.swe_log_reader import load_parser
+
+OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
+"""Ids that `swe_watch` must have seen too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRun:
+    """What a run of a test command left. `exit_code` is None after a time-out."""
+
+    statuses: Mapping[str, str]
+    """By test: what `swe_log_reader` made of the log."""
+    watched: bytes
+    exit_code: int | None
+    timed_out: bool = False
+    problems: Sequence[str] = ()
+    """Why there are no statuses."""
+
+
+class _Watched(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    names: list[str]
+    raised: bool
+
+
+def check_parser(name: str) -> None:
+    """Raises `InvalidRequest` for one that is not there."""
+    try:
+        load_parser(name)
+    except ValueError as error:
+        raise InvalidRequest.of_field("environment.log_parser", str(error)) from None
+
+
+def grade_log(run: LogRun, expected: Expected) -> SweReport:
+    """Never raises for anything the tests may have written."""
+    watched = _read(run.watched)
+    statuses = _sceptical(run.statuses, watched)
+    wanted = (*expected.fail_to_pass, *expected.pass_to_pass)
+    calm = {name: status for name, status in watched.items() if status == "passed"}
+    canaries = [
+        *_of_canaries(expected.canaries, run.statuses),
+        *_of_canaries(expected.canaries, calm),
+    ]
+    results = Results(
+        statuses={id_: _status(id_, statuses) for id_ in wanted}
+        | {f"{canary}[{number}]": status for number, (canary, status) in enumerate(canaries)},
+        problems=list(run.problems),
+        ended=bool(run.statuses),
+    )
+    return verdict(results, expected, exit_code=run.exit_code, timed_out=run.timed_out)
+
+
+def _read(records: bytes) -> dict[str, str]:
+    """Status by name: `failed` if it has ever raised."""
+    found: dict[str, str] = defaultdict(lambda: "passed")
+    for line in records.splitlines():
+        try:
+            test = _Watched.model_validate_json(line)
+        except ValidationError:
+            continue
+        for name in test.names:
+            found[name] = "failed" if test.raised else found[name]
+    return found
+
+
+def _sceptical(statuses: Mapping[str, str], watched: Mapping[str, str]) -> dict[str, str]:
+    """With nothing passed that has raised, or was not seen where it should have been."""
+
+    def status(test: str) -> str:
+        if statuses[test] != "passed":
+            return statuses[test]
+        return watched.get(test, "unseen" if OF_UNITTEST.fullmatch(test) else "passed")
+
+    return {test: status(test) for test in statuses}
+
+
+def _status(id_: str, statuses: Mapping[str, str]) -> str:
+    """Some ids of published data sets end in the middle of parameters, where a blank was."""
+    if id_ in statuses or id_.count("[") <= id_.count("]"):
+        return statuses.get(id_, "missing")
+    found = {status for test, status in statuses.items() if test.startswith(id_)}
+    return "passed" if found == {"passed"} else min(found - {"passed"}, default="missing")
+
+
+def _of_canaries(canaries: Collection[str], statuses: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Canary and status of all tests that have its name, in whatever form."""
+    names = {canary.rpartition("::")[2]: canary for canary in canaries}
+    return [
+        (canary, status)
+        for name, canary in names.items()
+        for test, status in statuses.items()
+        if name in test and name in re.split(r"\W+", test)
+    ]

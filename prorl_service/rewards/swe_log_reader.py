@@ -1,0 +1,127 @@
+"""Reads what a test command has printed: status by test. A program, for hostile logs can keep a
+parser busy for ever, and whoever starts it can kill it.
+
+The parsers are those of the package swebench (https://github.com/SWE-bench/SWE-bench), which data
+sets were made with, so that tests have the same names. What a runner reports as failed has failed,
+whatever a parser makes of the rest. Standard library and swebench only.
+"""
+
+import importlib
+import importlib.util
+import json
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+INSTALL = "install it where the service runs: pip install --no-deps 'swebench>=5,<6'"
+MEMORY_BYTES = 2 << 30
+
+WORDS = {"XFAIL": "xfailed"}
+"""What parsers call otherwise than `rewards.swe`."""
+
+# What is told about each failure at the end. sympy's has a line of underscores around it.
+UNITTEST = re.compile(r"(?:FAIL|ERROR): (?P<whole>(?P<test>\w+ \([\w.]+\))?.*)")
+PYTEST = re.compile(r"(?:FAILED|ERROR) (?P<test>\S.*)")
+SYMPY = re.compile(r"[^:]+\.py::?(?P<test>\w+)")
+
+PASSED = (
+    (
+        re.compile(r"^test_.* ok(?: +\[\w+\])?$", re.MULTILINE),
+        re.compile(r"tests finished: (\d+) passed"),
+    ),
+    (
+        re.compile(r"^PASSED \S+::", re.MULTILINE),
+        re.compile(r"^=+ (?:.*, )?(\d+) passed", re.MULTILINE),
+    ),
+)
+"""A line for a passed test, and their number at the end: sympy's, pytest's."""
+
+Parser = Callable[[str, Any], Mapping[str, str]]
+
+
+@cache
+def load_parser(name: str) -> Parser:
+    """Of Python's runners only. Raises `ValueError` that says what to do."""
+    package = importlib.util.find_spec("swebench")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(f"needs the package swebench; {INSTALL}")
+    try:
+        with _without_packages(Path(package.submodule_search_locations[0])):
+            module = importlib.import_module("swebench.harness.log_parsers.python")
+    except ImportError as error:
+        raise ValueError(f"swebench's parsers cannot be loaded ({error}); {INSTALL}") from error
+    known = sorted(key for key in vars(module) if key.startswith("parse_log_"))
+    if name not in known:
+        raise ValueError(f"{name!r} is not one of {', '.join(known)}")
+    return cast(Parser, getattr(module, name))
+
+
+@contextmanager
+def _without_packages(directory: Path) -> Iterator[None]:
+    """Lets a module be imported without the packages it is in: they need docker and much more."""
+    stand_ins = []
+    for name in ("swebench.harness", "swebench.harness.log_parsers"):
+        if name not in sys.modules:
+            sys.modules[name] = ModuleType(name)
+            sys.modules[name].__path__ = [str(directory.joinpath(*name.split(".")[1:]))]
+            stand_ins.append(name)
+    try:
+        yield
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
+
+
+def read_log(log: str, parser: str) -> dict[str, str]:
+    """Status by test, in the words of `rewards.swe`. Can take for ever."""
+    parsed = load_parser(parser)(log, None)
+    statuses = {test: WORDS.get(status, status.lower()) for test, status in parsed.items()}
+    for test in reported_failures(log):
+        if statuses.get(test, "passed") == "passed":
+            statuses[test] = "failed"
+    if tells_of_too_many(log):
+        passed = [test for test, status in statuses.items() if status == "passed"]
+        statuses.update(dict.fromkeys(passed, "doubtful"))
+    return statuses
+
+
+def tells_of_too_many(log: str) -> bool:
+    """Whether more tests are told to have passed than the runner has counted, if it has."""
+    for line, counted in PASSED:
+        counts = [int(count) for count in counted.findall(log)]
+        if counts and len(line.findall(log)) > sum(counts):
+            return True
+    return False
+
+
+def reported_failures(log: str) -> set[str]:
+    """Names of tests that the runner tells about as failed, in all forms that ids have."""
+    found: set[str] = set()
+    lines = [line.rstrip() for line in log.split("\n")]
+    for line, following in pairwise([*lines, ""]):
+        words = [word for word in line.split() if word.strip("_")]
+        if match := UNITTEST.fullmatch(line):
+            found |= {match["whole"], match["test"] or "", following}  # a docstring may follow
+        elif match := PYTEST.fullmatch(line):
+            found |= {match["test"].partition(" - ")[0], match["test"].split()[0]}
+        elif len(words) == 1 and (match := SYMPY.fullmatch(words[0])):
+            found.add(match["test"])
+    return found
+
+
+def main() -> None:
+    """From the standard input to the standard output, as JSON. The argument names the parser."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    log = sys.stdin.buffer.read().decode(errors="replace")
+    json.dump(read_log(log, sys.argv[1]), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,328 @@
+"""Grading by log: the reader as a program, the watch in real runs of unittest, the verdict."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.rewards import swe_log_reader, swe_watch
+from prorl_service.rewards.swe import Expected, SweOutcome, SweReport
+from prorl_service.rewards.swe_canary import likely_tests
+from prorl_service.rewards.swe_log import LogRun, check_parser, grade_log
+from prorl_service.rewards.swe_log_reader import read_log, reported_failures
+
+DJANGO, PYTEST, SYMPY = "parse_log_django", "parse_log_pytest_v2", "parse_log_sympy"
+
+FIX, KEEP, CANARY = "test_fix (a.C)", "test_keep (a.C)", "test_fix_again (a.C)"
+EXPECTED = Expected("i", [FIX], [KEEP], ["a.py::test_fix_again"])
+HONEST = {FIX: "passed", KEEP: "passed", CANARY: "failed"}
+SEEN = {FIX: False, KEEP: False, CANARY: True}
+
+
+def records(raised: Mapping[str, bool]) -> bytes:
+    lines = [json.dumps({"names": [name, ""], "raised": how}) for name, how in raised.items()]
+    return "\n".join(lines).encode()
+
+
+def graded(
+    statuses: Mapping[str, str] = HONEST,
+    raised: Mapping[str, bool] = SEEN,
+    exit_code: int | None = 1,
+    expected: Expected = EXPECTED,
+) -> SweReport:
+    return grade_log(LogRun(statuses, records(raised), exit_code, exit_code is None), expected)
+
+
+# --- the verdict --------------------------------------------------------------------------------
+
+
+def test_a_fix_is_resolved() -> None:
+    report = graded()
+    assert report.resolved
+    assert report.summary == "i: resolved; fail-to-pass 1/1; pass-to-pass 1/1"
+
+
+@pytest.mark.parametrize("status", ["failed", "error", "skipped", "xfailed"])
+@pytest.mark.parametrize("test", [FIX, KEEP])
+def test_each_test_must_pass(test: str, status: str) -> None:
+    report = graded({**HONEST, test: status})
+    assert report.outcome is SweOutcome.UNRESOLVED
+    assert report.statuses == {test: status}
+
+
+def test_missing_tests_have_not_passed() -> None:
+    assert graded({KEEP: "passed", CANARY: "failed"}).statuses == {FIX: "missing"}
+    assert graded({}).outcome is SweOutcome.CRASHED
+    assert graded({}, exit_code=None).outcome is SweOutcome.TIMEOUT
+
+
+def test_what_was_watched_can_only_make_it_worse() -> None:
+    assert graded(raised={**SEEN, FIX: True}).statuses == {FIX: "failed"}
+    assert graded({**HONEST, FIX: "skipped"}).statuses == {FIX: "skipped"}
+
+
+def test_a_test_of_unittest_must_have_been_seen() -> None:
+    assert graded(raised={KEEP: False, CANARY: True}).statuses == {FIX: "unseen"}
+    assert graded(raised={}).outcome is SweOutcome.UNRESOLVED
+
+
+def test_other_runners_are_not_watched() -> None:
+    statuses = {"t.py::fix": "passed", "t.py::test_fix_again": "failed"}
+    expected = Expected("i", ["t.py::fix"], [], ["t.py::test_fix_again"])
+    assert graded(statuses, raised={}, expected=expected).resolved
+
+
+@pytest.mark.parametrize("exit_code", [0, 2, 137])
+def test_the_exit_code_must_be_that_of_failed_canaries(exit_code: int) -> None:
+    assert graded(exit_code=exit_code).outcome is SweOutcome.TAMPERED
+
+
+@pytest.mark.parametrize("status", ["passed", "skipped", "error", "missing"])
+def test_the_log_must_tell_of_a_failed_canary(status: str) -> None:
+    told = {} if status == "missing" else {CANARY: status}
+    report = graded({FIX: "passed", KEEP: "passed", **told})
+    assert report.outcome is SweOutcome.TAMPERED
+
+
+def test_a_canary_that_was_seen_to_pass_is_tampering() -> None:
+    assert graded(raised={**SEEN, CANARY: False}).outcome is SweOutcome.TAMPERED
+    assert graded(expected=Expected("i", [FIX], [KEEP])).outcome is SweOutcome.TAMPERED
+
+
+@pytest.mark.parametrize(
+    "form", ["test_again", "a/t.py::C::test_again[x-1]", "a/t.py:test_again", "test_again (a.C.d)"]
+)
+def test_a_canary_is_known_in_all_forms_of_its_name(form: str) -> None:
+    expected = Expected("i", ["fix"], [], ["a/t.py::test_again"])
+    statuses = {"fix": "passed", f"{form}": "failed", "test_again_not": "passed"}
+    assert graded(statuses, raised={}, expected=expected).resolved
+
+
+def test_cut_ids_need_all_that_they_may_mean() -> None:
+    cut, canary = "t.py::f[log(a", {"t.py::again": "failed"}
+    expected = Expected("i", [cut], [], ["t.py::again"])
+
+    def status(**found: str) -> str:
+        statuses = {f"t.py::f[log(a {key})]": how for key, how in found.items()}
+        report = graded({**statuses, **canary}, raised={}, expected=expected)
+        return report.statuses.get(cut, "passed")
+
+    assert status(b="passed", c="passed") == "passed"
+    assert status(b="passed", c="failed") == "failed"
+    assert status() == "missing"
+
+
+@given(st.dictionaries(st.text(), st.sampled_from(["passed", "failed"])), st.binary())
+def test_whatever_was_written_is_graded(statuses: dict[str, str], watched: bytes) -> None:
+    assert not grade_log(LogRun(statuses, watched, 1), EXPECTED).resolved
+
+
+# --- the reader ---------------------------------------------------------------------------------
+
+DJANGO_LOG = """\
+Cannot allocate memory
+test_a (m.C) ... ok
+test_b (m.C)
+What b does. ... ok
+test_c (m.C) ... skipped 'why'
+test_d (m.C) ... expected failure
+test_e (m.C) ... ok
+FAIL
+test_f (m.C)
+What f does. ... ok
+ERROR
+test_g (m.C) ... 
+  test_g (m.C) (i=1) ... FAIL
+
+======================================================================
+FAIL: test_e (m.C)
+----------------------------------------------------------------------
+ERROR: test_f (m.C)
+What f does.
+----------------------------------------------------------------------
+FAIL: test_g (m.C) (i=1)
+----------------------------------------------------------------------
+Ran 7 tests in 0.001s
+
+FAILED (failures=2, errors=1, skipped=1, expected failures=1)
+"""
+
+
+def test_a_log_of_django() -> None:
+    statuses = read_log(DJANGO_LOG, DJANGO)
+    wanted = ["test_a (m.C)", "What b does.", "test_e (m.C)", "What f does.", "test_g (m.C)"]
+    assert [statuses[test] for test in wanted] == ["passed", "passed", "failed", "failed", "failed"]
+    assert statuses["test_c (m.C)"] == "skipped"
+    assert "test_d (m.C)" not in statuses
+
+
+def test_a_log_of_pytest() -> None:
+    log = "PASSED t.py::a\nFAILED t.py::b - x\nXFAIL t.py::c\nPASSED t.py::b\n"
+    assert read_log(log, PYTEST) == {"t.py::a": "passed", "t.py::b": "failed", "t.py::c": "xfailed"}
+    assert read_log("ERROR t.py::a - y\nPASSED t.py::a\n", PYTEST)["t.py::a"] == "failed"
+
+
+@pytest.mark.parametrize("colons", [":", "::"])
+def test_a_log_of_sympy(colons: str) -> None:
+    log = f"test_a ok\ntest_b  ok\n F\ntest_c E\n____ x/t.py{colons}test_b ____\n"
+    statuses = read_log(log, SYMPY)
+    assert (statuses["test_a"], statuses["test_b"]) == ("passed", "failed")
+    assert statuses["test_c"] == "error"
+
+
+@pytest.mark.parametrize(("count", "status"), [(2, "passed"), (3, "passed"), (1, "doubtful")])
+def test_runners_count_what_has_passed(count: int, status: str) -> None:
+    log = f"test_a ok\ntest_b ok   [OK]\n tests finished: {count} passed, in 1 s"
+    assert read_log(log, SYMPY) == {"test_a": status}
+    log = f"PASSED t.py::a\nPASSED t.py::b[x y]\n== 1 failed, {count} passed in 1.00s ==\n"
+    assert read_log(log, PYTEST) == {"t.py::a": status, "t.py::b[x y]": status}
+
+
+@given(st.text(), st.sampled_from([DJANGO, PYTEST, SYMPY]))
+def test_any_log_is_read(log: str, parser: str) -> None:
+    assert set(read_log(log, parser).values()) <= {
+        *("passed", "failed", "error", "skipped", "xfailed", "doubtful")
+    }
+
+
+@given(st.lists(st.sampled_from(["ok", "FAIL", "x ... ok", "PASSED t::a", "t::a PASSED", "\n"])))
+def test_no_line_takes_back_a_failure(lines: list[str]) -> None:
+    said = ["FAIL: test_x (m.C)", "FAILED t::a - why", "___ x.py:test_y ___"]
+    log = "\n".join([*lines, "", *said, *lines])
+    assert {"test_x (m.C)", "t::a", "test_y"} <= reported_failures(log)
+    for parser in (DJANGO, PYTEST, SYMPY):
+        assert read_log(log, parser)["t::a"] == "failed"
+
+
+def reader(*options: str, log: bytes = b"test_a ok\n\xff") -> subprocess.CompletedProcess[bytes]:
+    program = [sys.executable, *options, "-P", swe_log_reader.__file__, SYMPY]
+    return subprocess.run(program, input=log, capture_output=True, check=False)
+
+
+def test_the_reader_is_a_program() -> None:
+    assert json.loads(reader().stdout) == {"test_a": "passed"}
+
+
+def test_without_swebench_it_is_said_what_to_install() -> None:
+    without = reader("-S", "-E")  # without any installed package
+    assert b"needs the package swebench; install it where" in without.stderr
+    assert b"pip install --no-deps 'swebench" in without.stderr
+
+
+def test_an_unknown_parser_is_refused() -> None:
+    check_parser(DJANGO)
+    with pytest.raises(InvalidRequest, match=r"environment\.log_parser: 'parse_log_x' is not one"):
+        check_parser("parse_log_x")
+
+
+def test_loading_parsers_loads_nothing_else() -> None:
+    code = (
+        "import sys; from prorl_service.rewards.swe_log_reader import load_parser;"
+        f"load_parser({DJANGO!r});"
+        "print([name for name in sys.modules if name.partition('.')[0] in"
+        " ('docker', 'modal', 'datasets', 'requests') or name == 'swebench.harness'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- the watch ----------------------------------------------------------------------------------
+
+TESTS = """\
+import unittest
+
+class C(unittest.TestCase):
+    def test_ok(self):
+        "What it does."
+    def test_fails(self):
+        assert 0
+    def test_raises(self):
+        self.addCleanup(lambda: 1 / 0)
+    def test_skips(self):
+        self.skipTest("why")
+    @unittest.expectedFailure
+    def test_fails_as_expected(self):
+        assert 0
+    def test_parts(self):
+        for i in range(2):
+            with self.subTest(i=i):
+                assert i
+    def test_runner(self):
+        class Inner(unittest.TestCase):
+            def test_inner(self):
+                assert 0
+        Inner("test_inner").run(unittest.TestResult())
+"""
+
+
+def unittest_run(directory: Path, **environment: str) -> str:
+    (directory / "test_it.py").write_text(TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "unittest", "-v", "test_it"],
+        cwd=directory,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    return done.stderr.partition("Ran ")[0]  # what follows has a time
+
+
+def test_the_watch_sees_what_raises_and_changes_nothing(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    shutil.copy(swe_watch.__file__, site / "sitecustomize.py")
+    results = tmp_path / "results"
+    watched = unittest_run(tmp_path, **{"PYTHONPATH": str(site), swe_watch.RESULTS: str(results)})
+    assert watched == unittest_run(tmp_path, PYTHONPATH="")
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    raised = {test["names"][0].split()[0] for test in found if test["raised"]}
+    assert raised == {
+        *("test_fails", "test_raises", "test_skips", "test_fails_as_expected", "test_parts"),
+        "test_inner",
+    }
+    calm = [test["names"] for test in found if not test["raised"]]
+    assert calm == [
+        ["test_ok (test_it.C.test_ok)", "What it does."],
+        ["test_runner (test_it.C.test_runner)", ""],
+    ]
+
+
+# --- what canaries are made of ------------------------------------------------------------------
+
+SOURCES = {
+    "a/tests.py": (
+        'class A:\n    def test_x(self):\n        """What x\n        does."""\n'
+        "    def test_y(self): pass\nclass B(A):\n    def test_z(self):\n        pass\n"
+    ),
+    "b/tests.py": "def test_x():\n    pass\ndef helper():\n    pass\n",
+    "c/tests.py": "print 'x'\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("id_", "tests"),
+    [
+        ("test_x (a.tests.A)", ["a/tests.py::A::test_x", "b/tests.py::test_x"]),
+        ("test_z (a.tests.B.test_z)", ["a/tests.py::B::test_z"]),
+        ("What x", ["a/tests.py::A::test_x"]),
+        ("a/tests.py::B::test_z[1]", ["a/tests.py::B::test_z"]),
+        ("test_z (a.tests.Other)", ["a/tests.py::B::test_z"]),
+        ("something", ["a/tests.py::A::test_x", "a/tests.py::B::test_z", "b/tests.py::test_x"]),
+    ],
+)
+def test_ids_of_any_runner_are_found_in_the_files(id_: str, tests: list[str]) -> None:
+    assert likely_tests(SOURCES, [id_]) == tests
+
+
+def test_without_tests_there_is_nothing_to_find() -> None:
+    assert likely_tests({"c.py": "x = 1\n"}, ["test_x"]) == []

@@ -16,7 +16,9 @@ SETTINGS = frozenset(
 )
 TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "__pycache__", ".git"})
 START_UP = frozenset({"conftest", "sitecustomize", "usercustomize"})
-TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "pytest_timeout"})
+TEST_TOOLS = frozenset(
+    {"pytest", "_pytest", "pluggy", "iniconfig", "pytest_timeout", "unittest", "runtests"}
+)
 COMPILED = frozenset({".pth", ".pyc", ".pyo", ".so", ".pyd"})
 METADATA = (".egg-info", ".dist-info")
 """Of installed packages: directories that can name plugins of pytest."""

@@ -194,6 +194,7 @@ def protected(path: str, mode: str = "100644", allowed: tuple[str, ...] = ()) ->
         *("tests/helper.py", "test/x.json", "a/test_b.py", "b_test.py", "tests.py", ".coveragerc"),
         *("src/sitecustomize.py", "usercustomize.py", "x.pth", "pytest.py", "_pytest/runner.py"),
         *("pluggy/__init__.py", "a/__pycache__/b.cpython-311.pyc", "a/b.so", "data/case.json"),
+        *("unittest/case.py", "src/unittest.py", "sympy/utilities/runtests.py", "bin/test"),
         *("Conftest.py", "conftest.pyc", "sitecustomize/__init__.py", ".git/hooks/x"),
         "src/a.egg-info/entry_points.txt",
     ],

@@ -20,6 +20,7 @@ from prorl_service.agents.swe_eval import grade_patch, unapplied
 from prorl_service.agents.swe_repository import extract_patch, prepare
 from prorl_service.errors import TaskError
 from prorl_service.rewards.swe import SweReport
+from prorl_service.rewards.swe_log import check_parser
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.tools.base import Tool, Toolset, function_schema
@@ -53,6 +54,8 @@ class SweAgent(AgentHandler):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.data = SweData.model_validate(task.data)
+        if self.data.environment.log_parser:
+            check_parser(self.data.environment.log_parser)
         self.tools: list[Tool] = [Bash(), StrReplaceEditor(), Submit()]
         if self.data.ipython:
             self.tools.append(IPython())

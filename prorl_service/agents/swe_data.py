@@ -31,7 +31,8 @@ Inside = Annotated[str, AfterValidator(_inside)]
 
 
 class SweEnvironment(BaseModel):
-    """Where the repository is in the sandbox, and how its tests are run there."""
+    """Where the repository is in the sandbox, and how its tests are run there: by pytest with our
+    recorder, or by a command whose log is read."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,8 +75,8 @@ class SweEnvironment(BaseModel):
             raise ValueError("give test_files for pytest, or test_command and log_parser")
         if self.test_command and any(of_pytest):
             raise ValueError(
-                "test_files, pytest_arguments, pytest_plugins and import_paths are for pytest run"
-                " by the service: give either them, or test_command and log_parser"
+                "give test_command and log_parser, or test_files, pytest_arguments, pytest_plugins"
+                " and import_paths, which are for pytest as the service runs it"
             )
         return self
 
@@ -87,7 +88,9 @@ class SweData(BaseModel):
     test_patch: str = Field(
         description="Applied before the tests are run; empty where the repository has them."
     )
-    FAIL_TO_PASS: list[str] = Field(min_length=1, description="Ids as pytest gives them.")
+    FAIL_TO_PASS: list[str] = Field(
+        min_length=1, description="Ids as pytest or the log parser gives them."
+    )
     PASS_TO_PASS: list[str]
     expected_xfails: list[str] = Field(
         [],

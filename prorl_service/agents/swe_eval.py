@@ -13,8 +13,10 @@ from pathlib import Path
 from secrets import token_hex
 
 from prorl_service.agents.swe_data import SweData
+from prorl_service.agents.swe_log_run import run_test_command, tests_to_copy
 from prorl_service.agents.swe_repository import (
     MAX_PATCH_BYTES,
+    activated,
     apply_patch,
     apply_text,
     prepare,
@@ -54,8 +56,11 @@ async def grade_patch(
         sandbox, data.environment, data.test_patch.encode()
     ):
         raise EvaluatorError("the data set's test patch does not apply to the base")
-    expected = replace(expected, canaries=await _put_canaries(sandbox, data))
-    return (await _run_tests(sandbox, data, expected)).model_copy(update=known)
+    by_log = bool(data.environment.test_command)
+    tests = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
+    expected = replace(expected, canaries=await _put_canaries(sandbox, data, tests))
+    run = run_test_command if by_log else _run_tests
+    return (await run(sandbox, data, expected)).model_copy(update=known)
 
 
 def unapplied(expected: Expected, patch: bytes | None) -> SweReport | None:
@@ -66,13 +71,13 @@ def unapplied(expected: Expected, patch: bytes | None) -> SweReport | None:
     return None if patch.strip() else expected.report(SweOutcome.EMPTY_PATCH)
 
 
-async def _put_canaries(sandbox: Sandbox, data: SweData) -> list[str]:
-    """One in each file that has tests to be fixed; `file::function` of each."""
+async def _put_canaries(sandbox: Sandbox, data: SweData, tests: Sequence[str]) -> list[str]:
+    """One in each file that has such tests; `file::function` of each."""
     chance = random.SystemRandom()
     canaries = []
-    for file in sorted({id_.partition("::")[0] for id_ in data.FAIL_TO_PASS}):
+    for file in sorted({id_.partition("::")[0] for id_ in tests}):
         path = f"{data.environment.repository}/{file}"
-        test_id = chance.choice([id_ for id_ in data.FAIL_TO_PASS if id_.startswith(f"{file}::")])
+        test_id = chance.choice([id_ for id_ in tests if id_.startswith(f"{file}::")])
         try:
             source = (await sandbox.download(path)).decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -95,10 +100,9 @@ async def _run_tests(sandbox: Sandbox, data: SweData, expected: Expected) -> Swe
     }
     await sandbox.upload(f"{directory}/run.py", RECORDER)
     await sandbox.upload(f"{directory}/config", json.dumps(config).encode())
-    run = f"{environment.python} {directory}/run.py {directory}/config"
-    lines = [f"cd {environment.repository}", environment.activate or ":", f"{run} < /dev/null"]
+    run = f"{environment.python} {directory}/run.py {directory}/config < /dev/null"
     started = time.monotonic()
-    command = {"command": "(\n" + "\n".join(lines) + "\n)"}
+    command = {"command": activated(environment, run)}
     done = await sandbox.call_tool("bash", command, timeout_s=environment.test_timeout_s)
     report = grade(
         TestRun(

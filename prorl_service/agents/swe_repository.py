@@ -128,6 +128,11 @@ async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: s
     return await sandbox.call_tool("bash", {"command": command}, timeout_s=GIT_TIMEOUT_S)
 
 
+def activated(environment: SweEnvironment, command: str) -> str:
+    """A command of bash that runs this one in the repository, with the right Python."""
+    return f"(\ncd {environment.repository}\n{environment.activate or ':'}\n{command}\n)"
+
+
 async def _changes(sandbox: Sandbox, environment: SweEnvironment) -> list[Change]:
     listing = f"/tmp/{token_hex(8)}.raw"
     script = f"{GIT} diff --cached --raw -z --no-renames --no-ext-diff HEAD > {listing}"

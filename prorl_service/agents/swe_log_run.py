@@ -1,0 +1,114 @@
+"""Runs a task's own test command in the sandbox and grades its log.
+
+The output goes to a file of its own, of which nothing but tests is written to, and the exit code
+comes over the tool's channel: there are no markers that could be forged. The log is read by a
+process that is killed when it takes too long.
+"""
+
+import asyncio
+import json
+import shlex
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from prorl_service.agents.swe_data import SweData
+from prorl_service.agents.swe_repository import activated, in_repository
+from prorl_service.errors import EvaluatorError
+from prorl_service.rewards import swe_log_reader, swe_watch
+from prorl_service.rewards.swe import Expected, SweReport
+from prorl_service.rewards.swe_canary import likely_tests
+from prorl_service.rewards.swe_log import LogRun, grade_log
+from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.sandbox.base import Sandbox
+
+MAX_LOG_BYTES = 8 << 20
+SHOWN_BYTES = 32 << 10
+"""Of the log, in the report."""
+READ_TIMEOUT_S = 30.0
+
+WATCH = Path(swe_watch.__file__).read_bytes()
+
+
+class UnreadableLog(Exception):
+    """Its message says why. The tests have had their chance: it is nobody else's fault."""
+
+
+async def tests_to_copy(sandbox: Sandbox, data: SweData) -> list[str]:
+    """Tests of the test patch, as `file::Class::function`, that canaries can be made of.
+
+    Raises `EvaluatorError` if there are none.
+    """
+    sources = {}
+    for file in patched_files(data.test_patch):
+        if file.endswith(".py"):
+            with suppress(OSError, UnicodeDecodeError):  # the patch has removed it
+                path = f"{data.environment.repository}/{file}"
+                sources[file] = (await sandbox.download(path)).decode()
+    found = likely_tests(sources, data.FAIL_TO_PASS)
+    if not found:
+        raise EvaluatorError("the test patch has no Python test to make a canary of")
+    return found
+
+
+async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) -> SweReport:
+    """Raises `SandboxError`."""
+    environment = data.environment
+    directory = f"/tmp/{token_hex(8)}"
+    await sandbox.upload(f"{directory}/sitecustomize.py", WATCH)
+    arguments = {"command": activated(environment, _command(environment.test_command, directory))}
+    started = time.monotonic()
+    done = await sandbox.call_tool("bash", arguments, timeout_s=environment.test_timeout_s)
+    took_s = time.monotonic() - started
+    log, watched = b"", b""
+    statuses: dict[str, str] = {}
+    problems = []
+    try:
+        log = await _fetched(sandbox, data, f"{directory}/log")
+        statuses = await _read(log, environment.log_parser)
+        watched = await _fetched(sandbox, data, f"{directory}/watched")
+    except UnreadableLog as error:
+        problems.append(str(error))
+    report = grade_log(
+        LogRun(statuses, watched, done.data["exit_code"], bool(done.data["timed_out"]), problems),
+        expected,
+    )
+    shown = f"{log[-SHOWN_BYTES:].decode(errors='replace')}\n{done.output}"
+    return report.model_copy(update={"log": shown, "test_s": took_s})
+
+
+def _command(command: str, directory: str) -> str:
+    watch = f"{swe_watch.RESULTS}={directory}/watched"
+    path = f"PYTHONPATH={directory}${{PYTHONPATH:+:$PYTHONPATH}}"
+    quoted = shlex.quote(command)  # whatever it is, it ends where it should
+    return f"( export {watch} {path}; eval {quoted} ) < /dev/null >> {directory}/log 2>&1"
+
+
+async def _fetched(sandbox: Sandbox, data: SweData, path: str) -> bytes:
+    size = (await in_repository(sandbox, data.environment, f"stat -c %s {path}")).output.strip()
+    if size.isdecimal() and int(size) > MAX_LOG_BYTES:
+        raise UnreadableLog(f"the log has {size} bytes, more than {MAX_LOG_BYTES}")
+    try:
+        return await sandbox.download(path)
+    except OSError:  # it never began, or was removed
+        return b""
+
+
+async def _read(log: bytes, parser: str) -> dict[str, str]:
+    program = (sys.executable, "-P", swe_log_reader.__file__, parser)
+    pipe = asyncio.subprocess.PIPE
+    reader = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        answer, errors = await asyncio.wait_for(reader.communicate(log), READ_TIMEOUT_S)
+    except TimeoutError:
+        raise UnreadableLog(f"the log could not be read in {READ_TIMEOUT_S:g} s") from None
+    finally:
+        if reader.returncode is None:
+            reader.kill()
+            await reader.wait()
+    if reader.returncode != 0:
+        raise UnreadableLog(f"the log could not be read: {errors.decode(errors='replace')[-500:]}")
+    statuses: dict[str, str] = json.loads(answer)
+    return statuses

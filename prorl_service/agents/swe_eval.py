@@ -57,8 +57,8 @@ async def grade_patch(
     ):
         raise EvaluatorError("the data set's test patch does not apply to the base")
     by_log = bool(data.environment.test_command)
-    tests = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
-    expected = replace(expected, canaries=await _put_canaries(sandbox, data, tests))
+    copied = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
+    expected = replace(expected, canaries=await _put_canaries(sandbox, data, copied))
     run = run_test_command if by_log else _run_tests
     return (await run(sandbox, data, expected)).model_copy(update=known)
 

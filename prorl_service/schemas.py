@@ -318,6 +318,11 @@ class Rollout(WireModel):
         None, description="Of the tokens it sampled, once it has ended."
     )
     trajectory: Trajectory | None = None
+    report: dict[str, JsonValue] | None = Field(
+        None,
+        description="What the agent's evaluation tells people beside the numbers, in a form of its"
+        " own. Where the trajectory is.",
+    )
     timings: Timings = Timings()
     created_at: float = Field(description="Unix time in seconds.")
 

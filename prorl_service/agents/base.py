@@ -4,6 +4,7 @@ An agent never tokenises, routes or frees anything: `RolloutContext` does that f
 agent is token-exact and leaks nothing.
 """
 
+import json
 import math
 import time
 from abc import ABC, abstractmethod
@@ -11,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
+
+from pydantic import JsonValue
 
 from prorl_service import metrics
 from prorl_service.errors import AgentError, EvaluatorError
@@ -43,17 +46,32 @@ class Prompt:
     tools: Sequence[ToolSchema] = ()
 
 
+MAX_REPORT_BYTES = 256 << 10
+"""Of one rollout's report as JSON: it is kept in the journal and sent with the trajectory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Raises `EvaluatorError` for a reward or component that is not a finite number."""
+    """`report` is what people want to know beside the numbers, in the agent's own form.
+
+    Raises `EvaluatorError` for a reward or component that is not a finite number, and for a report
+    that is no JSON or is too large.
+    """
 
     reward: float
     components: dict[str, float] = field(default_factory=dict)
+    report: dict[str, JsonValue] | None = None
 
     def __post_init__(self) -> None:
         for value in (self.reward, *self.components.values()):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise EvaluatorError(f"a reward must be a finite number, not {value!r}")
+        try:
+            size = len(json.dumps(self.report, ensure_ascii=False, allow_nan=False).encode())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EvaluatorError(f"a report must be JSON: {error}") from error
+        if size > MAX_REPORT_BYTES:
+            raise EvaluatorError(f"a report of {size} bytes: at most {MAX_REPORT_BYTES}")
 
 
 class AgentHandler(ABC):

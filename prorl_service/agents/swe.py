@@ -97,7 +97,8 @@ class SweAgent(AgentHandler):
     async def eval(self, rollout: RolloutContext) -> Verdict:
         self.report = await self._graded(rollout)
         log.info("%s: %s", rollout.rollout_id, self.report.summary)
-        return Verdict(float(self.report.resolved), self.report.components())
+        told = self.report.cut().model_dump(mode="json")
+        return Verdict(float(self.report.resolved), self.report.components(), told)
 
     async def _graded(self, rollout: RolloutContext) -> SweReport:
         report = unapplied(self.data.expected(), self.patch)

@@ -162,6 +162,8 @@ class RolloutRecord:
         summary = answer.model_dump_json().encode()
         if context is not None and context.turns:
             answer.trajectory = context.trajectory(self.finish_reason)
+        if self.verdict is not None and state is RolloutState.DONE:
+            answer.report = self.verdict.report
         packed = answer.model_dump_json(context=PACKED).encode()
         return EndedRow(self.rollout_id, self.group.group_id, self.attempt, state, summary, packed)
 

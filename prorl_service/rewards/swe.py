@@ -25,6 +25,10 @@ MAX_RECORDS_BYTES = 32 << 20
 
 PHASES = ("setup", "call", "teardown")
 
+MOST_STATUSES, MOST_LINES = 200, 50
+MOST_LINE_CHARACTERS, MOST_LOG_CHARACTERS = 200, 8192
+"""Of a report that is sent."""
+
 
 class SweOutcome(StrEnum):
     RESOLVED = "resolved"
@@ -76,6 +80,18 @@ class SweReport(BaseModel):
             *self.problems[:3],
         ]
         return "; ".join(parts)
+
+    def cut(self) -> "SweReport":
+        """As it is sent: lists and texts have an end, and are text whatever files are called."""
+        return self.model_copy(
+            update={
+                "statuses": dict(list(self.statuses.items())[:MOST_STATUSES]),
+                "problems": [_text(one) for one in self.problems[:MOST_LINES]],
+                "dropped": [_text(one) for one in self.dropped[:MOST_LINES]],
+                "signals": [_text(one) for one in self.signals[:MOST_LINES]],
+                "log": self.log[-MOST_LOG_CHARACTERS:],
+            }
+        )
 
     def components(self) -> dict[str, float]:
         """For the rollout's reward components: shares and flags."""
@@ -269,6 +285,10 @@ def _status(records: list[_Phase]) -> str:
     if tuple(record.when for record in records) != PHASES:
         return "incomplete"
     return "passed"
+
+
+def _text(line: str) -> str:
+    return line.encode(errors="replace").decode()[:MOST_LINE_CHARACTERS]
 
 
 def _share(part: int, whole: int) -> float:

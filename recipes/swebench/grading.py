@@ -1,13 +1,16 @@
-"""Grades a patch of an instance without a service: admission of instances, tests, measurements."""
+"""Grades patches of an instance without a service: admission of instances, tests, measurements."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from prorl_service.agents.swe import LIMITS
 from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_eval import grade_patch
-from prorl_service.rewards.swe import SweReport
+from prorl_service.errors import EvaluatorError, TaskError
+from prorl_service.rewards.swe import SweOutcome, SweReport
 from prorl_service.sandbox.base import Sandbox, SandboxProvider
+from recipes.swebench.patches import NOTHING_PATCH
 from recipes.swebench.rows import SweInstance
 
 
@@ -34,3 +37,79 @@ async def sandbox_of(
         yield sandbox
     finally:
         await sandbox.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """`row`: the instance as it is to be used; None where it cannot be, for a `reason`.
+
+    `flaky`: tests that passed with the reference patch in some runs only, and are not in `row`.
+    """
+
+    row: SweInstance | None
+    flaky: tuple[str, ...] = ()
+    reason: str = ""
+
+
+async def admit(
+    row: SweInstance, sandboxes: SandboxProvider, *, image: str | None = None, times: int = 3
+) -> Admission:
+    """Whether the reference patch resolves the instance `times` of `times` times, and nothing else
+    does not.
+
+    Flaky tests are taken out and all begins anew; expected failures are entered. A test that never
+    passes refuses the instance: without it, it would be another one. Raises `SandboxError`.
+    """
+    flaky: tuple[str, ...] = ()
+    while True:
+        try:
+            reports = [await graded(row, row.patch, sandboxes, image) for _ in range(times)]
+            unfixed = await graded(row, NOTHING_PATCH, sandboxes, image)
+        except (TaskError, EvaluatorError) as error:
+            return Admission(None, flaky, str(error))
+        if reason := _refusal(row, reports, unfixed):
+            return Admission(None, flaky, reason)
+        found = sometimes(reports)
+        changed = _changed(row, reports, found)
+        if changed == row:
+            return Admission(row, flaky)
+        row, flaky = changed, (*flaky, *found)
+
+
+def sometimes(reports: Sequence[SweReport]) -> tuple[str, ...]:
+    """Tests that are as they should be in some of these runs, but not in all."""
+    seen = [set(report.statuses) for report in reports]
+    return tuple(sorted(set.union(*seen) - set.intersection(*seen)))
+
+
+def _refusal(row: SweInstance, reports: Sequence[SweReport], unfixed: SweReport) -> str:
+    """Empty where taking tests out can help, or nothing is wrong."""
+    for report in reports:
+        if report.outcome not in (SweOutcome.RESOLVED, SweOutcome.UNRESOLVED):
+            return f"the reference patch: {report.summary}"
+    always = set(reports[0].statuses) - set(sometimes(reports))
+    if never := always - _expected_failures(row, reports):
+        return f"with the reference patch {len(never)} tests never pass: {sorted(never)[:3]}"
+    if set(row.FAIL_TO_PASS) <= set(sometimes(reports)):
+        return "all tests to be fixed are flaky"
+    early = set(row.FAIL_TO_PASS) - set(unfixed.statuses)
+    return f"without a fix {len(early)} tests pass: {sorted(early)[:3]}" if early else ""
+
+
+def _expected_failures(row: SweInstance, reports: Sequence[SweReport]) -> set[str]:
+    """Of each run, and not entered as such."""
+    return {
+        id_
+        for id_ in row.PASS_TO_PASS
+        if all(report.statuses.get(id_) == "xfailed" for report in reports)
+    }
+
+
+def _changed(row: SweInstance, reports: Sequence[SweReport], flaky: Sequence[str]) -> SweInstance:
+    lists = {
+        "FAIL_TO_PASS": row.FAIL_TO_PASS,
+        "PASS_TO_PASS": row.PASS_TO_PASS,
+        "expected_xfails": [*row.expected_xfails, *sorted(_expected_failures(row, reports))],
+    }
+    kept = {name: [id_ for id_ in ids if id_ not in flaky] for name, ids in lists.items()}
+    return row.model_copy(update=kept)

@@ -12,6 +12,14 @@ from recipes.swebench.rows import SweInstance
 
 NOTHING = {"notes.txt": "I looked at it.\n"}
 """Files that fix nothing: an empty patch would not be run."""
+NOTHING_PATCH = """\
+diff --git a/notes.txt b/notes.txt
+new file mode 100644
+--- /dev/null
++++ b/notes.txt
+@@ -0,0 +1 @@
++I looked at it.
+"""
 
 
 class Checkout:

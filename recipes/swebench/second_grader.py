@@ -30,7 +30,7 @@ from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench.cheats import CHEATS
 from recipes.swebench.grading import graded, sandbox_of
 from recipes.swebench.offline import build_all, default_directory
-from recipes.swebench.patches import NOTHING, Checkout
+from recipes.swebench.patches import NOTHING, NOTHING_PATCH, Checkout
 from recipes.swebench.rows import SweInstance
 
 LOG_PARSER = "parse_log_pytest"
@@ -96,7 +96,7 @@ def patches(row: SweInstance, cheats: bool = False) -> dict[str, str]:
         checkout = Checkout(row, Path(directory))
         named = {
             "reference": row.patch,
-            "nothing": checkout.patch(NOTHING),
+            "nothing": NOTHING_PATCH,
             "partial": checkout.partial(),
         }
         if cheats:

@@ -1,5 +1,6 @@
 """Grades patches of an instance without a service: admission of instances, tests, measurements."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -78,8 +79,8 @@ async def admit(
 
 def sometimes(reports: Sequence[SweReport]) -> tuple[str, ...]:
     """Tests that are as they should be in some of these runs, but not in all."""
-    seen = [set(report.statuses) for report in reports]
-    return tuple(sorted(set.union(*seen) - set.intersection(*seen)))
+    seen = Counter(id_ for report in reports for id_ in report.statuses)
+    return tuple(sorted(id_ for id_, times in seen.items() if times < len(reports)))
 
 
 def _refusal(row: SweInstance, reports: Sequence[SweReport], unfixed: SweReport) -> str:

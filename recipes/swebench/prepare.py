@@ -31,11 +31,13 @@ from prorl_service.cli_images import pull_progress
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache
+from recipes.swebench import grading
 from recipes.swebench.data import admission, prefetch, sources
 from recipes.swebench.data.admission import Admit
 from recipes.swebench.data.catalogue import DATA_SETS
 from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.data.selection import Selection, select, select_offline
+from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
 
 Name = Literal[
@@ -74,7 +76,7 @@ class Manifest(BaseModel):
     instances: int
     rejected: dict[str, int]
     tests_left_out: int
-    """Ids that are in no list: cut ones, and those that R2E-Gym expects to fail."""
+    """Ids that are in no list: cut ones, those that R2E-Gym expects to fail, flaky ones."""
     admitted: bool
     images: dict[str, Image]
     """By name; those that are in the cache. Empty without images."""
@@ -179,15 +181,21 @@ async def _admitted(
 ) -> tuple[Selection, bool]:
     with _progress("admission", len(selection.instances), console) as advance:
 
-        def done(row: SweInstance, reason: str | None) -> None:
-            console.print(f"{row.instance_id}: {reason or 'admitted'}", markup=False)
+        def done(row: SweInstance, found: Admission) -> None:
+            console.print(f"{row.instance_id}: {_said(found)}", markup=False)
             advance()
 
         kept = options.output / "admission.jsonl"
-        reasons, decided = await admission.refused(
+        decisions = await admission.decide(
             selection.instances, admit, kept, parallel=options.parallel, on_done=done
         )
-    return selection.without(reasons, "not admitted"), decided
+    return selection.admitted(decisions.admissions), not decisions.may_pass
+
+
+def _said(found: Admission) -> str:
+    if found.row is None:
+        return found.reason
+    return f"admitted without {len(found.flaky)} flaky tests" if found.flaky else "admitted"
 
 
 async def _known(cache: ImageCache, instances: Iterable[SweInstance]) -> dict[str, Image]:
@@ -294,7 +302,7 @@ async def _run(options: Options, *, admit: bool) -> Manifest:
         return await prepare(options)
     sandboxes = provider("auto", images=ImageCache(options.image_cache).image)
     try:
-        return await prepare(options, admit=admission.by_grading(sandboxes))
+        return await prepare(options, admit=lambda row: grading.admit(row, sandboxes))
     finally:
         await sandboxes.close()
 

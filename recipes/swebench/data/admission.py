@@ -1,93 +1,92 @@
-"""Admits instances by what they are graded: by what was found before, or by grading them now.
+"""Keeps what was found of instances, so that an interrupted admission goes on where it was.
 
-How an instance is graded is passed in. What was found is kept in a file by the instance's content,
-so that an interrupted admission goes on where it was.
+How an instance is admitted is passed in (`recipes.swebench.grading.admit`). What was found is kept
+in a file, by the instance's content.
 """
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import BaseModel, ValidationError
+
 from prorl_service.errors import ProRLError
-from prorl_service.sandbox.base import SandboxProvider
-from recipes.swebench.data.diffs import file_diff
-from recipes.swebench.grading import graded
+from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
 
-Admit = Callable[[SweInstance], Awaitable[str | None]]
-"""None, or why not. Raises `ProRLError`."""
-
-NOTHING = file_diff("notes.txt", None, "I looked at it.\n")
+Admit = Callable[[SweInstance], Awaitable[Admission]]
+"""Raises `ProRLError` for what says nothing of the instance."""
 
 
-def by_grading(sandboxes: SandboxProvider) -> Admit:
-    """The reference patch resolves, and a patch that fixes nothing does not."""
+class _Found(BaseModel):
+    """A line of the file."""
 
-    async def admit(row: SweInstance) -> str | None:
-        reference = await graded(row, row.patch, sandboxes)
-        if not reference.resolved:
-            return f"the reference patch does not resolve: {reference.summary}"
-        nothing = await graded(row, NOTHING, sandboxes)
-        return "a patch that fixes nothing resolves" if nothing.resolved else None
-
-    return admit
+    key: str
+    instance_id: str
+    admission: Admission
 
 
-async def refused(
+@dataclass(slots=True)
+class Decisions:
+    """`may_pass`: ids of those that were refused for a passing reason, which is not kept."""
+
+    admissions: dict[str, Admission] = field(default_factory=dict)
+    may_pass: set[str] = field(default_factory=set)
+
+
+async def decide(
     instances: Iterable[SweInstance],
     admit: Admit,
     kept: Path,
     *,
     parallel: int,
-    on_done: Callable[[SweInstance, str | None], None],
-) -> tuple[dict[str, str], bool]:
-    """Why not, by id, and whether that is for good: what may pass is refused too, and not kept."""
+    on_done: Callable[[SweInstance, Admission], None],
+) -> Decisions:
     found = _read(kept)
     slots = asyncio.Semaphore(parallel)
-    reasons: dict[str, str] = {}
-    may_pass: set[str] = set()
+    decisions = Decisions()
 
-    async def decide(row: SweInstance) -> None:
+    async def decide_one(row: SweInstance) -> None:
         key = hashlib.sha256(row.model_dump_json().encode()).hexdigest()
-        if key in found:
-            reason = found[key]
-        else:
+        admission = found.get(key)
+        if admission is None:
             async with slots:
-                reason, is_final = await _ask(admit, row)
+                admission, is_final = await _ask(admit, row)
             if is_final:
-                _keep(kept, key=key, instance_id=row.instance_id, reason=reason)
+                _keep(kept, _Found(key=key, instance_id=row.instance_id, admission=admission))
             else:
-                may_pass.add(row.instance_id)
-        if reason is not None:
-            reasons[row.instance_id] = reason
-        on_done(row, reason)
+                decisions.may_pass.add(row.instance_id)
+        decisions.admissions[row.instance_id] = admission
+        on_done(row, admission)
 
     async with asyncio.TaskGroup() as group:
         for row in instances:
-            group.create_task(decide(row))
-    return reasons, not may_pass
+            group.create_task(decide_one(row))
+    return decisions
 
 
-async def _ask(admit: Admit, row: SweInstance) -> tuple[str | None, bool]:
+async def _ask(admit: Admit, row: SweInstance) -> tuple[Admission, bool]:
     """Also whether that is final."""
     try:
         return await admit(row), True
     except ProRLError as error:
-        return f"it cannot be graded: {error}", not error.retryable
+        return Admission(None, reason=f"it cannot be graded: {error}"), not error.retryable
 
 
-def _keep(kept: Path, **entry: str | None) -> None:
+def _keep(kept: Path, found: _Found) -> None:
     with kept.open("a") as file:
-        file.write(json.dumps(entry) + "\n")
+        file.write(f"{found.model_dump_json()}\n")
 
 
-def _read(kept: Path) -> dict[str, str | None]:
-    """A last line that a crash has cut is as if it were not there."""
-    found: dict[str, str | None] = {}
-    for line in kept.read_text().splitlines(keepends=True) if kept.exists() else []:
-        if line.endswith("\n"):
-            entry = json.loads(line)
-            found[entry["key"]] = entry["reason"]
+def _read(kept: Path) -> dict[str, Admission]:
+    """Without a line that a crash has cut."""
+    found = {}
+    for line in kept.read_text().split("\n") if kept.exists() else []:
+        try:
+            entry = _Found.model_validate_json(line)
+        except ValidationError:
+            continue
+        found[entry.key] = entry.admission
     return found

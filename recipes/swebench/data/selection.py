@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from recipes.swebench.data.catalogue import DataSet, convert
 from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.data.row import Row, RowError
 from recipes.swebench.data.sources import Source, digest
+from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
 
 
@@ -40,6 +41,19 @@ class Selection:
         return Selection(
             self.source, kept, [*self.rejected, *gone], self.rows_read, self.tests_left_out
         )
+
+    def admitted(self, admissions: Mapping[str, Admission]) -> "Selection":
+        """As they were admitted, by their ids; the others are rejected."""
+        found = [admissions[one.instance_id] for one in self.instances]
+        reasons = {
+            one.instance_id: admission.reason
+            for one, admission in zip(self.instances, found, strict=True)
+            if admission.row is None
+        }
+        rows = [admission.row for admission in found if admission.row is not None]
+        flaky = sum(len(admission.flaky) for admission in found if admission.row is not None)
+        rest = self.without(reasons, "not admitted")
+        return replace(rest, instances=rows, tests_left_out=self.tests_left_out + flaky)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -10,13 +10,11 @@ import pytest
 
 from prorl_service.errors import ProRLError, SandboxError
 from recipes.swebench.data import prefetch
-from recipes.swebench.data.admission import by_grading, refused
-from recipes.swebench.data.diffs import file_diff
+from recipes.swebench.grading import Admission
 from recipes.swebench.prepare import Manifest, Options, prepare
 from recipes.swebench.rows import SweInstance, read_rows
 from tests.recipes.swebench.data import published
 from tests.recipes.swebench.data.published import Fields
-from tests.recipes.swebench.instances import instance, provider
 from tests.sandbox.images.oci import Layout
 from tests.sandbox.images.registry import FakeRegistry
 
@@ -170,36 +168,17 @@ async def test_the_disk_is_looked_at_first(tmp_path: Path, layout: Layout) -> No
         assert registry.requests == []
 
 
-def broken(row: SweInstance) -> SweInstance:
-    wrong = file_diff("wrong.py", None, "x = 1\n")
-    return row.model_copy(update={"instance_id": "broken", "patch": wrong})
-
-
-async def test_only_what_its_reference_patch_resolves_is_admitted(tmp_path: Path) -> None:
-    row = instance("texttable-1.6.4")
-    told: list[str] = []
-    reasons, decided = await refused(
-        [row, broken(row)],
-        by_grading(provider()),
-        tmp_path / "admission.jsonl",
-        parallel=1,
-        on_done=lambda row, reason: told.append(row.instance_id),
-    )
-    assert decided
-    assert told == ["texttable-1.6.4", "broken"]
-    assert list(reasons) == ["broken"]
-    assert "the reference patch does not resolve: broken: unresolved" in reasons["broken"]
-
-
 async def test_admission_goes_on_where_it_was(tmp_path: Path) -> None:
     given = written(tmp_path, *(numbered(n) for n in range(3)))
     asked: list[str] = []
 
-    async def admit(row: SweInstance) -> str | None:
+    async def admit(row: SweInstance) -> Admission:
         asked.append(row.instance_id)
         if row.instance_id.endswith("2"):
             raise SandboxError("it is gone", retryable=len(asked) == 3)
-        return "flaky" if row.instance_id.endswith("1") else None
+        if row.instance_id.endswith("1"):
+            return Admission(None, reason="it is wrong")
+        return Admission(row.model_copy(update={"PASS_TO_PASS": []}), flaky=("a", "b"))
 
     prepared = options(tmp_path, given, with_images=False)
     first = await prepare(prepared, admit=admit)
@@ -210,8 +189,10 @@ async def test_admission_goes_on_where_it_was(tmp_path: Path) -> None:
     assert second.complete
     assert asked == [f"pallets__flask-{n}" for n in (0, 1, 2, 2)]
     assert second.rejected == {"not admitted": 2}
+    assert second.tests_left_out == first.tests_left_out == 2
+    assert [row.PASS_TO_PASS for row in read_rows(tmp_path / "out/rows.jsonl")] == [[]]
     details = [one["detail"] for one in lines(tmp_path / "out/rejected.jsonl")]
-    assert details == ["flaky", "it cannot be graded: it is gone"]
+    assert details == ["it is wrong", "it cannot be graded: it is gone"]
 
 
 async def test_offline_instances_are_prepared_by_the_same_command(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
-from recipes.swebench.data.admission import by_grading
 from recipes.swebench.data.catalogue import DATA_SETS, convert
 from recipes.swebench.data.diffs import reversed_patch
 from recipes.swebench.data.row import Row
+from recipes.swebench.grading import admit
 from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.data import published
@@ -103,7 +103,7 @@ async def test_a_row_of_swe_bench(image: Image, containers: SandboxProvider) -> 
         FAIL_TO_PASS=real.FAIL_TO_PASS,
         PASS_TO_PASS=real.PASS_TO_PASS,
     )
-    assert await by_grading(containers)(await converted("verified", fields, image)) is None
+    assert (await admit(await converted("verified", fields, image), containers, times=1)).row
 
 
 async def test_a_row_of_swe_smith(fixed: Image, containers: SandboxProvider) -> None:
@@ -113,7 +113,7 @@ async def test_a_row_of_swe_smith(fixed: Image, containers: SandboxProvider) -> 
         FAIL_TO_PASS=real.FAIL_TO_PASS,
         PASS_TO_PASS=real.PASS_TO_PASS,
     )
-    assert await by_grading(containers)(await converted("swe_smith", fields, fixed)) is None
+    assert (await admit(await converted("swe_smith", fields, fixed), containers, times=1)).row
 
 
 async def test_a_row_of_r2e_gym(image: Image, fixed: Image, containers: SandboxProvider) -> None:
@@ -132,7 +132,7 @@ async def test_a_row_of_r2e_gym(image: Image, fixed: Image, containers: SandboxP
     )
     row = await converted("r2e_gym", fields, image)
     assert len(row.FAIL_TO_PASS) == len(real.FAIL_TO_PASS)
-    assert await by_grading(containers)(row) is None
+    assert (await admit(row, containers, times=1)).row
 
 
 async def test_the_images_tests_are_gone_before_the_model_comes(

@@ -12,16 +12,19 @@ from prorl_service.schemas import FinishReason, Limits, Sampling
 from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl.convert import task_of
-from recipes.demo import model
-from recipes.demo.demonstrations import Demonstration, demonstrations, tool_call
+from recipes.common import imitation
+from recipes.common.imitation import tool_call
+from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.tasks import FORMAT_REWARD, Instance, instances
 from recipes.demo.train import dataset_row
+from recipes.demo.warm_start import VOCAB_SIZE
 
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
     directory: Path = tmp_path_factory.mktemp("demo-model")
-    model.build(directory, model.transcripts(demonstrations(300, seed=0)), seed=0)
+    texts = imitation.texts_of([one.transcript() for one in demonstrations(300, seed=0)])
+    imitation.build(directory, texts, vocab_size=VOCAB_SIZE, seed=0)
     return ChatFormat.load(directory)
 
 
@@ -66,7 +69,8 @@ async def test_demonstrations_are_what_the_service_records(
     """Played by the real agent in a real shell: same output, same tokens, and the right score."""
     for attempt in (instance.right, *instance.wrong):
         demonstration = Demonstration(instance, attempt)
-        generator = ScriptedGenerator.of_texts([tool_call(attempt.command), attempt.output], chat)
+        call = tool_call("bash", {"command": attempt.command})
+        generator = ScriptedGenerator.of_texts([call, attempt.output], chat)
         agent, rollout = (
             MathAgent(instance.task()),
             context(demonstration, generator, chat, scoring),
@@ -78,7 +82,8 @@ async def test_demonstrations_are_what_the_service_records(
 
         assert reason is FinishReason.FINISHED
         assert rollout.turns[0].tool_calls[0].output == attempt.output
-        recorded, expected = rollout.trajectory(reason).segments[0], demonstration.segment(chat)
+        recorded = rollout.trajectory(reason).segments[0]
+        expected = demonstration.transcript().segment(chat)
         assert recorded.prompt_ids == expected.prompt_ids
         assert recorded.response_ids == expected.response_ids
         assert recorded.loss_mask == expected.loss_mask
@@ -110,7 +115,7 @@ def context(
 
 def test_tokens_are_as_large_as_the_template_but_digits_stay_single(chat: ChatFormat) -> None:
     for example in demonstrations(50, seed=3):
-        segment = example.segment(chat)
+        segment = example.transcript().segment(chat)
         assert len(segment.prompt_ids) <= 24
         assert sum(segment.loss_mask) <= 20
         for id_ in segment.prompt_ids + segment.response_ids:

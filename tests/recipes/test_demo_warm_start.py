@@ -59,7 +59,7 @@ def roll_out(
 ) -> list[tuple[Attempt | None, str]]:
     """For each instance the attempt it made (None for a command of unknown output), its answer."""
     torch.manual_seed(0)
-    prompts = [Demonstration(one, one.right).segment(chat).prompt_ids for one in tried]
+    prompts = [Demonstration(one, one.right).transcript().segment(chat).prompt_ids for one in tried]
     calls = sample(policy, chat, prompts)
     attempts = [chosen(one, chat.decode(call)) for one, call in zip(tried, calls, strict=True)]
     continued = [

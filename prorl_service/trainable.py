@@ -1,8 +1,11 @@
-"""Whether a rollout can be trained on, and if not, why: the same for all trainers.
+"""Whether a rollout can be trained on, and if not, why; how those that can did: for all trainers.
 
 Knows nothing of what else a trainer asks of a trajectory. A rollout that fails here is never
 replaced by a copy of a sibling and never given a made-up reward.
 """
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
 
 from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
 
@@ -27,3 +30,12 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
 
 def unusable(message: str, hint: str = "") -> ErrorInfo:
     return ErrorInfo(kind="UnusableTrajectory", blame=Blame.SERVICE, message=message, hint=hint)
+
+
+def component_means(components: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """`prorl/reward/NAME`, each over the rollouts that have the component."""
+    found: dict[str, list[float]] = {}
+    for one in components:
+        for name, value in one.items():
+            found.setdefault(f"prorl/reward/{name}", []).append(value)
+    return {name: fmean(values) for name, values in found.items()}

@@ -117,6 +117,7 @@ def test_dynamic_sampling_trains_on_informative_groups_alone(
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert sum(run.values("prorl/sampling/uninformative")) > 0
     assert run.values("prorl/sampling/carried") == [0, 0, 0]
+    assert all(value > 0 for value in run.values("prorl/reward/letters"))
     for file in sorted((directory / "dump").glob("*.jsonl")):
         dumped = [json.loads(line) for line in file.read_text().splitlines()]
         assert len(dumped) == 16

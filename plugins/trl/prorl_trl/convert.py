@@ -30,7 +30,7 @@ from prorl_service.schemas import (
     Trajectory,
 )
 from prorl_service.task_payload import ChatMessage, task_from, task_payload
-from prorl_service.trainable import failure_of, unusable
+from prorl_service.trainable import component_means, failure_of, unusable
 
 PAYLOAD_KEY = "prorl"
 
@@ -244,19 +244,10 @@ def metrics(rows: Sequence[Row], pushed_version: int | None) -> dict[str, float]
             "prorl/rollout_max_s": max(row.seconds for row in usable),
             "prorl/queued_s": fmean(row.queued_s for row in usable),
         }
-        values |= _component_means(usable)
+        values |= component_means(row.reward_components for row in usable)
         if pushed_version is not None:
             values["prorl/policy_lag"] = pushed_version - min(row.policy_version for row in usable)
     return values
-
-
-def _component_means(rows: Sequence[Row]) -> dict[str, float]:
-    """Over the rows that have the component."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in row.reward_components.items():
-            found.setdefault(f"prorl/reward/{name}", []).append(value)
-    return {name: fmean(components) for name, components in found.items()}
 
 
 def failure_summary(rows: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 `mix`: its own filter of groups beside the service's sampler, on the same seed and mix of tasks,
 each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png. Each
 takes a quarter of an hour and may be run alone: the figures of the other are kept then. Needs the
-environment of `scripts/setup-verl`, for which `tests/verl/cpu` is the device.
+environment of `scripts/setup-verl`, for which `recipes/common/verl_cpu` is the device.
 """
 
 import argparse

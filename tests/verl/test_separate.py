@@ -28,7 +28,7 @@ SEPARATE: dict[str, object] = {
     "actor_rollout_ref.rollout.nnodes": 1,
     "actor_rollout_ref.rollout.n_gpus_per_node": 1,
     f"{ENGINE}.backend": "file",
-    f"{ENGINE}.custom_backend_module": "tests.verl.cpu.checkpoint",
+    f"{ENGINE}.custom_backend_module": "recipes.common.verl_cpu.checkpoint",
     "+ray_kwargs.ray_init.num_gpus": 2,
     "data.shuffle": False,
     "trainer.total_training_steps": 3,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from tests.verl.cpu.server import TinyServer
+from recipes.common.verl_cpu.server import TinyServer
 
 PROMPT = [17, 4, 99, 23]
 LONG: dict[str, Any] = {"ignore_eos": True, "max_tokens": 200}

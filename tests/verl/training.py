@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from tests.verl.cpu import forks
+from recipes.common.verl_cpu import forks
 
 ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
@@ -43,7 +43,7 @@ ENVIRONMENT = {
     "TQ_LOGGING_LEVEL": "ERROR",  # it warns of few cores with every message
     "VERL_ENGINE_DEVICE": "cuda",  # the key that verl's FSDP engine is registered under
     "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "tests.verl.cpu.device,tests.verl.cpu.register",
+    "VERL_USE_EXTERNAL_MODULES": "recipes.common.verl_cpu.device,recipes.common.verl_cpu.register",
 }
 RAY = {
     "num_cpus": 8,  # logical

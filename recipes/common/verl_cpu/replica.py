@@ -18,7 +18,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from tests.verl.cpu.server import TinyServer
+from recipes.common.verl_cpu.server import TinyServer
 
 
 def _actor_name(replica_rank: int) -> str:

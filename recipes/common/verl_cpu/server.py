@@ -161,7 +161,7 @@ class TinyServer:
         if global_steps is not None:
             await self.set_global_steps(global_steps)
         message = f"weights of step {self.global_steps}: {self._digest()}"
-        print(f"tiny server {self.rank}, {message}", flush=True)  # noqa: T201 (Ray forwards it)
+        print(f"tiny server {self.rank}, {message}", flush=True)  # Ray forwards it
 
     def _digest(self) -> str:
         parameters = self.batcher.model.module.parameters()

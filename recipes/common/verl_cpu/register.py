@@ -25,7 +25,7 @@ def _with_gloo(set_up: Callable[..., None]) -> Callable[..., None]:
 
 
 def _replica() -> type[Any]:
-    from tests.verl.cpu.replica import TinyReplica
+    from recipes.common.verl_cpu.replica import TinyReplica
 
     return TinyReplica
 
@@ -33,5 +33,5 @@ def _replica() -> type[Any]:
 distributed.initialize_global_process_group_ray = _with_gloo(
     distributed.initialize_global_process_group_ray
 )
-_ROLLOUT_REGISTRY[ROLLOUT, "async"] = "tests.verl.cpu.replica.TinyRollout"
+_ROLLOUT_REGISTRY[ROLLOUT, "async"] = "recipes.common.verl_cpu.replica.TinyRollout"
 RolloutReplicaRegistry.register(ROLLOUT, _replica)

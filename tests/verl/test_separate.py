@@ -29,7 +29,7 @@ SEPARATE: dict[str, object] = {
     "actor_rollout_ref.rollout.n_gpus_per_node": 1,
     f"{ENGINE}.backend": "file",
     f"{ENGINE}.custom_backend_module": "recipes.common.verl_cpu.checkpoint",
-    "+ray_kwargs.ray_init.num_gpus": 2,
+    "++ray_kwargs.ray_init.num_gpus": 2,
     "data.shuffle": False,
     "trainer.total_training_steps": 3,
     "trainer.test_freq": 2,

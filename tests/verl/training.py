@@ -10,14 +10,16 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
+from omegaconf import DictConfig, OmegaConf
 
 from recipes.common.verl_cpu import forks
 
@@ -30,57 +32,41 @@ TIMEOUT_S = 540
 GRACE_S = 10
 """What Ray's processes get to notice that the command has ended."""
 
+CPU = OmegaConf.load(ROOT / "configs/cluster/cpu.yaml")
+"""What verl needs on a CPU."""
+
+
+def _leaves(config: DictConfig, prefix: str = "++") -> Iterator[tuple[str, object]]:
+    """As overrides for Hydra."""
+    for key, value in config.items():
+        if isinstance(value, DictConfig):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/verl'}",
     "PYTHONUNBUFFERED": "1",
-    "RAY_AUTH_MODE": "disabled",  # it would write a token into the home directory
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_prestart_worker_first_driver": "0",  # they would lack verl's environment
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TQ_LOGGING_LEVEL": "ERROR",  # it warns of few cores with every message
-    "VERL_ENGINE_DEVICE": "cuda",  # the key that verl's FSDP engine is registered under
-    "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "recipes.common.verl_cpu.device,recipes.common.verl_cpu.register",
+    **CPU.environment,
 }
-RAY = {
-    "num_cpus": 8,  # logical
-    "+num_gpus": 1,  # logical
-    "+address": "local",
-    "+_node_ip_address": "127.0.0.1",
-    "+include_dashboard": False,
-    "+object_store_memory": 200_000_000,
-}
-FP32 = {
-    f"+actor_rollout_ref.actor.fsdp_config.mixed_precision.{name}_dtype": "fp32"
-    for name in ("param", "reduce", "buffer")
-}
-"""verl trains in bf16 otherwise, and its logprobs differ from the engine's by 1e-4."""
-
 OVERRIDES: dict[str, object] = {
     "algorithm.adv_estimator": "grpo",
     "data.train_batch_size": 4,
     "data.max_prompt_length": 128,
     "data.max_response_length": 32,
     "data.dataloader_num_workers": 0,
-    "actor_rollout_ref.model.use_remove_padding": False,
-    "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
-    "actor_rollout_ref.actor.strategy": "fsdp2",
-    "actor_rollout_ref.actor.use_torch_compile": False,
-    "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
     "actor_rollout_ref.actor.use_dynamic_bsz": True,  # batches of any size
     "actor_rollout_ref.actor.optim.lr": 1e-3,
-    "actor_rollout_ref.rollout.name": "tiny",
     "actor_rollout_ref.rollout.n": 4,
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
     "actor_rollout_ref.rollout.max_model_len": 256,
     "actor_rollout_ref.rollout.agent.num_workers": 1,
     "reward.num_workers": 1,
-    "trainer.device": "cpu",
-    "trainer.n_gpus_per_node": 1,
     "trainer.nnodes": 1,
     "trainer.logger": "[console,file]",
     "trainer.total_training_steps": 2,
@@ -88,8 +74,7 @@ OVERRIDES: dict[str, object] = {
     "trainer.save_freq": -1,
     "trainer.test_freq": -1,
     "trainer.resume_mode": "disable",
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-} | FP32
+} | dict(_leaves(CPU.arguments.verl))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +118,12 @@ def run_main_ppo(
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        workers = run(_forks(Path(ray_directory)))
         try:
-            command = _command(directory, Path(ray_directory), overrides or {})
-            returncode = run(command).wait(timeout_s)
+            with forked_workers(Path(ray_directory), run) as worker_command:
+                command = _command(directory, ray_directory, worker_command, overrides or {})
+                returncode = run(command).wait(timeout_s)
         finally:
-            workers.kill()
-            workers.wait()
-            survivors = _end_survivors(mark)
+            survivors = end_survivors(mark)
     lines = log.read_text(errors="replace").splitlines()
     assert returncode == 0, "\n".join(lines[-80:])
     return CompletedRun(returncode, lines, _metrics(metrics), survivors)
@@ -154,8 +137,22 @@ def weights_given(run: CompletedRun, server: int = 0) -> dict[int, str]:
     return {int(step): digest for step, digest in found}
 
 
+@contextmanager
+def forked_workers(
+    directory: Path, run: Callable[[Sequence[str]], "subprocess.Popen[Any]"]
+) -> Iterator[str]:
+    """What Ray is to run instead of Python, quoted for Hydra; `directory` has a short path."""
+    address = directory / FORKS
+    command = [*DIE_WITH_US, sys.executable, "-m", forks.__name__, "serve", str(address)]
+    with run(command) as process:
+        try:
+            yield f"'{sys.executable} -S -E {forks.__file__} {address}'"
+        finally:
+            process.kill()
+
+
 def _command(
-    directory: Path, ray_directory: Path, overrides: Mapping[str, object]
+    directory: Path, ray_directory: str, worker_command: str, overrides: Mapping[str, object]
 ) -> Sequence[str]:
     settings = {
         "data.train_files": directory / "train.parquet",
@@ -163,8 +160,7 @@ def _command(
         "actor_rollout_ref.model.path": directory / "model",
         "hydra.run.dir": directory / "hydra",
         "+ray_kwargs.ray_init._temp_dir": ray_directory,
-        "ray_kwargs.ray_init.runtime_env.py_executable": _worker_command(ray_directory),
-        **{_below_ray(key): value for key, value in RAY.items()},
+        "ray_kwargs.ray_init.runtime_env.py_executable": worker_command,
         **OVERRIDES,
         **overrides,
     }
@@ -173,24 +169,11 @@ def _command(
     return [*DIE_WITH_US, sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
 
 
-def _forks(ray_directory: Path) -> Sequence[str]:
-    return [*DIE_WITH_US, sys.executable, "-m", forks.__name__, "serve", str(ray_directory / FORKS)]
-
-
-def _worker_command(ray_directory: Path) -> str:
-    """What Ray is to run instead of Python; quoted for Hydra."""
-    return f"'{sys.executable} -S -E {forks.__file__} {ray_directory / FORKS}'"
-
-
-def _below_ray(key: str) -> str:
-    return f"{'+' if key.startswith('+') else ''}ray_kwargs.ray_init.{key.removeprefix('+')}"
-
-
 def _metrics(file: Path) -> list[dict[str, float]]:
     return [json.loads(line)["data"] for line in file.read_text().splitlines()]
 
 
-def _end_survivors(mark: str) -> list[str]:
+def end_survivors(mark: str) -> list[str]:
     """Ray's processes leave the command's group and session, but not its environment."""
     marked = [process for process in psutil.process_iter() if _is_marked(process, mark)]
     _, survivors = psutil.wait_procs(marked, timeout=GRACE_S)

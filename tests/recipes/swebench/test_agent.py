@@ -1,10 +1,8 @@
 """The agent over HTTP: a scripted model whose tool calls really edit, run tests and submit."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,40 +14,21 @@ from prorl_service.schemas import BackendSpec, FinishReason, Group, Limits, Roll
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from recipes.swebench.offline import REPOSITORY
+from recipes.common.imitation import tool_call
 from recipes.swebench.rows import SweInstance
+from recipes.swebench.scripted_oracle import SUBMIT, Step, edits
 from tests.recipes.swebench.instances import instance
 from tests.server.serving import finished, serving
-
-Step = tuple[str, dict[str, Any]]
-SUBMIT: Step = ("submit", {})
 
 
 def bash(command: str) -> Step:
     return "bash", {"command": command}
 
 
-def edits(patch: str) -> list[Step]:
-    """The hunks of a patch, as calls of the editor."""
-    steps: list[Step] = []
-    for file in re.split(r"^diff --git .*\n", patch, flags=re.MULTILINE)[1:]:
-        found = re.search(r"^\+\+\+ b/(.*)$", file, re.MULTILINE)
-        assert found is not None
-        for hunk in re.split(r"^@@ .*\n", file, flags=re.MULTILINE)[1:]:
-            lines = hunk.splitlines()
-            old, new = ("\n".join(line[1:] for line in lines if line[:1] != sign) for sign in "+-")
-            call = {"command": "str_replace", "path": f"{REPOSITORY}/{found[1]}"}
-            steps.append(("str_replace_editor", {**call, "old_str": old, "new_str": new}))
-    return steps
-
-
 async def rolled_out(row: SweInstance, steps: Sequence[Step], model: Path) -> Rollout:
     """One rollout in which the model makes these calls, one a turn."""
     chat = ChatFormat.load(model)
-    replies = [
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-        for name, arguments in steps
-    ]
+    replies = [tool_call(name, arguments) for name, arguments in steps]
     script = [[*chat.encode(reply), chat.end_of_turn_id] for reply in replies]
     turns = iter(script)
     async with StubEngine(model, lambda _: next(turns), max_model_len=400_000) as engine:
@@ -65,7 +44,7 @@ async def rolled_out(row: SweInstance, steps: Sequence[Step], model: Path) -> Ro
 async def test_an_oracle_resolves_over_http(instance_id: str, tiny_model: Path) -> None:
     row = instance(instance_id)
     tests = bash(f"python -m pytest -q {row.file_of_tests} | tail -n 1")
-    steps = [bash("git status --short && git log --oneline"), *edits(row.patch), tests, SUBMIT]
+    steps = [bash("git status --short && git log --oneline"), *edits(row), tests, SUBMIT]
     rollout = await rolled_out(row, steps, tiny_model)
     assert rollout.state is RolloutState.DONE, rollout.error
     assert rollout.trajectory is not None
@@ -82,7 +61,7 @@ async def test_an_oracle_resolves_over_http(instance_id: str, tiny_model: Path) 
 async def test_a_fix_counts_when_turns_run_out_and_git_is_in_disorder(tiny_model: Path) -> None:
     row = instance("tomlkit-0.13.1")
     disorder = "git() { echo no; }; git config diff.noprefix true; touch .git/index.lock; cd /"
-    steps = [*edits(row.patch), bash(disorder)]
+    steps = [*edits(row), bash(disorder)]
     rollout = await rolled_out(row, steps, tiny_model)
     assert rollout.trajectory is not None
     assert rollout.trajectory.finish_reason is FinishReason.MAX_TURNS
@@ -92,7 +71,7 @@ async def test_a_fix_counts_when_turns_run_out_and_git_is_in_disorder(tiny_model
 async def test_a_committed_fix_counts(tiny_model: Path) -> None:
     row = instance("tomlkit-0.13.1")
     commit = bash("git -c user.name=a -c user.email=a@localhost commit -qam fix && git clean -fdx")
-    rollout = await rolled_out(row, [*edits(row.patch), commit, SUBMIT], tiny_model)
+    rollout = await rolled_out(row, [*edits(row), commit, SUBMIT], tiny_model)
     assert rollout.reward == 1.0
 
 

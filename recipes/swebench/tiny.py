@@ -1,0 +1,90 @@
+"""`model=tiny`: a policy that resolves some easy instances half of the time, made on a CPU.
+
+It imitates a scripted oracle that makes the edits of the reference patch in one rollout and submits
+at once in the next. The oracle is played through the service, in real sandboxes, and its rewards
+are checked. So the tiny model knows its instances by heart and says nothing about what a model can
+learn: it is there to try the whole path without a GPU or a model hub.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from prorl_service import local
+from prorl_service.agents.swe import SweAgent
+from prorl_service.client import RolloutClient
+from prorl_service.errors import ProRLError
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.sandbox import SandboxKind
+from prorl_service.schemas import Group, Rollout
+from recipes.common.imitation import Imitation, Transcript, warm_started
+from recipes.swebench import scripted_oracle
+from recipes.swebench.rows import SweInstance
+
+TIMEOUT_S = 600
+
+
+def warm_started_on(
+    rows: Sequence[SweInstance], cache: Path, config: Imitation, sandbox: SandboxKind
+) -> Path:
+    """Directory of the model, below `cache`; made if not there yet. Raises `ProRLError`."""
+    cache.mkdir(parents=True, exist_ok=True)
+    kept = cache / f"answers-{_digest(rows)}.json"
+    if not kept.exists():
+        unfinished = kept.with_name(f".{kept.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(_played(rows, cache, sandbox)))
+        unfinished.replace(kept)
+    answers: dict[str, list[str]] = json.loads(kept.read_text())
+    transcripts = [
+        Transcript(
+            prompt=SweAgent(row.task()).prompt(),
+            replies=scripted_oracle.replies(row, fixes=fixes),
+            answers=answers[row.instance_id] if fixes else [],
+        )
+        for row in rows
+        for fixes in (True, False)
+    ]
+    return warm_started(cache, transcripts, config)
+
+
+def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> dict[str, list[str]]:
+    """What the tools answer to the edits, by instance."""
+    fixes = {row.instance_id: (True, False) for row in rows}
+    groups = [Group(group_id=row.instance_id, task=row.task(), n=2) for row in rows]
+    ids = [one for group in groups for one in group.rollout_ids()]
+    options = ["--sandbox", sandbox, "--warm-sandboxes", "0"]
+    log = cache / "oracle.log"
+    with TemporaryDirectory() as directory:
+        build_tiny_model(Path(directory))
+        with (
+            scripted_oracle.serving(rows, Path(directory), fixes) as engine,
+            local.service([engine.url], log=log, options=options) as service,
+            RolloutClient(service.url) as client,
+        ):
+            client.submit(groups)
+            rollouts = client.wait(ids, TIMEOUT_S)
+    pairs = zip(rollouts[::2], rollouts[1::2], strict=True)
+    return {first.task_id: _answers(first, second, log) for first, second in pairs}
+
+
+def _answers(first: Rollout, second: Rollout, log: Path) -> list[str]:
+    """Of the rollout of the two that fixes. Raises `ProRLError` unless just that one resolves."""
+    rewards = [first.reward, second.reward]
+    if sorted(str(one) for one in rewards) != ["0.0", "1.0"]:
+        errors = [one.error.message for one in (first, second) if one.error is not None]
+        raise ProRLError(
+            f"{first.task_id}: the oracle was given rewards {rewards}, not 1 and 0",
+            hint=errors[0] if errors else f"{log} has the grader's verdicts",
+        )
+    trajectory = (first if first.reward else second).trajectory
+    assert trajectory is not None
+    return [call.output for turn in trajectory.turns[:-1] for call in turn.tool_calls]
+
+
+def _digest(rows: Sequence[SweInstance]) -> str:
+    return hashlib.sha256("\n".join(row.model_dump_json() for row in rows).encode()).hexdigest()[
+        :16
+    ]

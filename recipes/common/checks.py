@@ -1,0 +1,155 @@
+"""What must hold before any work starts, and what to do where it does not."""
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.client import RolloutClient
+from prorl_service.errors import ProRLError
+from prorl_service.sandbox import provider
+from prorl_service.schemas import BackendState, Task
+from prorl_service.tokens.chat import ChatFormat
+from recipes.common.settings import BadSettings, Data, Model, Run, Training
+
+FIRST_CONTACT_S = 10.0
+
+
+def check_rows(data: Data) -> None:
+    """Raises `BadSettings`."""
+    if not data.rows.is_file():
+        raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=data.make)
+
+
+def model_directory(model: Model) -> Path:
+    """Of a model that has a path; fetched from the hub if it is not here. Raises `BadSettings`."""
+    assert model.path is not None
+    path = Path(model.path).expanduser()
+    if path.is_dir() or model.path.startswith(("/", ".", "~")):
+        if not (path / "config.json").is_file():
+            raise BadSettings(
+                f"model.path={model.path} is no directory of a model: it has no config.json",
+                hint="name a directory that transformers can load, or a model on the hub",
+            )
+        return path.absolute()
+    from huggingface_hub import snapshot_download  # comes with transformers
+
+    try:
+        return Path(snapshot_download(model.path, revision=model.revision))
+    except Exception as error:  # of the hub, its client or the network
+        raise BadSettings(
+            f"{model.path} cannot be had from the hub: {str(error).splitlines()[0]}",
+            hint="check the name and the network, or model.path=DIRECTORY; model=tiny needs no hub",
+        ) from error
+
+
+def check_trainer(settings: Training) -> None:
+    """Raises `BadSettings` where the trainer, its GPUs or its engine are not here."""
+    trainer = settings.trainer.name
+    if not _is_installed(trainer):
+        hint = {
+            "verl": "scripts/setup-verl makes one for a CPU: .venv-verl/bin/python -m recipes...; "
+            "for GPUs see docs/verl.md",
+            "trl": "scripts/setup makes .venv: .venv/bin/python -m recipes...",
+        }
+        raise BadSettings(f"trainer={trainer} is not installed here", hint=hint[trainer])
+    _check_gpus(settings)
+    if trainer == "verl" and settings.model.engine == "vllm" and not _is_installed("vllm"):
+        raise BadSettings(
+            f"model={settings.model.name} is sampled by vLLM, which is not installed here",
+            hint="pip install 'verl[vllm]==0.9.1'",
+        )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _check_gpus(settings: Training) -> None:
+    wanted = settings.cluster.gpus_per_node
+    if settings.model.engine == "reference" or os.environ.get("RAY_ADDRESS"):
+        return  # a tiny model, or GPUs of other machines
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < max(wanted, 1):
+        raise BadSettings(
+            f"model={settings.model.name} with cluster={settings.cluster.name} needs "
+            f"{max(wanted, 1)} GPUs on this machine, which has {found}",
+            hint="cluster.gpus_per_node=N for fewer; model=tiny runs without any",
+        )
+
+
+def check_engines(settings: Run, *, brought: bool) -> None:
+    """`brought`: by the trainer. Raises `BadSettings` where nothing would sample."""
+    if brought or settings.service.url or settings.engines or settings.model.engine != "vllm":
+        return
+    path = settings.model.path
+    raise BadSettings(
+        f"model={settings.model.name} needs an engine, and there is none",
+        hint=f"start one (vllm serve {path}; options: docs/inference.md), and give engines=[URL], "
+        "or service.url=URL of a service that has some",
+    )
+
+
+def check_service(settings: Run, *, brought: bool) -> None:
+    """One that was given: raises `ServiceCallError` where none answers, and `BadSettings` where it
+    lacks the agent or an engine."""
+    if settings.service.url is None:
+        return
+    url, agent = settings.service.url, settings.agent.name
+    with RolloutClient(url, retry_s=FIRST_CONTACT_S) as client:
+        status = client.status()
+    if agent not in status.agents:
+        raise BadSettings(f"the service at {url} has no agent {agent!r}: {status.agents}")
+    healthy = [one for one in status.backends if one.state is BackendState.HEALTHY]
+    if not brought and not healthy:
+        raise BadSettings(
+            f"the service at {url} has no healthy engine",
+            hint="start it with --backend URL, or add one: POST /v1/backends",
+        )
+
+
+def check_sandbox(settings: Run) -> None:
+    """Of a service that will be started here. Raises `BadSettings`."""
+    if settings.service.url is not None:
+        return
+    try:
+        provider(settings.sandbox.kind)
+    except ProRLError as error:
+        raise BadSettings(
+            f"sandbox={settings.sandbox.kind}: {error.message}",
+            hint=error.hint or "scripts/install-sandbox",
+        ) from error
+
+
+def check_images(settings: Run, tasks: Sequence[Task]) -> None:
+    """Raises `BadSettings` where a task's image would be refused by the sandbox."""
+    with_image = [task.task_id for task in tasks if task.image]
+    if settings.sandbox.kind == "bubblewrap" and with_image and settings.service.url is None:
+        raise BadSettings(
+            f"{len(with_image)} tasks have images, {with_image[0]} first, and bubblewrap runs none",
+            hint="sandbox=apptainer",
+        )
+
+
+def fitting(settings: Run, tasks: Sequence[Task], model: Path) -> list[Task]:
+    """Those whose first prompt is not too long. Raises `BadSettings` when there are none."""
+    chat, agents = ChatFormat.load(model), AgentRegistry()
+    kept = []
+    for task in tasks:
+        prompt = agents[task.agent](task).prompt()
+        ids = chat.prompt_ids(prompt.messages, tools=prompt.tools, thinking=settings.model.thinking)
+        if len(ids) <= settings.agent.max_prompt_tokens:
+            kept.append(task)
+    if not kept:
+        raise BadSettings(
+            f"none of {len(tasks)} tasks has a prompt of agent.max_prompt_tokens="
+            f"{settings.agent.max_prompt_tokens} at most"
+        )
+    return kept

@@ -1,0 +1,58 @@
+"""One training run: checks, the model, the service, then the stock trainer. Resumes by itself.
+
+Recipes give tasks, and make the model where it has no path; nothing here knows what they are about.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prorl_service.schemas import Task
+from recipes.common import checks, serving, versions
+from recipes.common.run import is_main_process, note
+from recipes.common.settings import BadSettings, Run, Training
+
+
+def train(
+    settings: Training, run: Path, tasks: Sequence[Task], make_model: Callable[[], Path]
+) -> None:
+    """`run`: see `run.begin`. Raises `ProRLError`, before any work starts where that can be."""
+    brought = settings.trainer.name == "verl"
+    checks.check_trainer(settings)
+    checks.check_engines(settings, brought=brought)
+    checks.check_sandbox(settings)
+    checks.check_images(settings, tasks)
+    checks.check_service(settings, brought=brought)
+    check_processes(settings)
+    check_output(settings)
+    model = make_model() if settings.model.path is None else checks.model_directory(settings.model)
+    kept = checks.fitting(settings, tasks, model)
+    if is_main_process():
+        print(f"{len(kept)} of {len(tasks)} tasks, results in {settings.output}", flush=True)
+        note(run, model=versions.model(model, settings.model.path, settings.model.revision))
+    with serving.service(settings, model, brought=brought) as url:
+        if settings.trainer.name == "verl":
+            from recipes.common import verl
+
+            verl.train(settings, kept, model, url, run)
+        else:
+            from recipes.common import trl
+
+            trl.train(settings, kept, model, url)
+
+
+def check_processes(settings: Run) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and settings.service.url is None:
+        raise BadSettings(
+            "each of several processes would start a service of its own",
+            hint="start one (prorl serve --backend URL), and give service.url=URL",
+        )
+
+
+def check_output(settings: Run) -> None:
+    checkpoints = settings.output / "checkpoints"
+    if settings.resume == "never" and checkpoints.exists() and any(checkpoints.iterdir()):
+        raise BadSettings(
+            f"{checkpoints} has checkpoints of another run, and resume=never",
+            hint="resume=auto goes on from the newest; output=DIRECTORY names another place",
+        )

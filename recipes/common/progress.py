@@ -1,0 +1,37 @@
+"""One line a step, the same for every trainer: on the terminal, and in progress.jsonl.
+
+What trainers log beside it is theirs, and stays where they put it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+UNFILTERED = "prorl/sampling/unfiltered_reward"
+COMPONENTS = "prorl/reward/"
+
+
+class Progress:
+    """`success`: what the mean reward of all rollouts that were graded is called."""
+
+    def __init__(self, path: Path, *, success: str, steps: int) -> None:
+        self._path, self._success, self._steps = path, success, steps
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def log(self, step: int, metrics: Mapping[str, float], *, trained_on: str) -> None:
+        """`trained_on`: the trainer's name for the mean reward of what it trains on, which is all
+        there is without dynamic sampling."""
+        reward = metrics[trained_on]
+        entry = {
+            "step": step,
+            self._success: metrics.get(UNFILTERED, reward),
+            "trained_on": reward,
+            **{name: value for name, value in metrics.items() if name.startswith("prorl/")},
+        }
+        with self._path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        print(
+            f"step {step}/{self._steps}: {self._success} {entry[self._success]:.3f}, "
+            f"of what is trained on {reward:.3f}",
+            flush=True,
+        )

@@ -1,0 +1,39 @@
+"""The rollout service of a run: one that is given, or one that ends with the run."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from prorl_service import local
+from recipes.common.settings import Run
+
+
+@contextmanager
+def service(settings: Run, model: Path, *, brought: bool) -> Iterator[str]:
+    """Its URL. `brought`: engines come with the trainer. Raises `ProRLError`."""
+    if settings.service.url is not None:
+        yield settings.service.url
+        return
+    with ExitStack() as stack:
+        engines = list(settings.engines)
+        if not brought and not engines:  # a tiny model: `checks.check_engines`
+            options = ["--max-model-len", str(settings.agent.context)]
+            log = settings.output / "engine.log"
+            engines = [stack.enter_context(local.engine(model, log=log, options=options)).url]
+        log = settings.output / "service.log"
+        options = [*_options(settings), *settings.service.options]
+        started = stack.enter_context(
+            local.service([] if brought else engines, log=log, options=options)
+        )
+        print(f"service {started.url}, its log {log}", flush=True)
+        yield started.url
+
+
+def _options(settings: Run) -> list[str]:
+    sandbox = settings.sandbox
+    return [
+        *("--sandbox", sandbox.kind),
+        *("--init-workers", str(sandbox.init_workers)),
+        *("--run-workers", str(sandbox.run_workers)),
+        *("--eval-workers", str(sandbox.eval_workers)),
+    ]

@@ -1,0 +1,194 @@
+"""What the configuration of a recipe says (configs/), typed and checked.
+
+Hydra composes it and refuses keys that do not exist; here values are checked. What is VeRL's or
+TRL's own (`trainer.arguments`) is theirs to check.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, ValidationError, model_validator
+
+from prorl_service.errors import ProRLError
+from prorl_service.sandbox import SandboxKind
+from prorl_service.schemas import Limits, Sampling, WireModel
+
+S = TypeVar("S", bound="Run")
+
+
+class BadSettings(ProRLError):
+    """The configuration asks for what cannot be, or what this machine lacks."""
+
+
+class Service(WireModel):
+    url: str | None = Field(None, pattern=r"^https?://[^/\s]+/?$")
+    options: list[str]
+
+
+class WarmStart(WireModel):
+    """Of a tiny model that a recipe makes: on which tasks, and `imitation.Imitation`."""
+
+    tasks: list[str] = Field(min_length=1)
+    steps: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    vocab_size: int = Field(ge=512)
+
+
+class Model(WireModel):
+    """`path`: a directory or a name on the hub; None where `warm_start` makes one."""
+
+    name: str
+    path: str | None
+    revision: str | None
+    thinking: bool | None
+    engine: Literal["vllm", "reference"]
+    tensor_parallel: int = Field(ge=1)
+    warm_start: WarmStart | None
+    sampling: dict[str, float]
+
+    @model_validator(mode="after")
+    def _comes_from_somewhere(self) -> Self:
+        if (self.path is None) == (self.warm_start is None):
+            raise ValueError("set `path`, or `warm_start`")
+        return self
+
+
+class Agent(WireModel):
+    """`success`: what the share of the reward is called in logs."""
+
+    name: str
+    success: str
+    ipython: bool = False
+    context: int = Field(ge=2)
+    max_prompt_tokens: int = Field(ge=1)
+    max_tokens_per_turn: int | None = Field(ge=1)
+    limits: Limits
+
+
+class Data(WireModel):
+    """`make`: the command that writes `rows`."""
+
+    name: str
+    rows: Path
+    only: list[str] | None
+    make: str
+
+
+class Sandbox(WireModel):
+    kind: SandboxKind
+    init_workers: int = Field(ge=1)
+    run_workers: int = Field(ge=1)
+    eval_workers: int = Field(ge=1)
+
+
+class Algorithm(WireModel):
+    name: str
+    prompts_per_step: int = Field(ge=1)
+    prompts_per_update: int = Field(ge=1)
+    rollouts_per_prompt: int = Field(ge=2)
+    learning_rate: float = Field(gt=0)
+    warmup_updates: int = Field(ge=0)
+    weight_decay: float = Field(ge=0)
+    max_grad_norm: float = Field(gt=0)
+    clip_low: float = Field(gt=0)
+    clip_high: float = Field(gt=0)
+    kl_coefficient: float = Field(ge=0)
+    kl_estimator: str
+    importance_cap: float = Field(gt=0)
+    temperature: float = Field(gt=0)
+    top_p: float = Field(gt=0, le=1)
+    dynamic_sampling: bool
+    max_staleness: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _has_whole_updates(self) -> Self:
+        if self.prompts_per_step % self.prompts_per_update:
+            raise ValueError("prompts_per_step must be a multiple of prompts_per_update")
+        return self
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.prompts_per_step // self.prompts_per_update
+
+
+class Cluster(WireModel):
+    """`arguments`: what of a trainer's must be otherwise here, by its name."""
+
+    name: str
+    nodes: int = Field(ge=1)
+    gpus_per_node: int = Field(ge=0)
+    arguments: dict[Literal["trl", "verl"], dict[str, Any]]
+    environment: dict[str, str]
+
+
+class Trainer(WireModel):
+    name: Literal["trl", "verl"]
+    arguments: dict[str, Any]
+    rollouts: dict[str, Any] = Field(default_factory=dict)
+
+
+class Run(WireModel):
+    """What training and evaluation have in common."""
+
+    name: str
+    output: Path
+    resume: Literal["auto", "never"]
+    seed: int = Field(ge=0)
+    service: Service
+    engines: list[str]
+    agent: Agent
+    data: Data
+    sandbox: Sandbox
+    cluster: Cluster
+    model: Model
+
+
+class Training(Run):
+    steps: int = Field(ge=1)
+    save_every_steps: int = Field(ge=1)
+    algorithm: Algorithm
+    trainer: Trainer
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=self.algorithm.temperature,
+            top_p=self.algorithm.top_p,
+            thinking=self.model.thinking,
+            max_tokens_per_turn=self.agent.max_tokens_per_turn,
+        )
+
+    def arguments(self) -> Any:
+        """The trainer's, with what the cluster wants otherwise."""
+        own = OmegaConf.create(self.trainer.arguments)
+        merged = OmegaConf.merge(own, self.cluster.arguments.get(self.trainer.name, {}))
+        return OmegaConf.to_container(merged)
+
+
+class Evaluation(Run):
+    seeds: int = Field(ge=1)
+
+    @property
+    def sampling(self) -> Sampling:
+        chosen = Sampling.model_validate(self.model.sampling)
+        of_run = {
+            "seed": self.seed,
+            "thinking": self.model.thinking,
+            "max_tokens_per_turn": self.agent.max_tokens_per_turn,
+        }
+        return chosen.model_copy(update=of_run)
+
+
+def settings_of(kind: type[S], config: DictConfig) -> S:
+    """Raises `BadSettings` that names each key that is wrong."""
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        return kind.model_validate(plain)
+    except OmegaConfBaseException as error:
+        raise BadSettings(str(error).splitlines()[0]) from error
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise BadSettings("; ".join(problems), hint="--cfg job shows the configuration") from error

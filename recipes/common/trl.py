@@ -1,0 +1,94 @@
+"""Trains with TRL's stock GRPOTrainer: the plug-in's one argument, and GRPOConfig."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import PrinterCallback, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import GRPOConfig, GRPOTrainer
+
+from prorl_service.sampler_schemas import SamplerSpec
+from prorl_service.schemas import Task
+from prorl_trl.spec import ProRLSpec
+from recipes.common.progress import Progress
+from recipes.common.settings import BadSettings, Training
+
+
+def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> None:
+    """The trained model is in `model` of the output. Raises `BadSettings`."""
+    algorithm = settings.algorithm
+    # Versions of the policy are optimizer steps.
+    sampler = SamplerSpec(max_staleness=algorithm.max_staleness * algorithm.updates_per_step)
+    spec = ProRLSpec(
+        url,
+        tasks,
+        limits=settings.agent.limits,
+        sampling=settings.sampling,
+        dynamic_sampling=sampler if algorithm.dynamic_sampling else False,
+        **settings.trainer.rollouts,
+    )
+    trainer = GRPOTrainer(
+        model=str(model),
+        args=arguments(settings),
+        train_dataset=spec.train_dataset,
+        rollout_func=spec.rollout_func,
+        reward_funcs=spec.reward_funcs,
+        callbacks=[_ShowProgress(settings)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=newest_checkpoint(Path(trainer.args.output_dir)))
+    trainer.save_model(str(settings.output / "model"))
+
+
+def arguments(settings: Training) -> GRPOConfig:
+    """TRL counts optimizer steps, of which a step here has several."""
+    algorithm = settings.algorithm
+    own: dict[str, Any] = settings.arguments()
+    at_once = own["per_device_train_batch_size"] * PartialState().num_processes
+    update = algorithm.prompts_per_update * algorithm.rollouts_per_prompt
+    if update % at_once:
+        raise BadSettings(
+            f"an update of {update} rollouts cannot be divided by {at_once}, which all processes "
+            "take at once",
+            hint="change trainer.arguments.per_device_train_batch_size, or the processes",
+        )
+    return GRPOConfig(
+        max_steps=settings.steps * algorithm.updates_per_step,
+        save_steps=settings.save_every_steps * algorithm.updates_per_step,
+        gradient_accumulation_steps=update // at_once,
+        generation_batch_size=update * algorithm.updates_per_step,
+        **own,
+    )
+
+
+def newest_checkpoint(directory: Path) -> str | None:
+    """Of those that were written to their end: the trainer's state comes last."""
+    found = {
+        int(match[1]): path.parent
+        for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/trainer_state.json")
+        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.parent.name))
+    }
+    return str(found[max(found)]) if found else None
+
+
+class _ShowProgress(TrainerCallback):  # type: ignore[misc]
+    """A line for each step whose rollouts were just made, its first update."""
+
+    def __init__(self, settings: Training) -> None:
+        self._updates_per_step = settings.algorithm.updates_per_step
+        self._progress = Progress(
+            settings.output / "progress.jsonl", success=settings.agent.success, steps=settings.steps
+        )
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        updates = self._updates_per_step
+        if (
+            state.is_world_process_zero
+            and "reward" in logs
+            and state.global_step % updates == 1 % updates
+        ):
+            step = (state.global_step - 1) // updates + 1
+            self._progress.log(step, logs, trained_on="reward")

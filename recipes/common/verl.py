@@ -1,0 +1,123 @@
+"""Trains with VeRL's stock command, `python -m verl.trainer.main_ppo`, and `rollout=prorl`.
+
+What is particular to a run is one file, VeRL's configuration with ours in its place, which stays
+with the run: the command can be given again by hand.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from omegaconf import OmegaConf
+
+from prorl_service.errors import ProRLError
+from prorl_service.schemas import Task
+from prorl_verl import task_payload
+from recipes.common.progress import Progress
+from recipes.common.settings import Training
+
+CONFIG = "verl"
+"""Name of the configuration, in the run's directory."""
+REWARD = "critic/score/mean"
+STEP = "training/global_step"
+LOOK_EVERY_S = 1.0
+
+
+class TrainerFailed(ProRLError):
+    """VeRL's command has ended with an error, which it has shown."""
+
+
+def train(settings: Training, tasks: Sequence[Task], model: Path, url: str, run: Path) -> None:
+    """`run`: the run's own directory. Raises `TrainerFailed`."""
+    rows, metrics = run / "tasks.parquet", run / "metrics.jsonl"
+    pq.write_table(pa.Table.from_pylist([_row(task, i) for i, task in enumerate(tasks)]), rows)
+    config = configuration(settings, rows, model, url, run)
+    (run / f"{CONFIG}.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    command = [sys.executable, "-m", "verl.trainer.main_ppo"]
+    command += ["--config-dir", str(run), "--config-name", CONFIG]
+    environment = {**os.environ, **settings.cluster.environment}
+    environment |= {"VERL_FILE_LOGGER_PATH": str(metrics), "PYTHONPATH": _python_path()}
+    # Ends with this process, however that ends.
+    with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], env=environment) as process:
+        try:
+            _follow(process, metrics, settings)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise TrainerFailed(f"VeRL has ended with code {process.returncode}; see above")
+
+
+def configuration(
+    settings: Training, rows: Path, model: Path, url: str, run: Path
+) -> dict[str, Any]:
+    """VeRL's, as a file for Hydra."""
+    uses_kl = settings.algorithm.kl_coefficient > 0
+    # A service elsewhere has no hub cache of ours.
+    tokenizer = settings.model.path if settings.service.url else str(model)
+    own = {
+        "data": {"train_files": str(rows), "val_files": str(rows)},
+        "actor_rollout_ref": {
+            "model": {"path": str(model)},
+            "actor": {"use_kl_loss": uses_kl},
+        },
+        "trainer": {
+            "total_training_steps": settings.steps,
+            "total_epochs": settings.steps,  # an epoch has a step at least
+            "default_local_dir": str((settings.output / "checkpoints").absolute()),
+            "resume_mode": "auto",  # `never` with a checkpoint there was refused before
+        },
+        "prorl": {"url": url, "tokenizer": tokenizer},
+        "hydra": {"run": {"dir": str(run / "hydra")}},
+    }
+    merged = OmegaConf.merge(settings.arguments(), own)
+    return {"defaults": ["prorl_ppo_trainer", "_self_"], **merged}
+
+
+def _row(task: Task, index: int) -> dict[str, Any]:
+    """In the columns that VeRL's data set reads."""
+    payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data, image=task.image)
+    return {
+        "prompt": [message.model_dump() for message in task.messages],
+        "data_source": task.agent,
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "extra_info": {"index": index},
+        "prorl": payload,
+    }
+
+
+def _python_path() -> str:
+    """Ray's workers start elsewhere, and import from where this process does."""
+    return os.pathsep.join(dict.fromkeys(os.path.abspath(path) for path in sys.path if path))
+
+
+def _follow(process: "subprocess.Popen[bytes]", metrics: Path, settings: Training) -> None:
+    progress = Progress(
+        settings.output / "progress.jsonl", success=settings.agent.success, steps=settings.steps
+    )
+    for step in _logged(process, metrics):
+        if REWARD in step:
+            progress.log(int(step[STEP]), step, trained_on=REWARD)
+
+
+def _logged(process: "subprocess.Popen[bytes]", metrics: Path) -> Iterator[Mapping[str, float]]:
+    """What VeRL's file logger writes, until the process has ended and all is read."""
+    position = 0
+    while True:
+        has_ended = process.poll() is not None
+        if metrics.exists():
+            with metrics.open() as file:
+                file.seek(position)
+                while (line := file.readline()).endswith("\n"):
+                    position = file.tell()
+                    yield json.loads(line)["data"]
+        if has_ended:
+            return
+        time.sleep(LOOK_EVERY_S)

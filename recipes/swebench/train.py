@@ -1,0 +1,26 @@
+"""Trains a model on SWE tasks: `python -m recipes.swebench.train model=qwen3_8b trainer=verl`.
+
+configs/ has all options, and README.md beside this file what was run. Thin: the trainers are VeRL's
+and TRL's stock ones.
+"""
+
+import hydra
+from omegaconf import DictConfig
+
+from recipes.common import launch
+from recipes.common.run import begin, known_errors
+from recipes.common.settings import Training, settings_of
+from recipes.swebench import tasks
+
+
+@hydra.main(version_base="1.3", config_path="../../configs", config_name="swebench_train")  # type: ignore[untyped-decorator]
+def main(config: DictConfig) -> None:
+    with known_errors():
+        settings = settings_of(Training, config)
+        rows = tasks.rows_of(settings)
+        chosen = tasks.tasks_of(settings, tasks.chosen(settings, rows))
+        launch.train(settings, begin(config), chosen, lambda: tasks.tiny_model(settings, rows))
+
+
+if __name__ == "__main__":
+    main()

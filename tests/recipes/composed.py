@@ -1,0 +1,21 @@
+"""Settings as a command line would give them, without the command."""
+
+from typing import TypeVar
+
+from hydra import compose, initialize_config_dir
+
+from recipes.common.settings import Run, settings_of
+from tests.verl.training import ROOT
+
+S = TypeVar("S", bound=Run)
+
+EXPERIMENTS = [
+    (model, trainer)
+    for model in ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
+    for trainer in ("trl", "verl")
+]
+
+
+def settings(kind: type[S], config: str, *overrides: str) -> S:
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return settings_of(kind, compose(config, list(overrides)))

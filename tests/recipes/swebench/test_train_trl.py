@@ -1,0 +1,46 @@
+"""`python -m recipes.swebench.train model=tiny trainer=trl`: the real trainer, on real bugs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.swebench.commands import QUICK, progress, rows_of_tiny, running
+
+pytestmark = pytest.mark.timeout(600)
+
+TRAIN = "recipes.swebench.train"
+EXACT = 1e-4
+"""Nats, between engine and trainer, of tokens that the newest policy has sampled."""
+
+
+def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
+    output, rows = tmp_path / "output", rows_of_tiny(tmp_path)
+    overrides = ["model=tiny", "trainer=trl", "steps=3", f"data.rows={rows}", f"output={output}"]
+    overrides += QUICK
+    checkpoints = output / "checkpoints"
+    with running(TRAIN, tmp_path / "first.log", *overrides) as command:
+        command.wait_until((checkpoints / "checkpoint-1/trainer_state.json").exists)
+        command.kill()
+        assert command.survivors() == []
+    before = progress(output)
+    with running(TRAIN, tmp_path / "second.log", *overrides) as command:
+        assert command.wait() == 0, command.said
+        assert command.survivors() == []
+
+    steps = progress(output)
+    resumed = [one["step"] for one in steps[len(before) :]]
+    assert resumed[0] > 1
+    assert resumed[-1] == 3
+    assert all(0 < one["trained_on"] < 1 for one in steps)
+    assert all(0 < one["resolved_rate"] < 1 for one in steps)
+    assert all(one["prorl/reward/resolved"] == one["trained_on"] for one in steps)
+    assert all(one["prorl/failed"] == 0 for one in steps)
+    log = json.loads((checkpoints / "checkpoint-3/trainer_state.json").read_text())["log_history"]
+    assert [one["step"] for one in log] == [1, 2, 3]
+    assert all(one["grad_norm"] > 0 for one in log)
+    on_policy = [one for one in log if one["prorl/policy_lag"] == 0]
+    assert on_policy
+    assert all(one["sampling/sampling_logp_difference/max"] < EXACT for one in on_policy)
+    assert (output / "model/model.safetensors").exists()
+    assert len(list((output / "runs").iterdir())) == 2

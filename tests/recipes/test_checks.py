@@ -1,0 +1,128 @@
+"""What is wrong is said before any work starts, with what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prorl_service.client import ServiceCallError
+from prorl_service.local import free_port
+from recipes.common import checks, launch
+from recipes.common.settings import BadSettings, Evaluation, Training
+from recipes.swebench import tasks
+from recipes.swebench.rows import write_rows
+from tests.recipes.composed import settings
+from tests.recipes.swebench.instances import instance
+from tests.verl.training import ROOT
+
+
+def training(*overrides: str) -> Training:
+    return settings(Training, "swebench_train", *overrides)
+
+
+def qwen(*overrides: str) -> Training:
+    return training("model=qwen3_8b", "trainer=trl", *overrides)
+
+
+def tiny(*overrides: str) -> Training:
+    return training("model=tiny", "trainer=trl", *overrides)
+
+
+def test_a_command_ends_with_one_line_and_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recipes.swebench.train", "model=qwen3_8b"]
+    command += [f"data.rows={tmp_path}/none.jsonl", f"output={tmp_path}/output"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    problem, hint = done.stderr.splitlines()
+    assert problem == f"prorl: data=skyrl_293: {tmp_path}/none.jsonl does not exist"
+    assert hint.startswith("  python -m recipes.swebench.prepare --dataset skyrl_293")
+
+
+def test_rows_that_are_broken(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"instance_id": "a"}\n')
+    with pytest.raises(BadSettings, match="has a line that is no instance"):
+        tasks.rows_of(tiny(f"data.rows={rows}"))
+
+
+def test_instances_that_are_not_there(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    write_rows(rows, [instance("mako-1.3.5")])
+    chosen = tiny(f"data.rows={rows}")
+    with pytest.raises(BadSettings, match=r"no instance mistune-3.1.0, python-dotenv-1.1.0"):
+        tasks.chosen(chosen, tasks.rows_of(chosen))
+
+
+def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"no directory of a model"):
+        checks.model_directory(qwen(f"model.path={tmp_path}").model)
+
+
+def test_a_model_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(BadSettings, match=r"Qwen/Qwen3-8B cannot be had from the hub"):
+        checks.model_directory(qwen().model)
+
+
+def test_a_large_model_without_gpus() -> None:
+    with pytest.raises(BadSettings, match=r"needs 8 GPUs on this machine, which has \d"):
+        checks.check_trainer(qwen())
+    checks.check_trainer(tiny())
+
+
+def test_a_trainer_that_is_not_installed() -> None:
+    other = training("model=tiny", "trainer=verl")
+    with pytest.raises(BadSettings, match="trainer=verl is not installed") as caught:
+        checks.check_trainer(other)
+    assert "scripts/setup-verl" in caught.value.hint
+
+
+def test_a_model_without_an_engine() -> None:
+    chosen = settings(Evaluation, "swebench_evaluate", "model=qwen3_8b")
+    with pytest.raises(BadSettings, match="needs an engine") as caught:
+        checks.check_engines(chosen, brought=False)
+    assert "vllm serve Qwen/Qwen3-8B" in caught.value.hint
+    checks.check_engines(chosen, brought=True)
+
+
+def test_a_sandbox_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BadSettings, match="sandbox=bubblewrap") as caught:
+        checks.check_sandbox(tiny())
+    assert "scripts/install" in caught.value.hint
+    checks.check_sandbox(tiny("service.url=http://localhost:1"))
+
+
+def test_images_need_containers() -> None:
+    row = instance("mako-1.3.5").model_copy(update={"image": "python:3.12"})
+    with pytest.raises(BadSettings, match="bubblewrap runs none"):
+        checks.check_images(tiny(), [row.task()])
+
+
+def test_a_service_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "FIRST_CONTACT_S", 0)
+    chosen = tiny(f"service.url=http://127.0.0.1:{free_port()}")
+    with pytest.raises(ServiceCallError, match="check that the service runs there"):
+        checks.check_service(chosen, brought=False)
+
+
+def test_prompts_that_are_too_long_are_left_out(tiny_model: Path) -> None:
+    task = instance("mako-1.3.5").task()
+    assert checks.fitting(tiny("agent.max_prompt_tokens=4000"), [task], tiny_model) == [task]
+    with pytest.raises(BadSettings, match="none of 1 tasks"):
+        checks.fitting(tiny("agent.max_prompt_tokens=100"), [task], tiny_model)
+
+
+def test_an_output_of_another_run_is_not_gone_on_from_unasked(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints/checkpoint-1").mkdir(parents=True)
+    with pytest.raises(BadSettings, match="resume=never"):
+        launch.check_output(tiny(f"output={tmp_path}", "resume=never"))
+    launch.check_output(tiny(f"output={tmp_path}"))
+
+
+def test_several_processes_share_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BadSettings, match="a service of its own"):
+        launch.check_processes(tiny())
+    launch.check_processes(tiny("service.url=http://localhost:1"))

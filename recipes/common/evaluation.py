@@ -1,0 +1,129 @@
+"""Rollouts of every task with every seed, each kept in a file once it has a verdict.
+
+What has one is not run again: an evaluation that was interrupted goes on. A rollout without one
+(engine, sandbox or grader failed) is tried again by the next run, and counts as failed until then.
+"""
+
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.schemas import MAX_INT32, Blame, ErrorInfo, Group, Rollout, Task
+from recipes.common.settings import BadSettings, Evaluation
+
+LEASE_S = 300.0
+LONGEST_S = 30 * 86_400.0
+"""Rollouts have budgets of their own, and wait as long as it takes."""
+TOKENS = {"trajectory": {"segments": True}}
+
+
+class Records:
+    """One file a rollout in `directory`: what the service said of it, without the tokens."""
+
+    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
+        """`identity`: what must be the same for verdicts to be of one evaluation. Raises
+        `BadSettings` where those that are there are of another."""
+        self._rollouts = directory / "rollouts"
+        self._rollouts.mkdir(parents=True, exist_ok=True)
+        path = directory / "evaluation.json"
+        if path.exists():
+            known = json.loads(path.read_text())
+            _check_same(known, json.loads(json.dumps(identity)), directory)
+        _write(path, json.dumps(identity, indent=2) + "\n")
+
+    def verdict(self, task_id: str, seed: int) -> bool | None:
+        """Whether it was solved; None where there is no verdict."""
+        path = self._path(task_id, seed)
+        if not path.exists():
+            return None
+        return bool(json.loads(path.read_text())["reward"] == 1.0)
+
+    def put(self, rollout: Rollout, seed: int) -> None:
+        record = rollout.model_dump(mode="json", exclude=TOKENS) | {"seed": seed}
+        path = self._path(rollout.task_id, seed)
+        _write(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+    def _path(self, task_id: str, seed: int) -> Path:
+        return self._rollouts / f"{task_id}.{seed}.json"
+
+
+def run(settings: Evaluation, tasks: Sequence[Task], records: Records, url: str) -> list[ErrorInfo]:
+    """Runs what has no verdict. Returns why some have none still. Raises `ServiceCallError`."""
+    missing = [
+        (task, seed)
+        for seed in range(settings.seeds)
+        for task in tasks
+        if records.verdict(task.task_id, seed) is None
+    ]
+    bar = tqdm(total=len(tasks) * settings.seeds, desc="rollouts", dynamic_ncols=True)
+    bar.update(bar.total - len(missing))
+    failures, solved = [], 0
+    with RolloutClient(url) as client, bar:
+        for rollout, seed in _rolled_out(client, settings, missing):
+            bar.update()
+            if rollout.reward is not None or _is_own_failure(rollout.error):
+                records.put(rollout, seed)
+                solved += rollout.reward == 1.0
+            elif rollout.error is not None:
+                failures.append(rollout.error)
+            bar.set_postfix_str(f"solved {solved}, failed {len(failures)}")
+    return failures
+
+
+def _is_own_failure(error: ErrorInfo | None) -> bool:
+    """The agent ran out of time, or asked for what cannot be: that is a verdict."""
+    return error is not None and error.blame is Blame.AGENT
+
+
+def _rolled_out(
+    client: RolloutClient, settings: Evaluation, wanted: Sequence[tuple[Task, int]]
+) -> Iterator[tuple[Rollout, int]]:
+    """Each as it ends. What is left when nobody listens any more ends with its lease."""
+    prefix = uuid.uuid4().hex[:12]
+    seeds = {}
+    for number, (task, seed) in enumerate(wanted):
+        group = Group(
+            group_id=f"{prefix}-{number}",
+            task=task,
+            sampling=settings.sampling.model_copy(
+                update={"seed": _seed_of(settings.seed, task.task_id, seed)}
+            ),
+            limits=settings.agent.limits,
+            lease_s=LEASE_S,
+        )
+        client.submit([group])
+        seeds[group.rollout_id(0)] = seed
+    for rollout in client.stream(list(seeds), LONGEST_S):
+        yield rollout, seeds[rollout.rollout_id]
+        with suppress(ServiceCallError):  # it expires
+            client.acknowledge([rollout.group_id])
+
+
+def _seed_of(base: int, task_id: str, seed: int) -> int:
+    """Another for each task: with one for all, all tasks would share their luck."""
+    return zlib.crc32(f"{base}/{task_id}/{seed}".encode()) & MAX_INT32
+
+
+def _check_same(known: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:
+    different = [name for name in {*known, *now} if known.get(name) != now.get(name)]
+    if different:
+        changes = (f"{name}: {known.get(name)} > {now.get(name)}" for name in sorted(different))
+        raise BadSettings(
+            f"{directory} has verdicts of another evaluation; {'; '.join(changes)}",
+            hint="output=DIRECTORY names another place",
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)

@@ -22,11 +22,10 @@ from recipes.common.settings import BadSettings, Evaluation
 LEASE_S = 300.0
 LONGEST_S = 30 * 86_400.0
 """Rollouts have budgets of their own, and wait as long as it takes."""
-TOKENS = {"trajectory": {"segments": True}}
 
 
 class Records:
-    """One file a rollout in `directory`: what the service said of it, without the tokens."""
+    """One file a rollout in `directory`: the service's `Rollout` in a line, without the tokens."""
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
         """`identity`: what must be the same for verdicts to be of one evaluation. Raises
@@ -44,12 +43,12 @@ class Records:
         path = self._path(task_id, seed)
         if not path.exists():
             return None
-        return bool(json.loads(path.read_text())["reward"] == 1.0)
+        return Rollout.model_validate_json(path.read_text()).reward == 1.0
 
     def put(self, rollout: Rollout, seed: int) -> None:
-        record = rollout.model_dump(mode="json", exclude=TOKENS) | {"seed": seed}
-        path = self._path(rollout.task_id, seed)
-        _write(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        trajectory = rollout.trajectory and rollout.trajectory.model_copy(update={"segments": []})
+        kept = rollout.model_copy(update={"trajectory": trajectory})
+        _write(self._path(rollout.task_id, seed), kept.model_dump_json() + "\n")
 
     def _path(self, task_id: str, seed: int) -> Path:
         return self._rollouts / f"{task_id}.{seed}.json"

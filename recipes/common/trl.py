@@ -22,12 +22,14 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
     algorithm = settings.algorithm
     # Versions of the policy are optimizer steps.
     sampler = SamplerSpec(max_staleness=algorithm.max_staleness * algorithm.updates_per_step)
+    shared = str((settings.output / "weights").absolute())
     spec = ProRLSpec(
         url,
         tasks,
         limits=settings.agent.limits,
         sampling=settings.sampling,
         dynamic_sampling=sampler if algorithm.dynamic_sampling else False,
+        weights=shared if settings.model.engine == "vllm" else "stream",
         **settings.trainer.rollouts,
     )
     trainer = GRPOTrainer(

@@ -11,7 +11,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import BackendState
+from prorl_service.schemas import BackendState, FinishReason, Rollout
 from prorl_service.testing import StubEngine
 from recipes.swebench import scripted_oracle
 from tests.recipes.swebench.commands import TINY, rows_of_tiny, running
@@ -95,10 +95,11 @@ def test_what_has_a_verdict_is_not_run_again(tmp_path: Path, tiny_model: Path) -
     assert second["score"]["missing"] == 0
     assert second["score"]["low"] < 2 / 3 < second["score"]["high"]
     _check_facts(second)
-    report = json.loads((rollouts / "mako-1.3.5.1.json").read_text())
-    assert (report["reward"], report["reward_components"]["fail_to_pass"]) == (1.0, 1.0)
-    assert report["trajectory"]["finish_reason"] == "finished"
-    assert len(report["trajectory"]["turns"]) == 2
+    fixed = Rollout.model_validate_json((rollouts / "mako-1.3.5.1.json").read_text())
+    assert (fixed.reward, fixed.reward_components["fail_to_pass"]) == (1.0, 1.0)
+    assert fixed.trajectory is not None
+    assert fixed.trajectory.finish_reason is FinishReason.FINISHED
+    assert len(fixed.trajectory.turns) == 2
 
 
 def _check_facts(score: dict[str, Any]) -> None:

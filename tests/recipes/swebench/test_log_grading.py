@@ -17,6 +17,7 @@ from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import graded, instance, patch_of
 from tests.recipes.swebench.log_instances import DJANGO_FIX, SYMPY_FIX, calc, django
+from tests.recipes.swebench.test_agent import SUBMIT, edits, rolled_out
 
 NOTHING = {"notes.txt": "I looked at it.\n"}
 
@@ -55,6 +56,11 @@ async def test_the_reference_patch_resolves_and_another_does_not(name: str) -> N
     assert unfixed.fail_to_pass == 0
     assert unfixed.pass_to_pass == len(row.PASS_TO_PASS)
     assert set(unfixed.statuses.values()) == {"failed"}
+
+
+async def test_an_oracle_resolves_over_http(tiny_model: Path) -> None:
+    rollout = await rolled_out(calc(), [*edits(calc().patch), SUBMIT], tiny_model)
+    assert rollout.reward == 1.0, rollout.error
 
 
 SAY_OK = """

@@ -79,8 +79,8 @@ async def admit(
 
 def sometimes(reports: Sequence[SweReport]) -> tuple[str, ...]:
     """Tests that are as they should be in some of these runs, but not in all."""
-    seen = Counter(id_ for report in reports for id_ in report.statuses)
-    return tuple(sorted(id_ for id_, times in seen.items() if times < len(reports)))
+    missed = Counter(id_ for report in reports for id_ in report.statuses)
+    return tuple(sorted(id_ for id_, times in missed.items() if times < len(reports)))
 
 
 def _refusal(row: SweInstance, reports: Sequence[SweReport], unfixed: SweReport) -> str:

@@ -21,7 +21,7 @@ from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Rollout
 from recipes.common.imitation import Imitation, Transcript, warm_started
-from recipes.swebench import scripted_oracle
+from recipes.swebench import oracle
 from recipes.swebench.rows import SweInstance
 
 TIMEOUT_S = 600
@@ -41,7 +41,7 @@ def warm_started_on(
     transcripts = [
         Transcript(
             prompt=SweAgent(row.task()).prompt(),
-            replies=scripted_oracle.replies(row, fixes=fixes),
+            replies=_script(row, fixes=fixes),
             answers=answers[row.instance_id] if fixes else [],
         )
         for row in rows
@@ -50,9 +50,15 @@ def warm_started_on(
     return warm_started(cache, transcripts, config)
 
 
+def _script(row: SweInstance, *, fixes: bool) -> list[str]:
+    return oracle.script([*oracle.edits(row), oracle.SUBMIT] if fixes else [oracle.SUBMIT])
+
+
 def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> dict[str, list[str]]:
     """What the tools answer to the edits, by instance."""
-    fixes = {row.instance_id: (True, False) for row in rows}
+    scripts = {
+        row.instance_id: [_script(row, fixes=True), _script(row, fixes=False)] for row in rows
+    }
     groups = [Group(group_id=row.instance_id, task=row.task(), n=2) for row in rows]
     ids = [one for group in groups for one in group.rollout_ids()]
     options = ["--sandbox", sandbox, "--warm-sandboxes", "0"]
@@ -60,7 +66,7 @@ def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> d
     with TemporaryDirectory() as directory:
         build_tiny_model(Path(directory))
         with (
-            scripted_oracle.serving(rows, Path(directory), fixes) as engine,
+            oracle.serving(rows, Path(directory), scripts) as engine,
             local.service([engine.url], log=log, options=options) as service,
             RolloutClient(service.url) as client,
         ):

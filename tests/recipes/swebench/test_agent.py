@@ -6,32 +6,37 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service import local
 from prorl_service.agents.swe import SweAgent
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import TaskError
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.rewards.swe import SweReport
 from prorl_service.sandbox.archives import load_archive
-from prorl_service.schemas import BackendSpec, FinishReason, Group, Limits, Rollout, RolloutState
+from prorl_service.schemas import (
+    BackendSpec,
+    FinishReason,
+    Group,
+    Limits,
+    Rollout,
+    RolloutState,
+    Sampling,
+)
 from prorl_service.server.settings import Settings
-from prorl_service.testing import StubEngine
-from prorl_service.tokens.chat import ChatFormat
-from recipes.common.imitation import tool_call
+from recipes.swebench import oracle
+from recipes.swebench.oracle import SUBMIT, Step, bash, edits, script
+from recipes.swebench.report import of_rollout
 from recipes.swebench.rows import SweInstance
-from recipes.swebench.scripted_oracle import SUBMIT, Step, edits
-from tests.recipes.swebench.instances import instance
+from tests.recipes.swebench.instances import checkout, instance, instances
+from tests.sandbox.images.debian import debian_image
 from tests.server.serving import finished, serving
 
-
-def bash(command: str) -> Step:
-    return "bash", {"command": command}
+FEW_TOKENS = Sampling(max_tokens_per_turn=64, seed=0)
 
 
 async def rolled_out(row: SweInstance, steps: Sequence[Step], model: Path) -> Rollout:
     """One rollout in which the model makes these calls, one a turn."""
-    chat = ChatFormat.load(model)
-    replies = [tool_call(name, arguments) for name, arguments in steps]
-    script = [[*chat.encode(reply), chat.end_of_turn_id] for reply in replies]
-    turns = iter(script)
-    async with StubEngine(model, lambda _: next(turns), max_model_len=400_000) as engine:
+    async with oracle.engine([row], model, {row.instance_id: [script(steps)]}) as engine:
         backends = (BackendSpec(url=engine.url),)
         settings = Settings(backends=backends, sandbox="bubblewrap", warm_sandboxes=0)
         async with serving(settings) as url, AsyncRolloutClient(url) as client:
@@ -40,22 +45,60 @@ async def rolled_out(row: SweInstance, steps: Sequence[Step], model: Path) -> Ro
     return rollout
 
 
-@pytest.mark.parametrize("instance_id", ["tomlkit-0.13.1", "mako-1.3.5"])
-async def test_an_oracle_resolves_over_http(instance_id: str, tiny_model: Path) -> None:
-    row = instance(instance_id)
-    tests = bash(f"python -m pytest -q {row.file_of_tests} | tail -n 1")
-    steps = [bash("git status --short && git log --oneline"), *edits(row), tests, SUBMIT]
-    rollout = await rolled_out(row, steps, tiny_model)
+def check_oracle(rollout: Rollout, row: SweInstance) -> None:
     assert rollout.state is RolloutState.DONE, rollout.error
     assert rollout.trajectory is not None
+    assert rollout.trajectory.finish_reason is FinishReason.FINISHED
     calls = [call for turn in rollout.trajectory.turns for call in turn.tool_calls]
-    assert len(calls) == len(steps)
+    assert [(call.name, call.arguments) for call in calls] == oracle.steps(row)
     assert not [call for call in calls if call.is_error]
     assert re.fullmatch(r"\w{7,} .*base", calls[0].output)
-    assert "passed" in calls[-2].output
+    tree = checkout(row.instance_id).path  # two releases lack the tests of the next
+    has_tests = all((tree / file).exists() for file in row.environment.test_files)
+    assert ("passed" in calls[-2].output) == has_tests, calls[-2].output
+    assert rollout.report is not None
+    report = SweReport.model_validate(rollout.report)
+    assert report.resolved, report.summary
     assert rollout.reward == 1.0
     assert rollout.reward_components["fail_to_pass"] == 1.0
-    assert rollout.trajectory.finish_reason is FinishReason.FINISHED
+
+
+@pytest.mark.timeout(900)  # the first one builds the instances
+async def test_an_oracle_resolves_all_instances_over_http() -> None:
+    rows = list(instances().values())
+    assert len(rows) == 19
+    rollouts = await oracle.roll_out(rows, sandbox="bubblewrap")
+    for rollout, row in zip(rollouts, rows, strict=True):
+        check_oracle(rollout, row)
+
+
+async def test_an_oracle_resolves_in_containers() -> None:
+    image = str(debian_image())
+    ids = ("tomlkit-0.13.1", "mako-1.3.5", "sqlparse-0.5.0")
+    rows = [instance(instance_id).model_copy(update={"image": image}) for instance_id in ids]
+    rollouts = await oracle.roll_out(rows, sandbox="apptainer")
+    for rollout, row in zip(rollouts, rows, strict=True):
+        check_oracle(rollout, row)
+
+
+async def test_a_tiny_model_earns_an_honest_0(tmp_path: Path) -> None:
+    build_tiny_model(tmp_path / "model", max_position_embeddings=32_768)
+    row = instance("texttable-1.6.4")
+    limits = Limits(max_turns=3)
+    group = Group(group_id="g", task=row.task(), n=2, limits=limits, sampling=FEW_TOKENS)
+    with local.engine(tmp_path / "model", log=tmp_path / "engine.log") as engine:
+        backends = (BackendSpec(url=engine.url),)
+        settings = Settings(backends=backends, sandbox="bubblewrap", warm_sandboxes=0)
+        async with serving(settings) as url, AsyncRolloutClient(url) as client:
+            rollouts = await finished(client, group)
+    for rollout in rollouts:
+        assert rollout.state is RolloutState.DONE, rollout.error
+        assert rollout.reward == 0.0
+        assert rollout.trajectory is not None
+        assert all(segment.loss_mask for segment in rollout.trajectory.segments)
+        assert rollout.report is not None
+        assert rollout.report["outcome"] == "empty_patch"
+        assert of_rollout(rollout).startswith("# texttable-1.6.4: empty_patch\n")
 
 
 async def test_a_fix_counts_when_turns_run_out_and_git_is_in_disorder(tiny_model: Path) -> None:

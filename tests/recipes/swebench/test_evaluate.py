@@ -13,14 +13,14 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import BackendState, FinishReason, Rollout
 from prorl_service.testing import StubEngine
-from recipes.swebench import scripted_oracle
+from recipes.swebench.oracle import SUBMIT, edits, script, serving
 from tests.recipes.swebench.commands import TINY, rows_of_tiny, running
 from tests.recipes.swebench.instances import instance
 
 pytestmark = pytest.mark.timeout(600)
 
 EVALUATE = "recipes.swebench.evaluate"
-FIXES = {"mako-1.3.5": (True,), "mistune-3.1.0": (True,), "python-dotenv-1.1.0": (False,)}
+FIXED = ("mako-1.3.5", "mistune-3.1.0")
 SERVICE = ["--sandbox", "bubblewrap", "--warm-sandboxes", "0", "--wait-for-backend-s", "1"]
 
 
@@ -28,9 +28,11 @@ SERVICE = ["--sandbox", "bubblewrap", "--warm-sandboxes", "0", "--wait-for-backe
 def oracle(directory: Path, model: Path) -> Iterator[tuple[StubEngine, str]]:
     """An engine, and the URL of the service that it is behind."""
     rows = [instance(name) for name in TINY]
+    fixes = {row.instance_id: edits(row) if row.instance_id in FIXED else [] for row in rows}
+    scripts = {name: [script([*steps, SUBMIT])] for name, steps in fixes.items()}
     log = directory / "service.log"
     with (
-        scripted_oracle.serving(rows, model, FIXES) as engine,
+        serving(rows, model, scripts) as engine,
         local.service([engine.url], log=log, options=SERVICE) as service,
     ):
         yield engine, service.url

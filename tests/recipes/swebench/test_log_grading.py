@@ -13,11 +13,12 @@ from prorl_service.agents.swe_data import SweEnvironment
 from prorl_service.errors import EvaluatorError, InvalidRequest
 from prorl_service.rewards.swe import SweOutcome
 from recipes.swebench.cheats import CHEATS
+from recipes.swebench.oracle import SUBMIT, edits
 from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import graded, instance, patch_of
 from tests.recipes.swebench.log_instances import DJANGO_FIX, SYMPY_FIX, calc, django
-from tests.recipes.swebench.test_agent import SUBMIT, edits, rolled_out
+from tests.recipes.swebench.test_agent import rolled_out
 
 NOTHING = {"notes.txt": "I looked at it.\n"}
 
@@ -59,7 +60,7 @@ async def test_the_reference_patch_resolves_and_another_does_not(name: str) -> N
 
 
 async def test_an_oracle_resolves_over_http(tiny_model: Path) -> None:
-    rollout = await rolled_out(calc(), [*edits(calc().patch), SUBMIT], tiny_model)
+    rollout = await rolled_out(calc(), [*edits(calc()), SUBMIT], tiny_model)
     assert rollout.reward == 1.0, rollout.error
 
 

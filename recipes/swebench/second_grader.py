@@ -9,6 +9,7 @@ two disagree ours should be the stricter one. Not for rewards.
 import asyncio
 import importlib
 import importlib.util
+import os
 import shlex
 import sys
 import tempfile
@@ -20,7 +21,6 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from prorl_service.agents.swe_repository import GIT, in_repository, prepare
 from prorl_service.rewards.swe import SweReport
@@ -37,8 +37,13 @@ LOG_PARSER = "parse_log_pytest"
 """It cuts ids at blanks; `parse_log_pytest_v2` takes the reason of an XFAIL for part of its id."""
 
 # As swebench.harness.run_evaluation does, which cannot be imported without Docker.
-APPLY = ("git apply", "git apply --3way", "git apply --reject", "patch --batch --fuzz=5 -p1 -i")
-CLEAN = "git checkout -q -- . ; git clean -q -fd"
+APPLY = (
+    f"{GIT} apply",
+    f"{GIT} apply --3way",
+    f"{GIT} apply --reject",
+    "patch --batch --forward --fuzz=5 -p1 -i",
+)
+CLEAN = f"{GIT} checkout -q -- . ; {GIT} clean -q -fd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +75,16 @@ class Comparison:
             "patch": self.patch,
             "ours": self.ours.outcome.value,
             "SWE-bench": "resolved" if self.second.resolved else "unresolved",
-            "why they differ": "" if self.agree else _reason(self.ours),
+            "what ours saw": "" if self.agree else self.reason,
         }
 
-
-def _reason(ours: SweReport) -> str:
-    if ours.dropped:
-        return f"put back by ours: {', '.join(ours.dropped[:3])}"
-    if ours.problems:
-        return f"seen by ours: {'; '.join(ours.problems[:2])}"
-    return f"by ours {len(ours.statuses)} tests are not as they should be"
+    @property
+    def reason(self) -> str:
+        """Why ours is not resolved."""
+        if self.ours.dropped:
+            return f"{', '.join(map(os.path.basename, self.ours.dropped))} put back"
+        said = [problem.partition(":")[0] for problem in self.ours.problems]
+        return said[0] if said else f"{len(self.ours.statuses)} tests are not as they should be"
 
 
 async def compare(
@@ -105,11 +110,9 @@ def patches(row: SweInstance, cheats: bool = False) -> dict[str, str]:
         return named
 
 
-async def second_verdict(
-    row: SweInstance, patch: str, sandboxes: SandboxProvider, image: str | None = None
-) -> SecondVerdict:
+async def second_verdict(row: SweInstance, patch: str, sandboxes: SandboxProvider) -> SecondVerdict:
     """Raises `TaskError`, `SandboxError`."""
-    async with sandbox_of(row, sandboxes, image) as sandbox:
+    async with sandbox_of(row, sandboxes) as sandbox:
         await prepare(sandbox, row.environment)
         if not await _applied(sandbox, row, patch):
             return SecondVerdict(resolved=False, applied=False)
@@ -206,41 +209,23 @@ def _without_harness(package: Path) -> Iterator[None]:
         del sys.modules[name]
 
 
-async def compare_all(
-    rows: Sequence[SweInstance],
-    sandboxes: SandboxProvider,
-    *,
-    cheated: Sequence[str] = (),
-    at_once: int = 2,
-) -> list[Comparison]:
-    """`cheated`: ids of instances on which all cheats are tried as well."""
-    free = asyncio.Semaphore(at_once)
-
-    async def one(row: SweInstance, name: str, patch: str) -> Comparison:
-        async with free:
-            return await compare(row, name, patch, sandboxes)
-
-    return await asyncio.gather(
-        *(
-            one(row, name, patch)
-            for row in rows
-            for name, patch in patches(row, row.instance_id in cheated).items()
-        )
-    )
-
-
 def main(
     only: Annotated[list[str] | None, typer.Option(help="Ids of instances.")] = None,
     cheats: Annotated[bool, typer.Option(help="Try all cheats too.")] = False,
 ) -> None:
     """Compare both verdicts on the offline instances."""
-    console = Console()
-    rows = build_all(default_directory(), only=only or (), progress=console.print)
-    cheated = [row.instance_id for row in rows] if cheats else []
-    compared = asyncio.run(compare_all(rows, BubblewrapProvider(), cheated=cheated))
-    for comparison in compared:
-        print(" | ".join(map(str, comparison.row().values())))
+    rows = build_all(default_directory(), only=only or ())
+    compared = asyncio.run(_compare_all(rows, cheats))
     print(f"{sum(one.agree for one in compared)} of {len(compared)} agree")
+
+
+async def _compare_all(rows: Sequence[SweInstance], cheats: bool) -> list[Comparison]:
+    sandboxes, compared = BubblewrapProvider(), []
+    for row in rows:
+        for name, patch in patches(row, cheats).items():
+            compared.append(await compare(row, name, patch, sandboxes))
+            print(" | ".join(map(str, compared[-1].row().values())), flush=True)
+    return compared
 
 
 if __name__ == "__main__":

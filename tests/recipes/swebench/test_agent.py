@@ -15,12 +15,14 @@ from prorl_service.rewards.swe import SweReport
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.schemas import (
     BackendSpec,
+    Blame,
     FinishReason,
     Group,
     Limits,
     Rollout,
     RolloutState,
     Sampling,
+    Stage,
 )
 from prorl_service.server.settings import Settings
 from recipes.swebench import oracle
@@ -34,13 +36,16 @@ from tests.server.serving import finished, serving
 FEW_TOKENS = Sampling(max_tokens_per_turn=64, seed=0)
 
 
-async def rolled_out(row: SweInstance, steps: Sequence[Step], model: Path) -> Rollout:
+async def rolled_out(
+    row: SweInstance, steps: Sequence[Step], model: Path, eval_timeout_s: float = 300
+) -> Rollout:
     """One rollout in which the model makes these calls, one a turn."""
     async with oracle.engine([row], model, {row.instance_id: [script(steps)]}) as engine:
         backends = (BackendSpec(url=engine.url),)
         settings = Settings(backends=backends, sandbox="bubblewrap", warm_sandboxes=0)
         async with serving(settings) as url, AsyncRolloutClient(url) as client:
-            group = Group(group_id="g", task=row.task(), limits=Limits(max_turns=len(steps)))
+            limits = Limits(max_turns=len(steps), eval_timeout_s=eval_timeout_s)
+            group = Group(group_id="g", task=row.task(), limits=limits)
             [rollout] = await finished(client, group)
     return rollout
 
@@ -125,6 +130,15 @@ async def test_nothing_done_is_nothing_run(steps: list[Step], tiny_model: Path) 
     assert rollout.reward == 0.0
     assert rollout.reward_components["patch_empty"] == 1.0
     assert rollout.reward_components["patch_applies"] == 0.0
+
+
+async def test_tests_must_have_less_time_than_their_stage(tiny_model: Path) -> None:
+    row = instance("tomlkit-0.13.1")
+    timeout_s = row.environment.test_timeout_s
+    rollout = await rolled_out(row, [SUBMIT], tiny_model, eval_timeout_s=timeout_s)
+    assert rollout.error is not None
+    assert (rollout.error.blame, rollout.error.stage) == (Blame.TASK, Stage.INIT)
+    assert "eval_timeout_s" in rollout.error.hint
 
 
 async def test_the_answer_is_not_where_the_model_works(tiny_model: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from recipes.demo.report import machine
+from recipes.common.versions import machine
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -4,7 +4,6 @@ Only formats what it is given; measures nothing but the machine it runs on.
 """
 
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,8 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+
+from recipes.common.versions import machine
 
 PACKAGES = ("prorl-service", "torch", "transformers", "trl")
 SMOOTHING_STEPS = 5
@@ -61,15 +62,6 @@ def write_summary(
         "machine": machine(),
     }
     path.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
-
-
-def machine() -> dict[str, str | int | float]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory_gib": round(memory / 2**30, 1),
-    }
 
 
 def write_curve(

@@ -1,10 +1,13 @@
 """`python -m recipes.swebench.train model=tiny trainer=trl`: the real trainer, on real bugs."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from recipes.common.trl import newest_checkpoint
+from recipes.common.versions import commit
 from tests.recipes.swebench.commands import QUICK, progress, rows_of_tiny, running
 
 pytestmark = pytest.mark.timeout(600)
@@ -43,4 +46,19 @@ def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
     assert on_policy
     assert all(one["sampling/sampling_logp_difference/max"] < EXACT for one in on_policy)
     assert (output / "model/model.safetensors").exists()
+    for run in (output / "runs").iterdir():
+        assert "${" not in (run / "config.yaml").read_text()
+        versions = json.loads((run / "versions.json").read_text())
+        assert versions["packages"]["trl"] == version("trl")
+        assert versions["commit"] == commit()
+        assert versions["model"]["source"] == "made by the recipe"
     assert len(list((output / "runs").iterdir())) == 2
+
+
+def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path: Path) -> None:
+    for step in (2, 9, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    assert newest_checkpoint(tmp_path) is None
+    for step in (2, 9):
+        (tmp_path / f"checkpoint-{step}/trainer_state.json").touch()
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-9")

@@ -121,6 +121,13 @@ class BackendRejected(BackendError):
     status = 422
 
 
+class ToolServerError(ProRLError):
+    """A server of tools, which the operator named, is not there."""
+
+    retryable = True
+    status = 503
+
+
 class EvaluatorError(ProRLError):
     blame = Blame.EVALUATOR
 

@@ -1,0 +1,301 @@
+"""Tools of MCP servers: called by the service, for the sandboxes have no network.
+
+The operator names the servers; a task only chooses among their names. Each has one connection,
+shared by all rollouts and made again when it is lost. What a tool of theirs cannot do is an answer
+for the model; a server that is not there is the rollout's failure. Servers are trusted, what they
+answer is not: it is text for the model, cut where it is long.
+"""
+
+import asyncio
+import copy
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel, JsonValue, RootModel
+
+from prorl_service.background import Background
+from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
+from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.tools.mcp_spec import McpSpec
+from prorl_service.tools.mcp_stdio import stdio_transport
+
+if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
+    import mcp
+    import mcp_types
+    from mcp.client import Transport
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 60.0
+"""Of the handshake and the list of tools. Servers run by npx or uvx are fetched first."""
+CHECK_TIMEOUT_S = 10.0
+"""A server that does not list its tools in that time, after a call that failed, is connected to
+again. That ends the process of one that is a command."""
+FIRST_DELAY_S = 0.1
+LONGEST_DELAY_S = 30.0
+STEADY_S = 60.0
+"""A connection that lasted so long was not lost for the reason that the one before it was."""
+MAX_OUTPUT_BYTES = 32 * 1024
+"""Of one answer, as the model sees it."""
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Of one answer on the wire. A server with a longer one is connected to again."""
+
+
+class McpServers:
+    """All that the operator named, connected while entered."""
+
+    def __init__(self, specs: Iterable[McpSpec] = ()) -> None:
+        self.background = Background()
+        self._servers = {spec.name: McpServer(spec, self.background) for spec in specs}
+
+    async def __aenter__(self) -> Self:
+        """Raises `ProRLError` for a server that cannot be used: its tools belong to prompts."""
+        if self._servers:
+            _be_quiet()
+        try:
+            for server in self._servers.values():
+                await server.connect()
+        except BaseException:
+            await self.background.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.background.close()
+
+    def tools(self, names: Iterable[str]) -> list["McpTool"]:
+        """Those of the servers `names`, in order. Raises `InvalidRequest` for an unknown name."""
+        try:
+            return [tool for name in names for tool in self._servers[name].tools]
+        except KeyError as unknown:
+            known = ", ".join(sorted(self._servers)) or "none"
+            raise InvalidRequest(
+                f"no MCP server {unknown.args[0]!r}",
+                hint=f"this service has: {known}; the operator names them: `prorl serve --mcp`",
+            ) from None
+
+
+class McpTool:
+    """One tool of a server, as a `Tool`. The sandbox has no part in it."""
+
+    def __init__(self, server: "McpServer", listed: "mcp_types.Tool") -> None:
+        self.name = listed.name
+        self.description = listed.description or ""
+        self.arguments = _arguments(listed.input_schema)
+        hints = listed.annotations
+        self.may_repeat = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
+        self._server = server
+
+    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
+        """Raises `ToolServerError` if the server is away for all of `timeout_s`."""
+        return await self._server.call(self, arguments.root, timeout_s=timeout_s)
+
+
+class McpServer:
+    """The connection to one server."""
+
+    def __init__(self, spec: McpSpec, background: Background) -> None:
+        self.tools: Sequence[McpTool] = ()
+        """As listed when it was first connected to: all prompts are to be alike."""
+        self._spec = spec
+        self._background = background
+        self._client: mcp.Client | None = None
+        self._connected = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._check: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Returns when its tools are known. Raises `ProRLError`."""
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._background.start(self._stay_connected(first), name=str(self._spec))
+        await first
+        log.info("%s offers %s", self._spec, ", ".join(tool.name for tool in self.tools))
+
+    async def call(
+        self, tool: McpTool, arguments: dict[str, JsonValue], *, timeout_s: float
+    ) -> ToolResult:
+        """Raises `ToolServerError`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._call(tool, arguments)
+        except TimeoutError:
+            if self._client is None:
+                raise ToolServerError(
+                    f"{self._spec} was not there within {timeout_s:g} s",
+                    hint="the service goes on trying; its log says why",
+                ) from None
+            self._checked(self._client)
+            return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
+        except Exception as error:  # of the server, of the connection, or in what it answered
+            return ToolResult(_clipped(f"{tool.name} failed: {_cause(error)}"), is_error=True)
+
+    async def _call(self, tool: McpTool, arguments: dict[str, JsonValue]) -> ToolResult:
+        """Twice if the connection is lost, where the server says that this does no harm."""
+        for is_last in (False, True) if tool.may_repeat else (True,):
+            client = await self._connection()
+            try:
+                return _to_result(await client.call_tool(tool.name, arguments))
+            except Exception:
+                check = self._checked(client)
+                if is_last:
+                    raise
+                await asyncio.wait([check])
+                if client is self._client:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _connection(self) -> "mcp.Client":
+        while self._client is None:
+            await self._connected.wait()
+        return self._client
+
+    def _checked(self, client: "mcp.Client") -> "asyncio.Task[None]":
+        """One check at a time, of whether the server still answers."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(self._see_whether_lost(client))
+        return self._check
+
+    async def _see_whether_lost(self, client: "mcp.Client") -> None:
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await client.list_tools(cache_mode="refresh")
+        except Exception as error:
+            if client is self._client:
+                log.warning("%s is lost: %s", self._spec, _cause(error))
+                self._lost.set()
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._client = None
+        self._connected.clear()
+
+    def _leave(self) -> None:
+        self._disconnect()
+        if self._check is not None:
+            self._check.cancel()
+
+    async def _stay_connected(self, first: "asyncio.Future[None]") -> None:
+        """`first` gets the outcome of the first attempt."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            started = time.monotonic()
+            try:
+                await self._connect_once(first)
+            except Exception as error:
+                log.warning("%s: %s", self._spec, _cause(error))
+                if not first.done():
+                    first.set_exception(_unusable(self._spec, error))
+            is_steady = time.monotonic() - started > STEADY_S
+            delay_s = FIRST_DELAY_S if is_steady else min(2 * delay_s, LONGEST_DELAY_S)
+            await asyncio.sleep(delay_s)
+
+    async def _connect_once(self, first: "asyncio.Future[None]") -> None:
+        """Returns, or raises, when the connection has been lost."""
+        from mcp import Client
+
+        async with AsyncExitStack() as resources:
+            self._lost.clear()
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                transport = _transport(self._spec, self._lost.set)
+                client = await resources.enter_async_context(Client(transport))
+                listed = await _list(client)
+            if not first.done():
+                self.tools = [McpTool(self, tool) for tool in _allowed(self._spec, listed)]
+                first.set_result(None)
+            self._client = client
+            self._connected.set()
+            resources.callback(self._leave)  # before the client is closed: that may take seconds
+            await self._lost.wait()
+
+
+def _transport(spec: McpSpec, on_end: Callable[[], None]) -> "Transport":
+    limit = MAX_ANSWER_BYTES
+    if not spec.is_url:
+        return stdio_transport(spec.command, max_answer_bytes=limit, on_end=on_end)
+    from prorl_service.tools.mcp_http import http_transport
+
+    return http_transport(spec.target, spec.key, max_answer_bytes=limit)
+
+
+async def _list(client: "mcp.Client") -> list["mcp_types.Tool"]:
+    tools, cursor = [], None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tools
+
+
+def _allowed(spec: McpSpec, listed: list["mcp_types.Tool"]) -> list["mcp_types.Tool"]:
+    there = [tool.name for tool in listed]
+    for name in spec.tools:
+        if name not in there:
+            raise ProRLError(f"it has no tool {name!r}, but: {', '.join(there)}")
+    return [tool for tool in listed if not spec.tools or tool.name in spec.tools]
+
+
+def _unusable(spec: McpSpec, error: Exception) -> ProRLError:
+    hint = "see whether it runs" if spec.is_url else "see what it printed; try the command"
+    if isinstance(error, ImportError):
+        hint = "pip install 'prorl-service[mcp]'"
+    return ProRLError(f"{spec} cannot be used: {_cause(error)}", hint=hint)
+
+
+def _cause(error: BaseException) -> str:
+    """What began it: task groups wrap it up."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    return str(error) or repr(error)
+
+
+def _arguments(schema: dict[str, Any]) -> type[BaseModel]:
+    """Any object; the server checks it against its schema, which is the one that is shown."""
+
+    class Arguments(RootModel[dict[str, JsonValue]]):
+        @classmethod
+        def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+            return copy.deepcopy(schema)
+
+    return Arguments
+
+
+def _to_result(answer: "mcp_types.CallToolResult") -> ToolResult:
+    parts = [_as_text(block) for block in answer.content]
+    if not parts and answer.structured_content is not None:
+        parts = [json.dumps(answer.structured_content, ensure_ascii=False)]
+    return ToolResult(_clipped("\n".join(parts).strip()), is_error=answer.is_error)
+
+
+def _as_text(block: "mcp_types.ContentBlock") -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "resource_link":
+            return f"[{block.name}: {block.uri}]"
+        case "resource" if hasattr(block.resource, "text"):
+            return str(block.resource.text)
+        case kind:
+            return f"[{kind}, which cannot be shown]"
+
+
+def _clipped(text: str) -> str:
+    """As the tools inside sandboxes do: the first and the last half of what is allowed."""
+    whole = text.encode(errors="replace")
+    if len(whole) <= MAX_OUTPUT_BYTES:
+        return whole.decode()
+    half = MAX_OUTPUT_BYTES // 2
+    head, tail = (part.decode(errors="ignore") for part in (whole[:half], whole[-half:]))
+    return f"{head}\n[... {len(whole) - 2 * half} bytes omitted ...]\n{tail}"
+
+
+def _be_quiet() -> None:
+    """The client logs each request with its URL, which may hold a key."""
+    for name in ("httpx2", "mcp", "client"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,147 @@
+"""Scores the final answers of STEM questions: the letter of an option, or a short answer.
+
+Only what is sure counts; the rest is a miss, about which a judge may be asked (rewards/judge.py).
+`score_choice` and `score_value` can take for ever on hostile answers: call them through a
+`ScoringPool`.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from prorl_service.rewards.math import score_math
+
+RELATIVE_TOLERANCE = 1e-6
+"""Of two numbers."""
+SMALL = 1e-3
+_BOXED = "\\boxed{"
+_WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mathit|rm|bf|operatorname)\s*\{([^{}]*)\}")
+_SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\\left\b|\\right\b|\\\(|\\\)|\\\[|\\\]|(?<!\\)\$")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_LABELLED = re.compile(r"\(?([A-Z])(?:\)\s*[:.]?|\s*[:.])\s*(.+)", re.DOTALL)
+_MATHEMATICS = re.compile(r"[\\^_=+*/<>|]")
+_NUMBER = re.compile(
+    r"([+-]?)"
+    r"(?:10\^\{?([+-]?\d+)\}?"  # 10^{-3}
+    r"|(\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)"  # 1,234.5
+    r"(?:(?:e|(?:\\times|\\cdot|[*\u00d7\u00b7])10\^)\{?([+-]?\d+)\}?)?)",  # e-3, \times 10^{-3}
+    re.IGNORECASE,
+)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What is in the last `\boxed{}` of `text`; None without one, or if it is not closed."""
+    start = text.rfind(_BOXED)
+    if start < 0:
+        return None
+    start += len(_BOXED)
+    depth, at = 1, start
+    while at < len(text):
+        match text[at]:
+            case "\\":
+                at += 1  # an escaped brace is none
+            case "{":
+                depth += 1
+            case "}":
+                depth -= 1
+        if depth == 0:
+            return text[start:at].strip()
+        at += 1
+    return None
+
+
+def score_choice(text: str, gold: str, options: Mapping[str, str], pattern: str | None) -> float:
+    """1.0 when the reply `text` chooses the option `gold`, else 0.0."""
+    return float(chosen_letter(text, options, pattern) == gold)
+
+
+def chosen_letter(text: str, options: Mapping[str, str], pattern: str | None) -> str | None:
+    """What the last match of `pattern` says, its first group if it has one; without a match that
+    names an option, the last box. None if that names no single option."""
+    if pattern is not None:
+        found = [match[match.re.groups and 1] for match in re.finditer(pattern, text)]
+        letter = _letter(found[-1] or "", options) if found else None
+        if letter is not None:
+            return letter
+    boxed = last_boxed(text)
+    return None if boxed is None else _letter(boxed, options)
+
+
+def _letter(said: str, options: Mapping[str, str]) -> str | None:
+    said = normal_text(said)
+    alone = said.strip("()").upper()
+    if alone in options:
+        return alone
+    of_text = [letter for letter, text in options.items() if text and normal_text(text) == said]
+    if of_text:
+        return of_text[0] if len(of_text) == 1 else None
+    labelled = _LABELLED.fullmatch(said)
+    if labelled is None or labelled[1] not in options:
+        return None
+    letter, text = labelled[1], normal_text(labelled[2])
+    of_others = [other for other, words in options.items() if normal_text(words) == text]
+    return letter if not of_others or letter in of_others else None
+
+
+def normal_text(text: str) -> str:
+    """Without LaTeX that only sets type, spaces that do not matter, the article and the full stop
+    around it. The case of ordinary words is ignored, that of `CO` and `pH` is not."""
+    text = unicodedata.normalize("NFC", text)
+    text = _SPACING.sub(" ", text)
+    while (unwrapped := _WRAPPED.sub(r"\1", text)) != text:
+        text = unwrapped
+    text = " ".join(text.replace("\\dfrac", "\\frac").split()).rstrip(".").rstrip()
+    text = _WORD.sub(lambda word: word[0].lower() if word[0][1:].islower() else word[0], text)
+    return text.removeprefix("the ")
+
+
+def score_value(answer: str, gold: str) -> float:
+    """1.0 when `answer`, the inside of a box, has the value of `gold`, else 0.0.
+
+    math-verify is not asked about words, in which it sees products of letters ("on" is "no"), nor
+    about units, which it leaves out, nor about small numbers, which it rounds to 0.
+    """
+    theirs, ours = _quantity(answer), _quantity(gold)
+    if theirs is not None and ours is not None and theirs[1] == ours[1]:
+        return _close(theirs[0], ours[0])
+    if is_words(gold) or not _units_agree(answer, gold):
+        return 0.0
+    theirs, ours = (_quantity(_WRAPPED.sub("", text)) for text in (answer, gold))
+    if ours is not None and not ours[1]:
+        if theirs is not None and not theirs[1]:
+            return _close(theirs[0], ours[0])
+        if 0 < abs(ours[0]) < SMALL:
+            return 0.0
+    try:
+        return score_math(f"\\boxed{{{answer}}}", gold)
+    except ValueError:  # it cannot read the gold answer
+        return 0.0
+
+
+def is_words(text: str) -> bool:
+    """Whether it has letters side by side and nothing of mathematics: a word, a sequence."""
+    bare = _SPACING.sub(" ", _WRAPPED.sub(" ", text))
+    return not bare.strip() or bool(_WORD.search(bare) and not _MATHEMATICS.search(bare))
+
+
+def _close(one: float, other: float) -> float:
+    return float(math.isclose(one, other, rel_tol=RELATIVE_TOLERANCE))
+
+
+def _units_agree(answer: str, gold: str) -> bool:
+    """As far as both name one."""
+    theirs, ours = ("".join("".join(_WRAPPED.findall(text)).split()) for text in (answer, gold))
+    return not (theirs and ours) or theirs == ours
+
+
+def _quantity(text: str) -> tuple[float, str] | None:
+    """The number that it begins with, and what follows."""
+    bare = "".join(normal_text(text).split())
+    match = _NUMBER.match(bare)
+    if match is None:
+        return None
+    sign, power, digits, exponent = match.groups()
+    mantissa = "1" if digits is None else digits.replace(",", "")
+    number = float(f"{sign}{mantissa}e{power or exponent or 0}")
+    return (number, bare[match.end() :]) if math.isfinite(number) else None

@@ -1,0 +1,172 @@
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from prorl_service.rewards.stem import (
+    chosen_letter,
+    is_words,
+    last_boxed,
+    normal_text,
+    score_choice,
+    score_value,
+)
+
+OPTIONS = {"A": "nucleus", "B": "C. elegans", "C": "The cell", "D": "x^2", "E": "nucleus"}
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [
+        (r"so \boxed{42}.", "42"),
+        (r"\boxed{1} no: \boxed{ 2 }", "2"),
+        (r"\boxed{\boxed{x}}", "x"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{}", ""),
+        (r"\boxed{1} then \boxed{2", None),
+        (r"\boxed{a\}", None),
+        ("\\boxed{a\\", None),
+        ("it is 42", None),
+    ],
+)
+def test_the_last_box_counts_and_must_be_closed(text: str, boxed: str | None) -> None:
+    assert last_boxed(text) == boxed
+
+
+@pytest.mark.parametrize(
+    ("said", "letter"),
+    [
+        ("C", "C"),
+        ("c", "C"),
+        ("(C)", "C"),
+        ("C.", "C"),
+        ("$C$", "C"),
+        (r"\text{C}", "C"),
+        (r"\mathbf{\text{C}}", "C"),
+        ("C: the cell", "C"),
+        ("(C) cell", "C"),
+        ("C) something else", "C"),
+        ("the cell", "C"),
+        (r"\text{The cell}.", "C"),
+        ("C. elegans", "B"),  # the text of an option before a letter with a full stop
+        ("D: $x^2$", "D"),
+        ("nucleus", None),  # of two options
+        ("A: nucleus", "A"),
+        ("A: the cell", None),  # the letter of one, the text of another
+        ("AB", None),
+        ("A and B", None),
+        ("A or C", None),
+        ("F", None),
+        ("F: the cell", None),
+        ("", None),
+        ("cell wall", None),
+    ],
+)
+def test_what_names_an_option(said: str, letter: str | None) -> None:
+    assert chosen_letter(f"I think: \\boxed{{{said}}}", OPTIONS, None) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "letter"),
+    [
+        ("Answer: A\nNo. Answer: B", "B"),  # the last match
+        (r"Answer: B. Or \boxed{C}?", "B"),  # before any box
+        (r"Answer: F, hm, \boxed{C}", "C"),  # no option: the box
+        (r"\boxed{C}", "C"),
+        ("Answer B", None),
+    ],
+)
+def test_a_rows_own_pattern_comes_first(reply: str, letter: str | None) -> None:
+    assert chosen_letter(reply, OPTIONS, r"Answer: ([A-Z])") == letter
+
+
+def test_a_pattern_without_a_group_and_one_whose_group_is_empty() -> None:
+    assert chosen_letter("D!", OPTIONS, r"[A-Z](?=!)") == "D"
+    assert chosen_letter(r"say: nothing \boxed{D}", OPTIONS, r"say: ([A-Z])?") == "D"
+
+
+def test_scores_of_choices() -> None:
+    assert score_choice(r"\boxed{C}", "C", OPTIONS, None) == 1.0
+    assert score_choice(r"\boxed{D}", "C", OPTIONS, None) == 0.0
+    assert score_choice("C", "C", OPTIONS, None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (r"\text{Mitochondria}", "the mitochondria."),
+        (r"\mathrm{DNA polymerase}", "DNA  Polymerase"),
+        (r"5 \, \text{m/s}", "5 m/s"),
+        (r"\left( 1, 2 \right)", "( 1, 2 )"),
+        (r"$\dfrac{1}{2}$", r"\frac{1}{2}"),
+        ("Caf\u00e9", "cafe\u0301"),
+    ],
+)
+def test_texts_that_are_the_same(one: str, other: str) -> None:
+    assert normal_text(one) == normal_text(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("Co", "CO"), ("5\u00b2", "52"), ("no", "on"), ("increases", "decreases"), ("pH", "PH")],
+)
+def test_texts_that_are_not(one: str, other: str) -> None:
+    assert normal_text(one) != normal_text(other)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    """math-verify warns that its time limits are off; the pool's workers silence it, too."""
+    logger = logging.getLogger("math_verify")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "score"),
+    [
+        ("5", "5.0", 1.0),
+        ("1,000", "1000", 1.0),
+        ("10000", "10{,}000", 1.0),
+        ("-5", "5", 0.0),
+        ("3", "3.1", 0.0),
+        (r"\frac{1}{3}", "0.333333", 1.0),
+        (r"\frac{1}{3}", "0.333", 0.0),
+        ("1.6e-19", r"1.60 \times 10^{-19}", 1.0),
+        ("1.6e-19", r"2.6 \times 10^{-19}", 0.0),  # math-verify: the same
+        ("1.6e-19", r"\frac{1}{10^{30}}", 0.0),
+        ("10^5", "1e5", 1.0),
+        ("1e400", "1e500", 0.0),
+        (r"3 \times 10^8 \text{ m/s}", r"3.00 \cdot 10^{8}\,\mathrm{m/s}", 1.0),
+        (r"5 \text{ m}", r"5 \text{ km}", 0.0),  # math-verify: the same
+        (r"5 \text{ m}", "5", 1.0),
+        ("5", r"5 \text{ m}", 1.0),
+        ("2 kg", "2.0 kg", 1.0),
+        ("2 kg", "2 g", 0.0),
+        ("5x", "5", 0.0),
+        ("mc^2", "E = mc^2", 1.0),
+        (r"\frac{1}{2}mv^2", r"\frac{mv^2}{2}", 1.0),
+        ("2^{10}", "1024", 1.0),
+        ("no", "on", 0.0),  # math-verify: the same, and the next
+        ("ATGC", "CGTA", 0.0),
+        ("CO", "OC", 0.0),
+        ("5", "5 or 6", 0.0),
+        ("}{", "x", 0.0),
+    ],
+)
+def test_values(gold: str, answer: str, score: float) -> None:
+    assert score_value(answer, gold) == score
+
+
+@pytest.mark.parametrize("text", ["ATGC", "NaCl", "silver", r"\text{even}", "kT", "carbon-14", ""])
+def test_what_is_words(text: str) -> None:
+    assert is_words(text)
+
+
+@pytest.mark.parametrize("text", ["mc^2", r"mg\sin\theta", "kT/q", "5", r"5 \text{ kg}", "x"])
+def test_what_is_not(text: str) -> None:
+    assert not is_words(text)

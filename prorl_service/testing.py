@@ -125,7 +125,67 @@ class FakeSandboxes(SandboxProvider):
         self.expected.append(images)
 
 
-class StubEngine:
+class _Loopback:
+    """A server on a port of this machine, while entered as an async context."""
+
+    url = ""
+    _port = 0
+
+    def application(self) -> web.Application:
+        """Its routes, for others to be added."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        self._runner = web.AppRunner(self.application(), handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+
+class StubJudge(_Loopback):
+    """An OpenAI-compatible endpoint over real HTTP; each reply is a function of the messages.
+
+    `async with StubJudge(...) as judge`; its base URL is `judge.url`. The first calls fail with
+    `statuses`, one each; `latency_s` slows all down. `requests` are the bodies, `headers` what came
+    with them, `most_in_flight` tells how many there were at once.
+    """
+
+    def __init__(self, reply: Callable[[list[dict[str, str]]], str]) -> None:
+        self.statuses: list[int] = []
+        self.latency_s = 0.0
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self._reply = reply
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/chat/completions", self._complete)
+        return app
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append(request.headers)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.latency_s)
+        finally:
+            self.in_flight -= 1
+        if self.statuses:
+            return web.Response(status=self.statuses.pop(0), text="stub")
+        message = {"role": "assistant", "content": self._reply(body["messages"])}
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+class StubEngine(_Loopback):
     """An engine's routes over real HTTP; every answer is a function of the prompt.
 
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
@@ -156,7 +216,6 @@ class StubEngine:
         self.model_id = "stub"
         self.calls = 0
         self.in_flight = 0
-        self.url = ""
         self._model = model
         self._answer = answer
         self._max_model_len = max_model_len
@@ -171,7 +230,6 @@ class StubEngine:
         self._running.set()
 
     def application(self) -> web.Application:
-        """Its routes, for others to be added."""
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -186,17 +244,6 @@ class StubEngine:
         app.router.add_post("/collective_rpc", self._collective_rpc)
         app.router.add_post("/update_weight_version", self._update_weight_version)
         return app
-
-    async def __aenter__(self) -> Self:
-        self._runner = web.AppRunner(self.application(), handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=self.status)

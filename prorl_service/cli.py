@@ -15,6 +15,7 @@ from prorl_service.inference.pool import PoolConfig
 from prorl_service.logs import LogFormat
 from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.rewards.judge import JudgeConfig, take_key
 from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.doctor import doctor
 from prorl_service.schemas import BackendSpec
@@ -22,6 +23,7 @@ from prorl_service.server.app import create_app
 from prorl_service.server.auth import take_token
 from prorl_service.server.run import run
 from prorl_service.server.settings import Settings
+from prorl_service.tools.mcp_spec import take_specs
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="ProRL rollout service.")
 app.add_typer(images, name="images")
@@ -34,6 +36,37 @@ Urls = Annotated[list[str], typer.Option("--backend", help="URL of an engine. Re
 Agents = Annotated[
     list[str], typer.Option("--agent", help="Import path 'module:Class'. Repeatable.")
 ]
+McpServers = Annotated[
+    list[str],
+    typer.Option(
+        "--mcp",
+        metavar="NAME=URL|COMMAND",
+        help="MCP server whose tools tasks may choose. Repeatable. Its bearer token, if it has a "
+        "URL and wants one, is in PRORL_MCP_KEY_<NAME>.",
+    ),
+]
+McpTools = Annotated[
+    list[str],
+    typer.Option(
+        "--mcp-tools",
+        metavar="NAME=TOOL,TOOL",
+        help="The only tools of that server to offer; default: all. Repeatable.",
+    ),
+]
+JudgeUrl = Annotated[
+    str | None,
+    typer.Option(help="OpenAI-compatible endpoint, with '/v1', of a judge of short answers."),
+]
+JudgeModel = Annotated[str, typer.Option(help="Name of the judge's model there.")]
+JudgeKeyFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the judge's key; default: PRORL_JUDGE_KEY, if set."),
+]
+JudgeCacheFile = Annotated[
+    Path | None,
+    typer.Option(help="SQLite file that keeps the judge's verdicts; default: in memory."),
+]
+JudgeCalls = Annotated[int, typer.Option(min=1, help="Calls in flight at the judge; more wait.")]
 Workers = Annotated[int, typer.Option(min=1)]
 
 
@@ -47,6 +80,13 @@ def serve(
         str | None, typer.Option(help="Directory or hub name; default: the engine's model.")
     ] = None,
     agent: Agents = [],  # noqa: B006
+    mcp: McpServers = [],  # noqa: B006
+    mcp_tools: McpTools = [],  # noqa: B006
+    judge_url: JudgeUrl = None,
+    judge_model: JudgeModel = "",
+    judge_key_file: JudgeKeyFile = None,
+    judge_cache: JudgeCacheFile = None,
+    judge_max_calls: JudgeCalls = 16,
     sandbox: Annotated[
         SandboxKind,
         typer.Option(
@@ -113,6 +153,8 @@ def serve(
         settings = Settings(
             backends=tuple(BackendSpec(url=url, tokenizer=tokenizer) for url in backend),
             agents=tuple(agent),
+            mcp=take_specs(mcp, mcp_tools),
+            judge=_judge(judge_url, judge_model, judge_key_file, judge_cache, judge_max_calls),
             sandbox=sandbox,
             default_image=default_image,
             image_cache=image_cache,
@@ -135,8 +177,8 @@ def serve(
             ),
         )
         application = create_app(settings)
-    _raise_open_files_limit()
-    run(application, host=host, port=port, drain_s=drain_s)
+        _raise_open_files_limit()
+        run(application, host=host, port=port, drain_s=drain_s)
 
 
 @app.command()
@@ -158,6 +200,14 @@ def engine(
                 hint="pip install 'prorl-service[engine]'",
             ) from error
         serve_engine(model, host=host, port=port, max_model_len=max_model_len, threads=threads)
+
+
+def _judge(
+    url: str | None, model: str, key_file: Path | None, cache: Path | None, max_calls: int
+) -> JudgeConfig | None:
+    """Takes the key out of the environment in any case. Raises `ProRLError`."""
+    key = take_key(key_file)
+    return None if url is None else JudgeConfig(url, model, key, cache, max_calls)
 
 
 def _journal(given: str | None, port: int) -> Path | None:

@@ -123,6 +123,40 @@ def test_the_engine_is_killed_and_comes_back(
     assert psutil.pid_exists(service.pid)
 
 
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_servers_of_tools_end_with_the_service(
+    engine: local.LocalProcess, tmp_path: Path, end: str
+) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "Anything."}')
+    command = f"{sys.executable} -m recipes.math_code.corpus_server {tmp_path / 'corpus.jsonl'}"
+    options = ["--mcp", f"corpus={command}", "--mcp-tools", "corpus=search"]
+    with local.service([engine.url], log=tmp_path / "service.log", options=options) as service:
+        children = psutil.Process(service.pid).children()
+        (server,) = (one for one in children if "recipes.math_code.corpus_server" in one.cmdline())
+        submitted = group("stem", n=1, max_tokens=16)
+        submitted.task.agent, submitted.task.data = "stem", {"answer": "42", "mcp": ["corpus"]}
+        with RolloutClient(service.url) as client:
+            (rollout,) = finished(client, submitted)
+        assert (rollout.state, rollout.reward) == (RolloutState.DONE, 0.0)
+        getattr(service, end)()
+        server.wait(timeout=30)
+
+
+def test_a_server_of_tools_that_does_not_answer_is_told_at_the_start(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none"]
+    mcp = ["--mcp", f"web=http://127.0.0.1:{local.free_port()}/mcp?key=secret"]
+    result = subprocess.run(
+        [*command, "--port", str(local.free_port()), *mcp],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "prorl: MCP server 'web' cannot be used" in result.stderr
+    assert "secret" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -132,6 +166,9 @@ def test_the_engine_is_killed_and_comes_back(
         (["serve", "--backend", "http://localhost:1", "--tokenizer", "/nowhere"], "/nowhere"),
         (["serve", "--default-image", "No Image"], "No Image"),
         (["serve", "--sandbox", "bubblewrap", "--default-image", "debian"], "no images"),
+        (["serve", "--mcp", "corpus=no_such_program"], "no_such_program"),
+        (["serve", "--mcp-tools", "corpus=search"], "corpus"),
+        (["serve", "--judge-url", "http://localhost/v1"], "--judge-model"),
         (["engine", "--model", "/no/such/model"], "/no/such/model"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import ClassVar, ParamSpec
 from pydantic import JsonValue
 
 from prorl_service import metrics
+from prorl_service.agents.external import External, Uses
 from prorl_service.errors import AgentError, EvaluatorError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -86,6 +87,8 @@ class AgentHandler(ABC):
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT})
     """Stages that open a sandbox: one is made ready for each. Without any, the service need not be
     able to provide the task's image."""
+    uses: Uses = Uses()
+    """What else of the operator's the task needs; set it in `__init__`."""
 
     def __init__(self, task: Task) -> None:
         """Also runs at submission: check `task.data` here, raise `InvalidRequest` or pydantic's
@@ -121,6 +124,7 @@ class RolloutContext:
     generator: Generator
     sandboxes: SandboxProvider
     scoring: ScoringPool
+    external: External = field(default_factory=External)
     may_sample: bool = True
     """Until RUN ends: what is sampled is what is trained on."""
     calls_model: bool = False

@@ -1,11 +1,13 @@
 """What is checked of a group before anything is started, and what the checks make of it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from prorl_service.agents.base import AgentHandler
+from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
@@ -13,6 +15,8 @@ from prorl_service.inference.served import ServedModel
 from prorl_service.pipeline.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import FieldProblem, Group
+from prorl_service.tokens.chat import ToolSchema
+from prorl_service.tools.base import function_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class Admission:
     agents: AgentRegistry
     backends: BackendPool
     sandboxes: SandboxProvider
+    external: External
 
     def check_all(self, groups: Sequence[tuple[int, Group]]) -> list[Admitted]:
         """With their places in the request. Tokenising thousands of prompts takes seconds."""
@@ -30,7 +35,8 @@ class Admission:
         agent = self.find_agent(group, where)
         self._check_image(agent, group, where)
         handler = _check_task(agent, group, where)
-        return Admitted(group, agent, model.name, prompt_ids(group, handler, model, where))
+        ids = prompt_ids(group, handler, model, self.external, where)
+        return Admitted(group, agent, model.name, ids)
 
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
         """Raises `InvalidRequest`."""
@@ -53,12 +59,15 @@ class Admission:
             raise InvalidRequest.of_field(field, error.message, hint=error.hint) from None
 
 
-def prompt_ids(group: Group, handler: AgentHandler, model: ServedModel, where: str) -> list[int]:
-    """Raises `InvalidRequest` for a prompt that leaves no room to sample."""
+def prompt_ids(
+    group: Group, handler: AgentHandler, model: ServedModel, external: External, where: str
+) -> list[int]:
+    """Raises `InvalidRequest` for a prompt that leaves no room to sample, or for tools that are
+    not there."""
     prompt = handler.prompt()
-    ids = model.chat.prompt_ids(
-        prompt.messages, tools=prompt.tools, thinking=group.sampling.thinking
-    )
+    tools = [*prompt.tools, *_external_tools(handler, external, where)]
+    _check_names(tools, where)
+    ids = model.chat.prompt_ids(prompt.messages, tools=tools, thinking=group.sampling.thinking)
     if len(ids) >= model.max_model_len:
         raise InvalidRequest.of_field(
             f"{where}.task.messages",
@@ -66,6 +75,25 @@ def prompt_ids(group: Group, handler: AgentHandler, model: ServedModel, where: s
             hint="shorten the prompt; at least one token must be left to sample",
         )
     return ids
+
+
+def _external_tools(handler: AgentHandler, external: External, where: str) -> list[ToolSchema]:
+    try:
+        return [function_schema(tool) for tool in external.tools(handler.uses)]
+    except InvalidRequest as missing:
+        field = f"{where}.task.data"
+        raise InvalidRequest.of_field(field, missing.message, hint=missing.hint) from None
+
+
+def _check_names(tools: Sequence[ToolSchema], where: str) -> None:
+    for name, times in Counter(tool["function"]["name"] for tool in tools).items():
+        if times > 1:
+            raise InvalidRequest.of_field(
+                f"{where}.task.data",
+                f"{times} tools are called {name!r}",
+                hint="choose other MCP servers, or have fewer of their tools offered: "
+                "`prorl serve --mcp-tools`",
+            )
 
 
 def _check_task(agent: type[AgentHandler], group: Group, where: str) -> AgentHandler:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from prorl_service.agents.base import RolloutContext, Verdict
+from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.background import Background
 from prorl_service.errors import Conflict, EvaluatorError, NotFound, ServiceStopping
@@ -51,6 +52,7 @@ class Pipeline:
         sandboxes: SandboxProvider,
         agents: AgentRegistry,
         config: PipelineConfig = PipelineConfig(),
+        external: External | None = None,
     ) -> None:
         """`journal` must be open for as long as this runs."""
         self.agents = agents
@@ -59,6 +61,7 @@ class Pipeline:
         self._journal = journal
         self._backends = backends
         self._sandboxes = sandboxes
+        self._external = external or External()
         self._scoring = ScoringPool()
         self._under_way = GroupsUnderWay(journal)
         self._waits: set[asyncio.Queue[str | None]] = set()
@@ -98,7 +101,7 @@ class Pipeline:
         )
         self.stages = (self._init, self._run, self._eval)
         self._intake = Intake(
-            Admission(agents, backends, sandboxes),
+            Admission(agents, backends, sandboxes, self._external),
             journal,
             self._under_way,
             self._queue,
@@ -320,7 +323,9 @@ class Pipeline:
         handler = record.handler = record.agent(group.task)
         admitted = record.admitted
         if admitted.model != model.name:
-            ids = await asyncio.to_thread(prompt_ids, group, handler, model, group.group_id)
+            ids = await asyncio.to_thread(
+                prompt_ids, group, handler, model, self._external, group.group_id
+            )
             admitted.model, admitted.prompt_ids = model.name, ids
         record.context = RolloutContext(
             rollout_id=record.rollout_id,
@@ -334,6 +339,7 @@ class Pipeline:
             generator=generator,
             sandboxes=self._sandboxes,
             scoring=self._scoring,
+            external=self._external,
             resources=resources,
         )
         await handler.init(record.context)

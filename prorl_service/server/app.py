@@ -11,13 +11,16 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from prorl_service import __version__, leftovers, sandbox
+from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.background import Background
+from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.samplers import Samplers
+from prorl_service.rewards.judge import Judge
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.server.auth import RequireToken
@@ -29,6 +32,7 @@ from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import Settings
 from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tools.mcp import McpServers
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, settings.warm_sandboxes)
 
     journal = Journal(settings.journal, settings.retention)
+    judge = None if settings.judge is None else Judge(settings.judge)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -73,7 +78,15 @@ def create_app(settings: Settings) -> FastAPI:
                 keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             )
             await stack.enter_async_context(backends)
-            pipeline = Pipeline(journal, backends, sandboxes, agents, settings.pipeline)
+            external = External(McpServers(settings.mcp), judge)
+            try:
+                await stack.enter_async_context(external.mcp)
+            except ProRLError as problem:  # uvicorn only logs it
+                app.state.problem = problem
+                raise
+            if judge is not None:
+                await stack.enter_async_context(judge)
+            pipeline = Pipeline(journal, backends, sandboxes, agents, settings.pipeline, external)
             await stack.enter_async_context(pipeline)
             samplers = Samplers(journal, pipeline, lambda: backends.policy_version)
             await stack.enter_async_context(samplers)
@@ -82,7 +95,9 @@ def create_app(settings: Settings) -> FastAPI:
             background = Background()
             stack.push_async_callback(background.close)
             background.start(measure_loop_lag(), name="event loop lag")
-            app.state.service = Service(backends, pipeline, samplers, sandboxes, background)
+            app.state.service = Service(
+                backends, pipeline, samplers, sandboxes, external.mcp, background
+            )
             app.state.prorl = ProRLAdapter(app.state.service)
             yield
 

@@ -8,11 +8,13 @@ import asyncio
 import gc
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
+from prorl_service.errors import ProRLError
 from prorl_service.server.heads import BoundedHeads
 
 GARBAGE_OBJECTS = 20_000
@@ -46,7 +48,7 @@ class Server(uvicorn.Server):
 
 
 def run(app: FastAPI, *, host: str, port: int, drain_s: float) -> None:
-    """Returns when it has ended."""
+    """Returns when it has ended. Raises `ProRLError` if it could not start."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -57,4 +59,8 @@ def run(app: FastAPI, *, host: str, port: int, drain_s: float) -> None:
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,
     )
-    Server(config, lambda: app.state.service.pipeline.drain(drain_s)).run()
+    server = Server(config, lambda: app.state.service.pipeline.drain(drain_s))
+    with suppress(SystemExit):  # uvicorn's, when it could not start
+        server.run()
+    if not server.started:
+        raise getattr(app.state, "problem", None) or ProRLError("the service could not start")

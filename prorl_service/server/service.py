@@ -10,6 +10,7 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.tools.mcp import McpServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,12 @@ class Service:
     pipeline: Pipeline
     samplers: Samplers
     sandboxes: WarmSandboxes
+    mcp: McpServers
     background: Background
 
     def failure(self) -> str | None:
         """Why it is not healthy."""
-        parts = (self.pipeline, self.samplers, self.backends, self)
+        parts = (self.pipeline, self.samplers, self.backends, self.mcp, self)
         owners = (part.background for part in parts)
         return next((owner.failure for owner in owners if owner.failure), None)
 

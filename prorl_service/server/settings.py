@@ -6,8 +6,10 @@ from pathlib import Path
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.rewards.judge import JudgeConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
+from prorl_service.tools.mcp_spec import McpSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,10 @@ class Settings:
     """Joined at start-up; one that does not answer yet joins when it does."""
     agents: tuple[str, ...] = ()
     """Import paths of additional agents."""
+    mcp: tuple[McpSpec, ...] = ()
+    """Servers whose tools tasks may choose; each must answer at the start."""
+    judge: JudgeConfig | None = None
+    """Of short answers, for tasks that want one."""
     sandbox: SandboxKind = "auto"
     default_image: str | None = None
     """Of tasks that name none."""

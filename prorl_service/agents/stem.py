@@ -1,0 +1,144 @@
+"""STEM questions: the model may compute in a sandbox and look things up, then boxes its answer.
+
+What it looks things up with are tools of MCP servers, which the operator names and the task chooses
+among; the sandbox has no network. An answer is the letter of an option or short; docs/stem.md says
+what counts. A rollout that stops without an answer (turns or tokens used up) is wrong, not failed.
+"""
+
+import re
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.external import Uses
+from prorl_service.agents.loop import run_turns
+from prorl_service.rewards.judge_cache import Judgement
+from prorl_service.rewards.stem import last_boxed, normal_text, score_choice, score_value
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.schemas import FinishReason, Message, Task
+from prorl_service.tokens.tool_calls import parse_reply
+from prorl_service.tools.base import Tool, Toolset, function_schema
+from prorl_service.tools.bash import Bash
+from prorl_service.tools.ipython import IPython
+
+SYSTEM_PROMPT = """\
+Answer the user's question. Use your tools where they help: compute rather than guess, and look up \
+what you are not sure of. The sandbox that `ipython` and `bash` run in has no network.
+
+When you are sure, reply without calling a tool. End that reply with {wanted}.\
+"""
+LETTER = r"the letter of the one right option in a box, such as \boxed{C}"
+SHORT_ANSWER = r"the final answer alone in a box, such as \boxed{3.2 \times 10^4 \text{ J}}"
+
+
+class StemData(BaseModel):
+    """`task.data` of this agent. The options are also in the task's message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    answer: str = Field(
+        min_length=1, description="The gold answer: the letter of an option, or text or LaTeX."
+    )
+    options: dict[str, str] = Field({}, description="Of a multiple choice: letter to text.")
+    answer_pattern: str | None = Field(
+        None,
+        description="Regular expression for the letter in the reply: its first group, or all of it."
+        " The last match counts, before any box.",
+    )
+    mcp: list[str] = Field([], description="Names of MCP servers whose tools are offered.")
+    judge: bool = Field(
+        False, description="Ask the service's judge about short answers that do not match."
+    )
+
+    @field_validator("answer_pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _is_scorable(self) -> Self:
+        if not self.options:
+            if self.answer_pattern is not None:
+                raise ValueError("answer_pattern is for questions with options")
+            return self
+        if len(self.options) < 2 or not all(re.fullmatch("[A-Z]", key) for key in self.options):
+            raise ValueError("options are at least two, under capital letters")
+        if self.answer not in self.options:
+            raise ValueError("answer is not the letter of an option")
+        if self.judge:
+            raise ValueError("judge is for questions without options")
+        return self
+
+
+class StemAgent(AgentHandler):
+    name: ClassVar[str] = "stem"
+    tools = (IPython(), Bash())
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.data = StemData.model_validate(task.data)
+        self.uses = Uses(mcp=self.data.mcp, judge=self.data.judge)
+        self._sandbox: Sandbox | None = None
+        self._finish_reason = FinishReason.ERROR
+
+    def prompt(self) -> Prompt:
+        """The task's messages; unless they have a system message, after this agent's own."""
+        messages = list(self.task.messages)
+        if messages[0].role != "system":
+            system = SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
+            messages.insert(0, Message(role="system", content=system))
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    async def init(self, rollout: RolloutContext) -> None:
+        self._sandbox = await rollout.open_sandbox()
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        assert self._sandbox is not None
+        tools: list[Tool] = [*self.tools, *rollout.external.tools(self.uses)]
+        toolset = Toolset(tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
+        self._finish_reason = await run_turns(rollout, toolset)
+        return self._finish_reason
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        reply = ""
+        if self._finish_reason is FinishReason.FINISHED:
+            reply = parse_reply(rollout.turns[-1].text).content
+        boxed = last_boxed(reply)
+        if self.data.options:
+            components = {"by_letter": await self._choice(rollout, reply)}
+        else:
+            components = await self._short_answer(rollout, boxed)
+        correct = max(score for name, score in components.items() if name.startswith("by_"))
+        return Verdict(correct, {"correct": correct, "boxed": float(bool(boxed)), **components})
+
+    async def _choice(self, rollout: RolloutContext, reply: str) -> float:
+        data = self.data
+        return await rollout.score(
+            score_choice, reply, data.answer, data.options, data.answer_pattern
+        )
+
+    async def _short_answer(self, rollout: RolloutContext, boxed: str | None) -> dict[str, float]:
+        """From the cheapest way to the dearest, each only if those before it missed."""
+        components = {"by_text": 0.0, "by_value": 0.0, "by_judge": 0.0, "judge_disagreed": 0.0}
+        if not boxed:
+            return components
+        gold = self.data.answer
+        components["by_text"] = float(normal_text(boxed) == normal_text(gold))
+        if not components["by_text"]:
+            components["by_value"] = await rollout.score(score_value, boxed, gold)
+        if self.data.judge and not components["by_text"] and not components["by_value"]:
+            assert rollout.external.judge is not None  # or it would not have been admitted
+            judgement = await rollout.external.judge.compare(
+                question=self._question(), gold=gold, answer=boxed
+            )
+            components["by_judge"] = float(judgement is Judgement.SAME)
+            components["judge_disagreed"] = float(judgement is Judgement.DISAGREED)
+        return components
+
+    def _question(self) -> str:
+        return next((one.content for one in reversed(self.task.messages) if one.role == "user"), "")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.external import Uses
 from prorl_service.agents.loop import run_turns
+from prorl_service.rewards.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.judge_cache import Judgement
 from prorl_service.rewards.stem import last_boxed, normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
@@ -125,7 +126,7 @@ class StemAgent(AgentHandler):
     async def _short_answer(self, rollout: RolloutContext, boxed: str | None) -> dict[str, float]:
         """From the cheapest way to the dearest, each only if those before it missed."""
         components = {"by_text": 0.0, "by_value": 0.0, "by_judge": 0.0, "judge_disagreed": 0.0}
-        if not boxed:
+        if not boxed or len(boxed) > MAX_ANSWER_CHARS:
             return components
         gold = self.data.answer
         components["by_text"] = float(normal_text(boxed) == normal_text(gold))

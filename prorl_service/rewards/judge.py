@@ -42,7 +42,7 @@ MAX_TOKENS = 4096
 """Of a reply: room to think before the verdict."""
 MAX_REPLY_BYTES = 1024 * 1024
 MAX_ANSWER_CHARS = 1000
-"""A longer answer is not judged: it argues."""
+"""A longer answer is wrong without being judged: it is not short, and may argue."""
 
 TRANSIENT = {
     HTTPStatus.REQUEST_TIMEOUT,

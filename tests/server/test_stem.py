@@ -28,8 +28,10 @@ from prorl_service.schemas import (
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine, StubJudge
 from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tools.mcp import MAX_OUTPUT_BYTES
 from prorl_service.tools.mcp_spec import McpSpec
 from tests.server.serving import finished, serving
+from tests.tools.mcp_processes import COMMAND
 
 QUESTION = "What is the melting point of unobtainium, in degrees Celsius?"
 CORPUS = {"id": "un", "title": "Unobtainium", "text": "Unobtainium melts at 1473.15 K."}
@@ -75,7 +77,7 @@ def corpus(tmp_path: Path) -> McpSpec:
 async def stem_service(
     tiny_model: Path, answer: Callable[[list[int]], list[int]], **settings: Any
 ) -> AsyncIterator[AsyncRolloutClient]:
-    async with StubEngine(tiny_model, answer, max_model_len=16_384) as engine:
+    async with StubEngine(tiny_model, answer, max_model_len=2**17) as engine:
         backends = (BackendSpec(url=engine.url),)
         configured = Settings(backends=backends, sandbox="bubblewrap", **settings)
         async with serving(configured) as url, AsyncRolloutClient(url) as client:
@@ -198,12 +200,42 @@ async def test_a_server_that_stays_away_fails_the_rollout(
     assert rollout.error.retryable
 
 
-async def test_a_cancelled_rollout_cancels_its_call(
-    tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the server that misbehaves."""
+    monkeypatch.setenv("MCP_TEST_LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+async def test_a_rollout_goes_on_whatever_its_server_answers(
+    tiny_model: Path, chat: ChatFormat, log: Path
 ) -> None:
-    log = tmp_path / "log"
-    monkeypatch.setenv("MCP_TEST_LOG", str(log))
-    sleeper = McpSpec("sleeper", f"{sys.executable} -m tests.tools.mcp_server", ("sleep",))
+    replies = iter(
+        [
+            call("repeat", text="x", times=2**21),
+            call("sleep", seconds=3600),
+            call("die"),
+            "\\boxed{1200}",
+        ]
+    )
+    answer = plays(chat, lambda outputs: next(replies))
+    tools = ("repeat", "sleep", "die")
+    async with stem_service(tiny_model, answer, mcp=(McpSpec("mis", COMMAND, tools),)) as client:
+        limits = Limits(tool_timeout_s=5)
+        (rollout,) = await finished(client, stem("g", limits=limits, mcp=["mis"]))
+    assert (rollout.state, rollout.reward) == (RolloutState.DONE, 1.0), rollout.error
+    flood, hung, died = outputs(rollout)
+    assert f"[... {2**21 - MAX_OUTPUT_BYTES} bytes omitted ...]" in flood
+    assert hung == "[timed out after 5 s]"
+    assert died == "die failed: Connection closed"
+    seen = await asyncio.to_thread(log.read_text)
+    assert seen.splitlines()[1:4] == ["sleeping", "cancelled", "dying"]
+
+
+async def test_a_cancelled_rollout_cancels_its_call(
+    tiny_model: Path, chat: ChatFormat, log: Path
+) -> None:
+    sleeper = McpSpec("sleeper", COMMAND, ("sleep",))
     answer = plays(chat, lambda outputs: call("sleep", seconds=3600))
 
     async def until_noted(line: str) -> None:

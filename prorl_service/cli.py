@@ -207,7 +207,11 @@ def _judge(
 ) -> JudgeConfig | None:
     """Takes the key out of the environment in any case. Raises `ProRLError`."""
     key = take_key(key_file)
-    return None if url is None else JudgeConfig(url, model, key, cache, max_calls)
+    if url is not None:
+        return JudgeConfig(url, model, key, cache, max_calls)
+    if model or key_file or cache:
+        raise ProRLError("a judge needs a URL: --judge-url http://host:port/v1")
+    return None
 
 
 def _journal(given: str | None, port: int) -> Path | None:

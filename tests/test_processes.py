@@ -168,6 +168,7 @@ def test_a_server_of_tools_that_does_not_answer_is_told_at_the_start(tmp_path: P
         (["serve", "--sandbox", "bubblewrap", "--default-image", "debian"], "no images"),
         (["serve", "--mcp", "corpus=no_such_program"], "no_such_program"),
         (["serve", "--mcp-tools", "corpus=search"], "corpus"),
+        (["serve", "--judge-model", "a-model"], "--judge-url"),
         (["serve", "--judge-url", "http://localhost/v1"], "--judge-model"),
         (["engine", "--model", "/no/such/model"], "/no/such/model"),
     ],

@@ -38,6 +38,8 @@ def function_schema(tool: Tool) -> dict[str, Any]:
     parameters = tool.arguments.model_json_schema()
     parameters.pop("title", None)
     for field in parameters.get("properties", {}).values():
+        if not isinstance(field, dict):  # JSON Schema's `true`: anything
+            continue
         field.pop("title", None)
         if field.get("default", ...) is None:  # says no more than that it is not required
             del field["default"]

@@ -245,6 +245,13 @@ def test_settings_that_cannot_work_are_refused(url: str, model: str) -> None:
         JudgeConfig(url, model)
 
 
+@pytest.mark.parametrize(
+    ("header", "seconds"), [({}, 0), ({"Retry-After": "7"}, 7), ({"Retry-After": "tomorrow"}, 0)]
+)
+def test_how_long_the_endpoint_asks_to_wait(header: dict[str, str], seconds: float) -> None:
+    assert judge_module._retry_after_s(header) == seconds
+
+
 def test_the_key_is_taken_out_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

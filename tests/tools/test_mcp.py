@@ -4,9 +4,11 @@ import asyncio
 import sys
 from pathlib import Path
 
+import mcp_types
 import pytest
 from aiohttp import web
 
+from prorl_service.background import Background
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.tools import mcp
 from prorl_service.tools.base import Tool, function_schema
@@ -38,6 +40,14 @@ async def test_tools_are_offered_as_the_server_describes_them(
     assert parameters["properties"]["text"] == {"type": "string"}
     assert parameters["properties"]["times"] == {"type": "integer", "default": 1}
     assert parameters["required"] == ["text"]
+
+
+def test_a_schema_may_say_that_anything_goes() -> None:
+    schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
+    server = mcp.McpServer(McpSpec("mis", "true"), Background())
+    tool = mcp.McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
+    parameters = function_schema(tool)["function"]["parameters"]
+    assert parameters["properties"] == {"anything": True, "text": {}}
 
 
 @pytest.mark.parametrize("transport", BOTH)

@@ -138,8 +138,9 @@ def check_images(settings: Run, tasks: Sequence[Task]) -> None:
         )
 
 
-def fitting(settings: Run, tasks: Sequence[Task], model: Path) -> list[Task]:
-    """Those whose first prompt is not too long. Raises `BadSettings` when there are none."""
+def fitting(settings: Training, tasks: Sequence[Task], model: Path) -> list[Task]:
+    """Those whose first prompt is not too long. Raises `BadSettings` when they are too few for a
+    step: the trainers would end at once, TRL without an error."""
     chat, agents = ChatFormat.load(model), AgentRegistry()
     kept = []
     for task in tasks:
@@ -147,9 +148,10 @@ def fitting(settings: Run, tasks: Sequence[Task], model: Path) -> list[Task]:
         ids = chat.prompt_ids(prompt.messages, tools=prompt.tools, thinking=settings.model.thinking)
         if len(ids) <= settings.agent.max_prompt_tokens:
             kept.append(task)
-    if not kept:
+    if len(kept) < settings.algorithm.prompts_per_step:
         raise BadSettings(
-            f"none of {len(tasks)} tasks has a prompt of agent.max_prompt_tokens="
-            f"{settings.agent.max_prompt_tokens} at most"
+            f"{len(kept)} of {len(tasks)} tasks have a prompt of agent.max_prompt_tokens="
+            f"{settings.agent.max_prompt_tokens} at most, which is less than "
+            f"algorithm.prompts_per_step={settings.algorithm.prompts_per_step}"
         )
     return kept

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 UNFILTERED = "prorl/sampling/unfiltered_reward"
-COMPONENTS = "prorl/reward/"
 
 
 class Progress:

@@ -66,8 +66,8 @@ def test_a_model_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_large_model_without_gpus() -> None:
-    with pytest.raises(BadSettings, match=r"needs 8 GPUs on this machine, which has \d"):
-        checks.check_trainer(qwen())
+    with pytest.raises(BadSettings, match=r"needs 1000 GPUs on this machine, which has \d"):
+        checks.check_trainer(qwen("cluster.gpus_per_node=1000"))
     checks.check_trainer(tiny())
 
 
@@ -108,10 +108,16 @@ def test_a_service_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_prompts_that_are_too_long_are_left_out(tiny_model: Path) -> None:
-    task = instance("mako-1.3.5").task()
-    assert checks.fitting(tiny("agent.max_prompt_tokens=4000"), [task], tiny_model) == [task]
-    with pytest.raises(BadSettings, match="none of 1 tasks"):
-        checks.fitting(tiny("agent.max_prompt_tokens=100"), [task], tiny_model)
+    tasks = [instance("mako-1.3.5").task()] * 2
+    assert checks.fitting(tiny("agent.max_prompt_tokens=4000"), tasks, tiny_model) == tasks
+    with pytest.raises(BadSettings, match="0 of 2 tasks have a prompt"):
+        checks.fitting(tiny("agent.max_prompt_tokens=100"), tasks, tiny_model)
+
+
+def test_tasks_that_are_too_few_for_a_step(tiny_model: Path) -> None:
+    given = ("agent.max_prompt_tokens=4000", "algorithm.prompts_per_step=4")
+    with pytest.raises(BadSettings, match=r"less than algorithm\.prompts_per_step=4"):
+        checks.fitting(tiny(*given), [instance("mako-1.3.5").task()] * 3, tiny_model)
 
 
 def test_an_output_of_another_run_is_not_gone_on_from_unasked(tmp_path: Path) -> None:

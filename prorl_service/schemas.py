@@ -319,9 +319,7 @@ class Rollout(WireModel):
     )
     trajectory: Trajectory | None = None
     report: dict[str, JsonValue] | None = Field(
-        None,
-        description="What the agent's evaluation tells people beside the numbers, in a form of its"
-        " own. Where the trajectory is.",
+        None, description="For people, in the agent's own form. There if the trajectory is."
     )
     timings: Timings = Timings()
     created_at: float = Field(description="Unix time in seconds.")

@@ -97,6 +97,7 @@ def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
         overrides = [
             *("model=tiny", "trainer=verl", "steps=2", f"data.rows={rows}", f"output={output}"),
             *QUICK,
+            "algorithm.prompts_per_update=1",  # two updates for each step's rollouts
             f"+{RAY}._temp_dir={ray_directory}",
             f"+{RAY}.runtime_env.py_executable={worker_command}",
         ]

@@ -58,7 +58,8 @@ class Checkout:
         return self.patch({})
 
     def git(self, *arguments: str, stdin: str = "") -> str:
-        command = ["git", "-c", "safe.directory=*", *arguments]
+        settings = ["-c", "safe.directory=*", "-c", "core.safecrlf=false"]
+        command = ["git", *settings, *arguments]
         done = subprocess.run(
             command, cwd=self.path, input=stdin, text=True, check=True, stdout=subprocess.PIPE
         )
@@ -67,7 +68,7 @@ class Checkout:
     def _write(self, path: Path, text: str | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if text is None:
-            path.unlink()
+            path.unlink(missing_ok=True)
         elif text.startswith("+"):
             path.write_text(f"{path.read_text()}\n{text[1:]}")
         else:

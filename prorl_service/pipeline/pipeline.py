@@ -1,33 +1,30 @@
-"""Drives accepted rollouts through INIT, RUN and EVAL, and lets callers wait for them.
+"""Drives accepted rollouts through INIT, RUN and EVAL.
 
 The three stages are pools of workers that overlap across rollouts. INIT works ahead of RUN, but
 only as far as the bounded READY queue lets it, for a ready rollout holds a sandbox. Sandboxes of
-INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. What was accepted is in the
-journal, and what a restart finds unfinished there is begun anew. Nothing here touches HTTP.
+INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. What callers may ask is
+`accepted`'s; nothing here touches HTTP.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.background import Background
-from prorl_service.errors import Conflict, EvaluatorError, NotFound, ServiceStopping
+from prorl_service.errors import EvaluatorError
 from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.admission import Admission, prompt_ids
-from prorl_service.pipeline.intake import Intake
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
-from prorl_service.pipeline.record import EndedRollout, RolloutRecord
+from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.pipeline.stage import StagePool
-from prorl_service.pipeline.under_way import GroupsUnderWay
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import FinishReason, Group, Rollout, RolloutState, Stage
+from prorl_service.schemas import FinishReason, RolloutState, Stage
 
 EXPECTED_SANDBOXES = 256
 """How far ahead the provider of sandboxes is told what will be asked for."""
@@ -44,7 +41,7 @@ class PipelineConfig:
     """Rollouts accepted and not ended; more are refused for the time being."""
 
 
-class Pipeline:
+class Pipeline(AcceptedRollouts):
     def __init__(
         self,
         journal: Journal,
@@ -55,21 +52,14 @@ class Pipeline:
         external: External | None = None,
     ) -> None:
         """`journal` must be open for as long as this runs."""
-        self.agents = agents
-        self.background = Background()
+        self._external = external or External()
+        admission = Admission(agents, backends, sandboxes, self._external)
+        super().__init__(journal, admission, max_unfinished=config.max_unfinished)
         self._slots = config.run_workers + config.ready_rollouts
-        self._journal = journal
         self._backends = backends
         self._sandboxes = sandboxes
-        self._external = external or External()
         self._scoring = ScoringPool()
-        self._under_way = GroupsUnderWay(journal)
-        self._waits: set[asyncio.Queue[str | None]] = set()
-        self._waits_ended = False
         self._expecting: asyncio.Handle | None = None
-        self._may_begin = asyncio.Event()
-        self._may_begin.set()
-        self._changed = asyncio.Event()
         self._init = StagePool(
             Stage.INIT,
             workers=config.init_workers,
@@ -99,190 +89,36 @@ class Pipeline:
             entering=RolloutState.EVALUATING,
             on_change=self._on_change,
         )
-        self.stages = (self._init, self._run, self._eval)
-        self._intake = Intake(
-            Admission(agents, backends, sandboxes, self._external),
-            journal,
-            self._under_way,
-            self._queue,
-            max_unfinished=config.max_unfinished,
-        )
+        self._stages = (self._init, self._run, self._eval)
 
-    async def __aenter__(self) -> "Pipeline":
-        self._under_way.ended.update(await self._journal.count_ended())
-        for group in await self._journal.unfinished():
-            self._intake.restore(group)
-        for pool in self.stages:
+    def _begin_work(self) -> None:
+        for pool in self._stages:
             for number in range(pool.workers):
                 self.background.start(pool.serve(), name=f"{pool.stage} worker {number}")
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """What has not ended stays unfinished in the journal."""
-        await self.drain(0)
-        await self.background.close()
-        await asyncio.gather(*(record.release() for record in self._under_way))
-        self._under_way.end_leases()
+    async def __aexit__(self, *exc_info: object) -> None:
+        await super().__aexit__(*exc_info)
         if self._expecting is not None:
             self._expecting.cancel()
         await self._scoring.close()
 
-    async def drain(self, budget_s: float) -> None:
-        """Begin nothing more, let what runs come to its end within `budget_s`, end all waits."""
-        self._begin_nothing_more()
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(budget_s):
-                    while self._run.at_work or self._eval.at_work or self._eval.waiting:
-                        self._changed.clear()
-                        await self._changed.wait()
-        finally:
-            self._waits_ended = True
-            for queue in self._waits:
-                queue.put_nowait(None)
-
-    def _begin_nothing_more(self) -> None:
-        self._intake.refusal = _stopping()
-        self._may_begin.clear()
-
-    @property
-    def is_stopping(self) -> bool:
-        return not self._may_begin.is_set()
-
-    # --- for callers ----------------------------------------------------------------------------
-
-    async def submit(self, groups: Sequence[Group]) -> list[Rollout]:
-        """Queue the rollouts of all groups, or of none when any is wrong. Without trajectories.
-
-        A group submitted before gives its rollouts as they are. Raises `InvalidRequest` naming the
-        field, `Conflict`, `Overloaded`, `ServiceStopping`, `JournalError`, and `BackendUnavailable`
-        when no model is known to check prompts against.
-        """
-        await self._intake.accept(groups)
-        return await self._summaries([one for group in groups for one in group.rollout_ids()])
-
-    async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
-        """Raises `NotFound`."""
-        return self._under_way.get(rollout_id) or await self._ended(rollout_id)
-
-    async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
-        """The rollouts one by one, each as soon as it has ended. Raises `NotFound`.
-
-        Stops early when the service does.
-        """
-        queue: asyncio.Queue[str | None] = asyncio.Queue()
-        watched: list[RolloutRecord] = []
-        self._waits.add(queue)
-        if self._waits_ended:
-            queue.put_nowait(None)
-
-        def note(record: RolloutRecord) -> None:
-            queue.put_nowait(record.rollout_id)
-
-        with ExitStack() as leases:
-            leases.callback(self._waits.discard, queue)
-            ids = dict.fromkeys(rollout_ids)
-            for rollout_id in ids:
-                record = self._under_way.get(rollout_id)
-                if record is None:
-                    queue.put_nowait(rollout_id)
-                else:
-                    leases.enter_context(self._under_way.lease(record).held())
-                    record.watch(note)
-                    watched.append(record)
-            try:
-                for _ in ids:
-                    rollout_id_or_end = await queue.get()
-                    if rollout_id_or_end is None:
-                        return
-                    yield await self._ended(rollout_id_or_end)
-            finally:
-                for record in watched:
-                    record.unwatch(note)
-
-    async def watch(self, rollout_ids: Sequence[str], on_end: Callable[[Rollout], None]) -> None:
-        """Call `on_end` with each once it has ended, without its trajectory. Raises `NotFound`."""
-        others = []
-        for rollout_id in rollout_ids:
-            record = self._under_way.get(rollout_id)
-            if record is None:
-                others.append(rollout_id)
-            else:
-                record.watch(lambda ended: on_end(ended.to_wire()))
-        for rollout in await self._summaries(others):
-            on_end(rollout)
-
-    def group_ids(self) -> list[str]:
-        """Of the groups under way."""
-        return self._under_way.group_ids()
-
-    def rollout_ids(self, group_id: str) -> list[str]:
-        """Of a group under way."""
-        return self._under_way.rollout_ids(group_id)
+    def _is_at_work(self) -> bool:
+        return bool(self._run.at_work or self._eval.at_work or self._eval.waiting)
 
     @property
     def slots(self) -> int:
-        """Rollouts that keep RUN's workers busy: theirs, and those ready for them."""
         return self._slots
 
-    async def check(self, groups: Sequence[Group]) -> None:
-        """Whether `submit` would take them, but for their number. Raises `InvalidRequest`."""
-        await self._intake.check(groups)
+    def queues(self) -> dict[str, int]:
+        return {pool.stage: pool.waiting for pool in self._stages}
 
-    async def check_known(self, rollout_ids: Iterable[str]) -> None:
-        """Raises `NotFound`."""
-        others = [one for one in rollout_ids if self._under_way.get(one) is None]
-        known = await self._journal.summaries(others)
-        for rollout_id in others:
-            if rollout_id not in known:
-                raise _unknown(rollout_id)
-
-    async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """Ended rollouts stay as they are. Returns when all are ended. Raises `NotFound`."""
-        await self.check_known(rollout_ids)
-        records = [one for one in map(self._under_way.get, rollout_ids) if one is not None]
-        for record in records:
-            record.request_cancel()
-        self._on_change()
-        await asyncio.gather(*(record.end_if_waiting() for record in records))
-        async for _ in self.ended([record.rollout_id for record in records]):
-            pass
-        return await self._summaries(rollout_ids)
-
-    async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        """Forget groups whose rollouts have been taken. Raises `Conflict` for one under way."""
-        for group_id in group_ids:
-            if group_id in self._under_way:
-                raise Conflict(
-                    f"group {group_id!r} has rollouts that have not ended",
-                    hint="wait for them, or cancel them first",
-                )
-        self._under_way.ended.subtract(await self._journal.forget(group_ids))
-
-    def count_by_state(self) -> dict[RolloutState, int]:
-        return self._under_way.count_by_state()
-
-    async def _ended(self, rollout_id: str) -> EndedRollout:
-        packed = await self._journal.answer(rollout_id)
-        if packed is None:
-            raise _unknown(rollout_id)
-        return EndedRollout(packed)
-
-    async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """In order. Raises `NotFound`."""
-        under_way = {one: self._under_way.get(one) for one in rollout_ids}
-        wire = {one: record.to_wire() for one, record in under_way.items() if record is not None}
-        ended = await self._journal.summaries([one for one in rollout_ids if one not in wire])
-        wire |= {one: Rollout.model_validate_json(summary) for one, summary in ended.items()}
-        try:
-            return [wire[rollout_id] for rollout_id in rollout_ids]
-        except KeyError as missing:
-            raise _unknown(missing.args[0]) from None
+    def workers(self) -> dict[Stage, int]:
+        return {pool.stage: pool.workers for pool in self._stages}
 
     # --- sandboxes to come ----------------------------------------------------------------------
 
     def _on_change(self) -> None:
-        self._changed.set()
+        super()._on_change()
         if self._expecting is None:  # once for all that changes together
             self._expecting = asyncio.get_running_loop().call_soon(self._expect_sandboxes)
 
@@ -368,14 +204,3 @@ class Pipeline:
     async def _to_done(self, record: RolloutRecord) -> None:
         await record.release()
         record.end(RolloutState.DONE)
-
-
-def _unknown(rollout_id: str) -> NotFound:
-    return NotFound(
-        f"there is no rollout {rollout_id!r}",
-        hint="it was never submitted, or it ended long ago or was acknowledged, and was forgotten",
-    )
-
-
-def _stopping() -> ServiceStopping:
-    return ServiceStopping("the service is stopping", hint="submit again when it is back")

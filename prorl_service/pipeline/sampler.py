@@ -117,10 +117,10 @@ class Sampler:
     nobody needs any more, still running perhaps; whoever drives the sampler empties both."""
 
     def __init__(self, sampler_id: str, spec: SamplerSpec, *, slots: int) -> None:
-        """`slots`: rollouts that the service can run at once."""
+        """`slots`: rollouts that can run at once; may change."""
         self.sampler_id = sampler_id
         self.spec = spec
-        self._slots = slots
+        self.slots = slots
         self.draw: Draw | None = None
         self.is_last = False
         self.dropped: list[DroppedGroup] = []
@@ -257,7 +257,7 @@ class Sampler:
         """Enough that no slot waits for the client; deferred ones count once they are many."""
         if self.is_last:
             return 0
-        enough = max(MIN_WAITING, self._slots // 2)
+        enough = max(MIN_WAITING, self.slots // 2)
         waiting = len(self._waiting)
         return max(0, min(enough - waiting, 2 * enough - waiting - len(self._deferred)))
 
@@ -303,7 +303,7 @@ class Sampler:
                 limits.append(math.ceil(self.spec.oversubscription * self._missing()))
             if self.draw.spec.max_groups is not None:
                 limits.append(self.draw.spec.max_groups - self.draw.finished)
-        is_free = self._running() < self._slots or self.spec.groups_at_once is not None
+        is_free = self._running() < self.slots or self.spec.groups_at_once is not None
         return is_free and all(len(self._under_way) < one for one in limits if one is not None)
 
     def _running(self) -> int:

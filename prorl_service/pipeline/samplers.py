@@ -18,8 +18,8 @@ from prorl_service.background import Background
 from prorl_service.errors import Conflict, JournalError, NotFound, ProRLError
 from prorl_service.leases import Lease
 from prorl_service.pipeline import sampler_tables as tables
+from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.sampler import Candidate, Sampler, Tally
 from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow
 from prorl_service.sampler_schemas import (
@@ -56,7 +56,7 @@ class RunningSampler:
         sampler_id: str,
         spec: SamplerSpec,
         journal: Journal,
-        pipeline: Pipeline,
+        pipeline: AcceptedRollouts,
         version: Callable[[], int],
         on_expiry: Callable[[], None],
     ) -> None:
@@ -159,6 +159,7 @@ class RunningSampler:
     async def _step(self) -> None:
         async with self._lock:
             self._wake.clear()
+            self.core.slots = self._pipeline.slots
             self.core.settle(self._version(), is_overdue=self._seconds_left() == 0)
             begun = list(self.core.begin())
             released, self.core.released = self.core.released, []
@@ -260,7 +261,9 @@ class RunningSampler:
 class Samplers:
     """`async with`, inside the journal's and the pipeline's."""
 
-    def __init__(self, journal: Journal, pipeline: Pipeline, version: Callable[[], int]) -> None:
+    def __init__(
+        self, journal: Journal, pipeline: AcceptedRollouts, version: Callable[[], int]
+    ) -> None:
         self.background = Background()
         self._journal = journal
         self._pipeline = pipeline

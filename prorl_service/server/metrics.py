@@ -54,9 +54,10 @@ class _Now(Collector):
             rollouts.add_metric([state.value], counts.get(state, 0))
         waiting = GaugeMetricFamily("prorl_queue_length", "Rollouts waiting.", labels=["stage"])
         workers = GaugeMetricFamily("prorl_workers", "Workers of a stage.", labels=["stage"])
-        for pool in pipeline.stages:
-            waiting.add_metric([pool.stage.value], pool.waiting)
-            workers.add_metric([pool.stage.value], pool.workers)
+        for stage, count in pipeline.queues().items():
+            waiting.add_metric([stage], count)
+        for stage, count in pipeline.workers().items():
+            workers.add_metric([stage], count)
         yield from (rollouts, waiting, workers)
 
     def _backends(self) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from prorl_service.schemas import (
     RolloutState,
     Sampling,
     Segment,
+    Stage,
     Task,
     Trajectory,
 )
@@ -74,16 +75,18 @@ class ProRLAdapter:
 
     def counts(self) -> JobCounts:
         self._require_started()
-        init, run, evaluation = self._service.pipeline.stages
+        queues = self._service.pipeline.queues()
+        states = self._service.pipeline.count_by_state()
+        to_evaluate = queues.get(Stage.EVAL, 0)
         return JobCounts(
             status="running",
             pending_jobs=len(self._jobs),
-            init_queue=init.waiting,
-            run_queue=run.waiting,
-            eval_queue=evaluation.waiting,
-            active_init=len(init.at_work),
-            active_run=len(run.at_work),
-            active_eval=len(evaluation.at_work),
+            init_queue=queues.get(Stage.INIT, 0),
+            run_queue=queues.get(Stage.RUN, 0),
+            eval_queue=to_evaluate,
+            active_init=states.get(RolloutState.INIT, 0),
+            active_run=states.get(RolloutState.RUNNING, 0) - to_evaluate,
+            active_eval=states.get(RolloutState.EVALUATING, 0),
             total=len(self._jobs),
         )
 

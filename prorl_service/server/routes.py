@@ -65,8 +65,8 @@ async def status(service: ServiceDep) -> ServiceStatus:
         sandbox=service.sandboxes.kind,
         agents=pipeline.agents.names,
         rollouts=pipeline.count_by_state(),
-        queues={pool.stage: pool.waiting for pool in pipeline.stages},
-        workers={pool.stage: pool.workers for pool in pipeline.stages},
+        queues=pipeline.queues(),
+        workers=pipeline.workers(),
         backends=service.backends.statuses(),
     )
 

@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 
 from prorl_service.background import Background
 from prorl_service.inference.pool import BackendPool
-from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.tools.mcp import McpServers
@@ -16,7 +16,7 @@ from prorl_service.tools.mcp import McpServers
 @dataclass(frozen=True, slots=True)
 class Service:
     backends: BackendPool
-    pipeline: Pipeline
+    pipeline: AcceptedRollouts
     samplers: Samplers
     sandboxes: WarmSandboxes
     mcp: McpServers

@@ -1,0 +1,238 @@
+"""What was accepted, for callers: submitted, waited for, cancelled, forgotten.
+
+Who does the rollouts, and how far they are, subclasses say: `pipeline` does them here, stage by
+stage, and `front` has other services do them. What was accepted is in the journal, and what a
+restart finds unfinished there is begun anew. Nothing here touches HTTP.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Self
+
+from prorl_service.background import Background
+from prorl_service.errors import Conflict, NotFound, ServiceStopping
+from prorl_service.pipeline.admission import Admission
+from prorl_service.pipeline.intake import Intake
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.record import EndedRollout, RolloutRecord
+from prorl_service.pipeline.under_way import GroupsUnderWay
+from prorl_service.schemas import Group, Rollout, RolloutState, Stage
+
+
+class AcceptedRollouts(ABC):
+    def __init__(self, journal: Journal, admission: Admission, *, max_unfinished: int) -> None:
+        """`journal` must be open for as long as this runs. `max_unfinished`: rollouts accepted and
+        not ended; more are refused for the time being."""
+        self.agents = admission.agents
+        self.background = Background()
+        self._journal = journal
+        self._under_way = GroupsUnderWay(journal)
+        self._waits: set[asyncio.Queue[str | None]] = set()
+        self._waits_ended = False
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+        self._changed = asyncio.Event()
+        self._intake = Intake(
+            admission, journal, self._under_way, self._queue, max_unfinished=max_unfinished
+        )
+
+    async def __aenter__(self) -> Self:
+        self._under_way.ended.update(await self._journal.count_ended())
+        for group in await self._journal.unfinished():
+            self._intake.restore(group)
+        self._begin_work()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """What has not ended stays unfinished in the journal."""
+        await self.drain(0)
+        await self.background.close()
+        await asyncio.gather(*(record.release() for record in self._under_way))
+        self._under_way.end_leases()
+
+    # --- who does them --------------------------------------------------------------------------
+
+    @abstractmethod
+    def _queue(self, record: RolloutRecord) -> None:
+        """It is to be done. Siblings come one after the other."""
+
+    @abstractmethod
+    def _begin_work(self) -> None:
+        """In `background`; nothing new while `_may_begin` is not set."""
+
+    @abstractmethod
+    def _is_at_work(self) -> bool:
+        """On something that may come to its end without anything being begun."""
+
+    @property
+    @abstractmethod
+    def slots(self) -> int:
+        """Rollouts that keep busy who does them: what runs, and what is ready to; at least 1."""
+
+    @abstractmethod
+    def queues(self) -> dict[str, int]:
+        """Rollouts in queues, by what they wait for."""
+
+    @abstractmethod
+    def workers(self) -> dict[Stage, int]: ...
+
+    def _on_change(self) -> None:
+        """To be called when work on a rollout was begun, given up or done."""
+        self._changed.set()
+
+    async def drain(self, budget_s: float) -> None:
+        """Begin nothing more, let what runs come to its end within `budget_s`, end all waits."""
+        self._intake.refusal = _stopping()
+        self._may_begin.clear()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(budget_s):
+                    while self._is_at_work():
+                        self._changed.clear()
+                        await self._changed.wait()
+        finally:
+            self._waits_ended = True
+            for queue in self._waits:
+                queue.put_nowait(None)
+
+    @property
+    def is_stopping(self) -> bool:
+        return not self._may_begin.is_set()
+
+    # --- for callers ----------------------------------------------------------------------------
+
+    async def submit(self, groups: Sequence[Group]) -> list[Rollout]:
+        """Queue the rollouts of all groups, or of none when any is wrong. Without trajectories.
+
+        A group submitted before gives its rollouts as they are. Raises `InvalidRequest` naming the
+        field, `Conflict`, `Overloaded`, `ServiceStopping`, `JournalError`, and `BackendUnavailable`
+        when no model is known to check prompts against.
+        """
+        await self._intake.accept(groups)
+        return await self._summaries([one for group in groups for one in group.rollout_ids()])
+
+    async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
+        """Raises `NotFound`."""
+        return self._under_way.get(rollout_id) or await self._ended(rollout_id)
+
+    async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
+        """The rollouts one by one, each as soon as it has ended. Raises `NotFound`.
+
+        Stops early when the service does.
+        """
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+        watched: list[RolloutRecord] = []
+        self._waits.add(queue)
+        if self._waits_ended:
+            queue.put_nowait(None)
+
+        def note(record: RolloutRecord) -> None:
+            queue.put_nowait(record.rollout_id)
+
+        with ExitStack() as leases:
+            leases.callback(self._waits.discard, queue)
+            ids = dict.fromkeys(rollout_ids)
+            for rollout_id in ids:
+                record = self._under_way.get(rollout_id)
+                if record is None:
+                    queue.put_nowait(rollout_id)
+                else:
+                    leases.enter_context(self._under_way.lease(record).held())
+                    record.watch(note)
+                    watched.append(record)
+            try:
+                for _ in ids:
+                    rollout_id_or_end = await queue.get()
+                    if rollout_id_or_end is None:
+                        return
+                    yield await self._ended(rollout_id_or_end)
+            finally:
+                for record in watched:
+                    record.unwatch(note)
+
+    async def watch(self, rollout_ids: Sequence[str], on_end: Callable[[Rollout], None]) -> None:
+        """Call `on_end` with each once it has ended, without its trajectory. Raises `NotFound`."""
+        others = []
+        for rollout_id in rollout_ids:
+            record = self._under_way.get(rollout_id)
+            if record is None:
+                others.append(rollout_id)
+            else:
+                record.watch(lambda ended: on_end(ended.to_wire()))
+        for rollout in await self._summaries(others):
+            on_end(rollout)
+
+    def group_ids(self) -> list[str]:
+        """Of the groups under way."""
+        return self._under_way.group_ids()
+
+    def rollout_ids(self, group_id: str) -> list[str]:
+        """Of a group under way."""
+        return self._under_way.rollout_ids(group_id)
+
+    async def check(self, groups: Sequence[Group]) -> None:
+        """Whether `submit` would take them, but for their number. Raises `InvalidRequest`."""
+        await self._intake.check(groups)
+
+    async def check_known(self, rollout_ids: Iterable[str]) -> None:
+        """Raises `NotFound`."""
+        others = [one for one in rollout_ids if self._under_way.get(one) is None]
+        known = await self._journal.summaries(others)
+        for rollout_id in others:
+            if rollout_id not in known:
+                raise _unknown(rollout_id)
+
+    async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        """Ended rollouts stay as they are. Returns when all are ended. Raises `NotFound`."""
+        await self.check_known(rollout_ids)
+        records = [one for one in map(self._under_way.get, rollout_ids) if one is not None]
+        for record in records:
+            record.request_cancel()
+        self._on_change()
+        await asyncio.gather(*(record.end_if_waiting() for record in records))
+        async for _ in self.ended([record.rollout_id for record in records]):
+            pass
+        return await self._summaries(rollout_ids)
+
+    async def acknowledge(self, group_ids: Sequence[str]) -> None:
+        """Forget groups whose rollouts have been taken. Raises `Conflict` for one under way."""
+        for group_id in group_ids:
+            if group_id in self._under_way:
+                raise Conflict(
+                    f"group {group_id!r} has rollouts that have not ended",
+                    hint="wait for them, or cancel them first",
+                )
+        self._under_way.ended.subtract(await self._journal.forget(group_ids))
+
+    def count_by_state(self) -> dict[RolloutState, int]:
+        return self._under_way.count_by_state()
+
+    async def _ended(self, rollout_id: str) -> EndedRollout:
+        packed = await self._journal.answer(rollout_id)
+        if packed is None:
+            raise _unknown(rollout_id)
+        return EndedRollout(packed)
+
+    async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        """In order. Raises `NotFound`."""
+        under_way = {one: self._under_way.get(one) for one in rollout_ids}
+        wire = {one: record.to_wire() for one, record in under_way.items() if record is not None}
+        ended = await self._journal.summaries([one for one in rollout_ids if one not in wire])
+        wire |= {one: Rollout.model_validate_json(summary) for one, summary in ended.items()}
+        try:
+            return [wire[rollout_id] for rollout_id in rollout_ids]
+        except KeyError as missing:
+            raise _unknown(missing.args[0]) from None
+
+
+def _unknown(rollout_id: str) -> NotFound:
+    return NotFound(
+        f"there is no rollout {rollout_id!r}",
+        hint="it was never submitted, or it ended long ago or was acknowledged, and was forgotten",
+    )
+
+
+def _stopping() -> ServiceStopping:
+    return ServiceStopping("the service is stopping", hint="submit again when it is back")

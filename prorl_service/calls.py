@@ -143,9 +143,19 @@ def acknowledge(group_ids: Iterable[str]) -> Call[None]:
 
 
 def add_backend(
-    url: str, tokenizer: str | None, lease_s: float | None, max_calls: int | None
+    url: str,
+    tokenizer: str | None,
+    lease_s: float | None,
+    max_calls: int | None,
+    policy_version: int | None,
 ) -> Call[BackendStatus]:
-    spec = BackendSpec(url=url, tokenizer=tokenizer, lease_s=lease_s, max_calls=max_calls)
+    spec = BackendSpec(
+        url=url,
+        tokenizer=tokenizer,
+        lease_s=lease_s,
+        max_calls=max_calls,
+        policy_version=policy_version,
+    )
     return Call("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
 
 

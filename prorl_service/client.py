@@ -143,9 +143,10 @@ class RolloutClient:
         *,
         lease_s: float | None = None,
         max_calls: int | None = None,
+        policy_version: int | None = None,
     ) -> BackendStatus:
         """Also renews the lease of one that was added before; see `BackendSpec`."""
-        return self._send(calls.add_backend(url, tokenizer, lease_s, max_calls))
+        return self._send(calls.add_backend(url, tokenizer, lease_s, max_calls, policy_version))
 
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(calls.remove_backend(backend_id))
@@ -262,8 +263,11 @@ class AsyncRolloutClient:
         *,
         lease_s: float | None = None,
         max_calls: int | None = None,
+        policy_version: int | None = None,
     ) -> BackendStatus:
-        return await self._send(calls.add_backend(url, tokenizer, lease_s, max_calls))
+        return await self._send(
+            calls.add_backend(url, tokenizer, lease_s, max_calls, policy_version)
+        )
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(calls.remove_backend(backend_id))

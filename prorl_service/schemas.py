@@ -354,6 +354,9 @@ class BackendSpec(WireModel):
     max_calls: int | None = Field(
         None, ge=1, description="Calls in flight at once; None: the service's own limit."
     )
+    policy_version: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Others update it: it serves with these weights only."
+    )
 
 
 class BackendStatus(WireModel):

@@ -95,6 +95,16 @@ class Member:
         self.info = replace(self.info, policy_version=weights.version)
 
     @property
+    def is_being_updated(self) -> bool:
+        """By others; see `BackendSpec.policy_version`."""
+        wanted, info = self.spec.policy_version, self.info
+        return (
+            wanted is not None
+            and info is not None
+            and (info.is_paused or self.policy_version != wanted)
+        )
+
+    @property
     def is_calm(self) -> bool:
         """It serves, and its last call did not fail."""
         return self.state is BackendState.HEALTHY and not self.failed_calls

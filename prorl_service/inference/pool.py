@@ -134,6 +134,12 @@ class BackendPool:
             self._renew(member, spec)
         return member.status()
 
+    def offers(self) -> list[BackendSpec]:
+        """Those that are not down, for services that leave the weights to this pool."""
+        version = None if self._weights is None else self._weights.version
+        up = (one for one in self._members.values() if one.state is not BackendState.DOWN)
+        return [one.spec.model_copy(update={"policy_version": version}) for one in up]
+
     def _max_calls(self, spec: BackendSpec) -> int:
         return spec.max_calls or self.config.max_calls_per_backend
 
@@ -141,6 +147,7 @@ class BackendPool:
         member.end_lease()
         member.lease = Lease(spec.lease_s, lambda: self._expired(member))
         member.spec = spec
+        member.suspect.set()  # it may have to serve with other weights
         member.traffic.max_calls = self._max_calls(spec)
 
     def _expired(self, member: Member) -> None:
@@ -367,7 +374,7 @@ class BackendPool:
                     self._mark_down(member, error)
 
     async def _revive(self, member: Member) -> None:
-        """Probe; bring model and weights in line; healthy when it returns."""
+        """Probe; bring model and weights in line; healthy when it returns, or updated by others."""
         async with member.lock:
             info = await member.probe(timeout_s=self.config.probe_timeout_s)
             is_in_use = partial(self._is_in_use, member)
@@ -376,7 +383,8 @@ class BackendPool:
                 member.backend.vocab_size = model.chat.vocab_size
             await self._bring_up_to_date(member, info)
             member.check_calls(back_off_s=self.config.back_off_s)
-            self._set(member, BackendState.HEALTHY)
+            is_awaited = self._weights is None and member.is_being_updated
+            self._set(member, BackendState.UPDATING if is_awaited else BackendState.HEALTHY)
 
     async def _bring_up_to_date(self, member: Member, info: EngineInfo) -> None:
         """A paused engine may have lost its weights in an update; only a new update resumes it."""
@@ -388,5 +396,5 @@ class BackendPool:
                 f"{member.spec.url} took version {member.loaded.version}, which was not accepted",
                 hint="restart the inference engine, or give new weights",
             )
-        elif info.is_paused:
+        elif info.is_paused and member.spec.policy_version is None:
             raise BackendUnavailable(f"{member.spec.url} is paused", hint="resume or restart it")

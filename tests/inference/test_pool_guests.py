@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 
 from prorl_service.errors import BackendRejected, BackendUnavailable, Conflict
@@ -163,3 +164,52 @@ async def test_the_policy_version_is_the_newest_that_backends_report_until_weigh
         await condition(lambda: pool.policy_version == 7)
         await pool.stream_weights(upload(b"pushed"), version=2)
         assert pool.policy_version == 2
+
+
+# --- weights that others give -------------------------------------------------------------------
+
+
+async def test_a_backend_that_others_update_serves_with_their_weights_only(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    engine.version = 3
+    async with pool_of([], tmp_path) as pool:
+        await pool.add(BackendSpec(url=engine.url, policy_version=3))
+        with pool.session("r") as generator:
+            assert await call(generator) == id_of(engine)
+            engine.restart()
+            await until(pool, BackendState.UPDATING, 1)
+            waiting = asyncio.create_task(call(generator))
+            engine.version = 4
+            await pool.add(BackendSpec(url=engine.url, policy_version=4))
+            assert await waiting == id_of(engine)
+        assert pool.policy_version == 4
+
+
+async def test_calls_outlast_a_pause_by_others(engines: list[StubEngine], tmp_path: Path) -> None:
+    engine = engines[0]
+    engine.version = 3
+    async with pool_of([], tmp_path) as pool, httpx.AsyncClient(base_url=engine.url) as others:
+        await pool.add(BackendSpec(url=engine.url, policy_version=3))
+        await others.post("/pause")
+        with pool.session("r") as generator:
+            frozen = asyncio.create_task(call(generator))
+            await until(pool, BackendState.UPDATING, 1)
+            await asyncio.sleep(0.3)  # several probes
+            assert not frozen.done()
+            await others.post("/resume")
+            assert await frozen == id_of(engine)
+        assert engine.calls == 1
+
+
+async def test_what_is_offered_to_other_services_is_up_and_has_a_version(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    first, second, _ = engines
+    async with pool_of([first, second], tmp_path) as pool:
+        assert {one.policy_version for one in pool.offers()} == {None}
+        await pool.stream_weights(upload(b"weights"), 7)
+        second.status = 503
+        await until(pool, BackendState.DOWN, 1)
+        assert [(one.url, one.policy_version) for one in pool.offers()] == [(first.url, 7)]

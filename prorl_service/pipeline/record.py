@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from prorl_service import metrics
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
@@ -28,6 +29,8 @@ from prorl_service.schemas import (
     RolloutState,
     Stage,
     Timings,
+    Trajectory,
+    Turn,
 )
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,10 @@ class Admitted:
     model: str | None = None
     """Whose ids the prompt's are; None after a restart, when no tokenizer is known yet."""
     prompt_ids: Sequence[int] = ()
+
+
+class Work(Protocol):
+    def cancel(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,8 @@ class RolloutRecord:
     oldest_version: int | None = None
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
-    work: asyncio.Task[None] | None = None
-    """The stage's work while one is under way."""
+    work: Work | None = None
+    """The stage's, or another service's, while it is under way."""
     cancel_requested: bool = False
     end_state: RolloutState | None = None
     """Decided, and perhaps not yet written."""
@@ -134,15 +141,41 @@ class RolloutRecord:
         if self.end_state is not None or state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.rollout_id}: {self.end_state or self.state} -> {state}")
         try:
-            row = self._row(state, error, self.context)
+            row = self._row(state, error, self._trajectory())
         except Exception as unwritable:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
             state, error = RolloutState.FAILED, _unwritable(unwritable)
             row = self._row(state, error, None)
-        self.end_state, self.error = state, error
-        metrics.rollout_ended(state, error, sampled=_has_sampled(self.context))
+        turns = self.context.turns if self.context is not None else []
+        self._end_with(row, error, turns)
+
+    def end_as(self, answer: Rollout, *, waited_s: float) -> "asyncio.Future[Counter[str]]":
+        """Terminal move, with the answer of a service that was given it after `waited_s`.
+
+        The future is done when it is written, and cancelled if the journal is closed before.
+        """
+        assert self.end_state is None
+        error = self.error if self.cancel_requested else answer.error
+        self.attempt += answer.attempt - 1
+        self.oldest_version = answer.oldest_policy_version
+        self.timings = answer.timings
+        self.timings.queue_s += waited_s
+        if answer.state is RolloutState.DONE:
+            self.move(RolloutState.EVALUATING)
+            assert answer.reward is not None
+            self.verdict = Verdict(answer.reward, answer.reward_components, answer.report)
+        row = self._row(answer.state, error, answer.trajectory)
+        return self._end_with(row, error, answer.trajectory.turns if answer.trajectory else [])
+
+    def _end_with(
+        self, row: EndedRow, error: ErrorInfo | None, turns: Sequence[Turn]
+    ) -> "asyncio.Future[Counter[str]]":
+        self.end_state, self.error = row.state, error
+        metrics.rollout_ended(row.state, error, sampled=_have_sampled(turns))
         self.handler = self.context = self.work = None
-        self.journal.end(row).add_done_callback(self._written)
+        written = self.journal.end(row)
+        written.add_done_callback(self._written)
+        return written
 
     def _written(self, written: "asyncio.Future[Counter[str]]") -> None:
         if written.cancelled():
@@ -153,15 +186,18 @@ class RolloutRecord:
             watcher(self)
         self._watchers.clear()
 
+    def _trajectory(self) -> Trajectory | None:
+        if self.context is None:
+            return None
+        self.oldest_version = self.context.ledger.oldest_version
+        return self.context.trajectory(self.finish_reason) if self.context.turns else None
+
     def _row(
-        self, state: RolloutState, error: ErrorInfo | None, context: RolloutContext | None
+        self, state: RolloutState, error: ErrorInfo | None, trajectory: Trajectory | None
     ) -> EndedRow:
-        if context is not None:
-            self.oldest_version = context.ledger.oldest_version
         answer = self.to_wire(state, error)
         summary = answer.model_dump_json().encode()
-        if context is not None and context.turns:
-            answer.trajectory = context.trajectory(self.finish_reason)
+        answer.trajectory = trajectory
         if self.verdict is not None and state is RolloutState.DONE:
             answer.report = self.verdict.report
         packed = answer.model_dump_json(context=PACKED).encode()
@@ -244,9 +280,9 @@ class RolloutRecord:
         return self.to_wire().model_dump_json().encode()
 
 
-def _has_sampled(context: RolloutContext | None) -> bool:
+def _have_sampled(turns: Sequence[Turn]) -> bool:
     """More than the token that ends a turn, in one turn at least."""
-    return context is not None and any(turn.stop - turn.start > 1 for turn in context.turns)
+    return any(turn.stop - turn.start > 1 for turn in turns)
 
 
 def _unwritable(problem: Exception) -> ErrorInfo:

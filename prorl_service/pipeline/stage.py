@@ -103,9 +103,9 @@ class StagePool:
     async def _attempt(self, record: RolloutRecord) -> ErrorInfo | None:
         """The boundary to foreign code: agents, sandboxes, engines."""
         deadline = asyncio.timeout(record.budget_s(self.stage))
-        record.work = asyncio.create_task(self._within(deadline, record))
+        work = record.work = asyncio.create_task(self._within(deadline, record))
         try:
-            await record.work
+            await work
         except asyncio.CancelledError:
             worker = asyncio.current_task()
             if worker is not None and worker.cancelling():

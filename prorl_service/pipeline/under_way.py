@@ -75,6 +75,11 @@ class GroupsUnderWay:
     def rollout_ids(self, group_id: str) -> list[str]:
         return self._groups[group_id].admitted.group.rollout_ids()
 
+    def unended(self, group_id: str) -> list[RolloutRecord]:
+        """Of the group; none if it is not under way."""
+        group = self._groups.get(group_id)
+        return [one for one in group.records if one.end_state is None] if group else []
+
     def count(self) -> int:
         return sum(group.unended for group in self._groups.values())
 

@@ -1,18 +1,34 @@
 """The `prorl` command: starts what the package offers, and turns known errors into one line."""
 
-import os
-import resource
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from prorl_service import logs
+from prorl_service.announcement import announcement
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_images import images
+from prorl_service.cli_options import (
+    Agents,
+    Announce,
+    AnnounceHost,
+    DrainS,
+    Host,
+    JournalFile,
+    KeepHours,
+    KeepMb,
+    Log,
+    MaxBodyMb,
+    MaxUnfinished,
+    Port,
+    TokenFile,
+    Tokenizer,
+    Urls,
+    journal_path,
+)
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.logs import LogFormat
 from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.rewards.judge import JudgeConfig, take_key
@@ -30,12 +46,6 @@ app.add_typer(images, name="images")
 app.command()(doctor)
 
 
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")]
-Urls = Annotated[list[str], typer.Option("--backend", help="URL of an engine. Repeatable.")]
-Agents = Annotated[
-    list[str], typer.Option("--agent", help="Import path 'module:Class'. Repeatable.")
-]
 McpServers = Annotated[
     list[str],
     typer.Option(
@@ -76,9 +86,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     backend: Urls = [],  # noqa: B006
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Directory or hub name; default: the engine's model.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     agent: Agents = [],  # noqa: B006
     mcp: McpServers = [],  # noqa: B006
     mcp_tools: McpTools = [],  # noqa: B006
@@ -119,33 +127,16 @@ def serve(
     max_calls_per_backend: Annotated[
         int, typer.Option(min=1, help="Model calls in flight at one engine; more wait.")
     ] = 256,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            help="File for what was accepted and what came of it, which a restart goes on from; "
-            "default: one for the port, in ~/.local/state/prorl. 'none' keeps it in memory."
-        ),
-    ] = None,
-    keep_mb: Annotated[
-        int, typer.Option(min=1, help="Room for ended rollouts that nobody acknowledged.")
-    ] = 4096,
-    keep_hours: Annotated[
-        float, typer.Option(min=0, help="How long they are kept at most.")
-    ] = 168.0,
-    max_unfinished: Annotated[
-        int, typer.Option(min=1, help="Rollouts accepted and not ended; more are refused.")
-    ] = 50_000,
-    drain_s: Annotated[
-        float, typer.Option(min=0, help="What runs may take to end when the service is stopped.")
-    ] = 10.0,
-    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body.")] = 64,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the bearer token to ask for; default: PRORL_TOKEN, if set."),
-    ] = None,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="'json' writes one object a line.")
-    ] = "text",
+    journal: JournalFile = None,
+    keep_mb: KeepMb = 4096,
+    keep_hours: KeepHours = 168.0,
+    max_unfinished: MaxUnfinished = 50_000,
+    drain_s: DrainS = 10.0,
+    max_body_mb: MaxBodyMb = 64,
+    token_file: TokenFile = None,
+    announce: Announce = None,
+    announce_host: AnnounceHost = None,
+    log_format: Log = "text",
 ) -> None:
     """Run the rollout service."""
     logs.configure(log_format)
@@ -160,7 +151,7 @@ def serve(
             image_cache=image_cache,
             image_budget_bytes=None if image_budget_gb is None else int(image_budget_gb * 1e9),
             warm_sandboxes=warm_sandboxes,
-            journal=_journal(journal, port),
+            journal=journal_path(journal, port),
             retention=Retention(keep_bytes=keep_mb * 2**20, keep_s=keep_hours * 3600),
             token=take_token(token_file, host),
             max_body_mb=max_body_mb,
@@ -176,9 +167,9 @@ def serve(
                 max_calls_per_backend=max_calls_per_backend,
             ),
         )
+        announced = announcement(announce, announce_host, host)
         application = create_app(settings)
-        _raise_open_files_limit()
-        run(application, host=host, port=port, drain_s=drain_s)
+        run(application, host=host, port=port, drain_s=drain_s, announcement=announced)
 
 
 @app.command()
@@ -186,7 +177,7 @@ def engine(
     *,
     model: Annotated[Path, typer.Option(help="Directory of a transformers causal LM.")],
     host: Host = "127.0.0.1",
-    port: Port = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     max_model_len: Annotated[int, typer.Option(min=2, help="Context length.")] = 4096,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
 ) -> None:
@@ -212,21 +203,6 @@ def _judge(
     if model or key_file or cache:
         raise ProRLError("a judge needs a URL: --judge-url http://host:port/v1")
     return None
-
-
-def _journal(given: str | None, port: int) -> Path | None:
-    if given == "none":
-        return None
-    if given is not None:
-        return Path(given)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(state) / "prorl" / f"journal-{port}.sqlite"
-
-
-def _raise_open_files_limit() -> None:
-    """Every running rollout holds a few descriptors; soft limits are often 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

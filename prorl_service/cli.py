@@ -8,6 +8,7 @@ import typer
 from prorl_service import logs
 from prorl_service.announcement import announcement
 from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli_front import front
 from prorl_service.cli_images import images
 from prorl_service.cli_options import (
     Agents,
@@ -44,6 +45,7 @@ from prorl_service.tools.mcp_spec import take_specs
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="ProRL rollout service.")
 app.add_typer(images, name="images")
 app.command()(doctor)
+app.command()(front)
 
 
 McpServers = Annotated[

@@ -19,6 +19,7 @@ def configure(log_format: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if log_format == "json" else _Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a front asks each service every second
 
 
 class _Text(logging.Formatter):

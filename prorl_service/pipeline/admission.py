@@ -24,7 +24,8 @@ class Admission:
     agents: AgentRegistry
     backends: BackendPool
     sandboxes: SandboxProvider
-    external: External
+    external: External | None
+    """None: other services know what there is."""
 
     def check_all(self, groups: Sequence[tuple[int, Group]]) -> list[Admitted]:
         """With their places in the request. Tokenising thousands of prompts takes seconds."""
@@ -60,7 +61,7 @@ class Admission:
 
 
 def prompt_ids(
-    group: Group, handler: AgentHandler, model: ServedModel, external: External, where: str
+    group: Group, handler: AgentHandler, model: ServedModel, external: External | None, where: str
 ) -> list[int]:
     """Raises `InvalidRequest` for a prompt that leaves no room to sample, or for tools that are
     not there."""
@@ -77,7 +78,11 @@ def prompt_ids(
     return ids
 
 
-def _external_tools(handler: AgentHandler, external: External, where: str) -> list[ToolSchema]:
+def _external_tools(
+    handler: AgentHandler, external: External | None, where: str
+) -> list[ToolSchema]:
+    if external is None:
+        return []
     try:
         return [function_schema(tool) for tool in external.tools(handler.uses)]
     except InvalidRequest as missing:

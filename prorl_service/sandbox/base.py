@@ -129,3 +129,12 @@ class SandboxProvider(Protocol):
     async def close(self) -> None:
         """Stop what runs for sandboxes to come. All that were given out have been stopped."""
         return
+
+
+class Elsewhere(SandboxProvider):
+    """For a service that runs no rollouts itself: any image will do, as far as it knows."""
+
+    kind = "elsewhere"
+
+    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
+        raise AssertionError("no rollout is run here")

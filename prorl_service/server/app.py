@@ -15,12 +15,17 @@ from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.background import Background
 from prorl_service.errors import ProRLError
+from prorl_service.front.forwarding import Forwarding
+from prorl_service.front.services import Services
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
+from prorl_service.pipeline.accepted import AcceptedRollouts
+from prorl_service.pipeline.admission import Admission
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.rewards.judge import Judge
+from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.server.auth import RequireToken
@@ -57,8 +62,12 @@ def create_app(settings: Settings) -> FastAPI:
         budget_bytes=settings.image_budget_bytes,
         give_up_one=lambda: sandboxes.give_up_image(wait_s=ROOM_TIMEOUT_S),
     )
-    provider = sandbox.provider(
-        settings.sandbox, default_image=settings.default_image, images=images.image
+    provider = (
+        sandbox.provider(
+            settings.sandbox, default_image=settings.default_image, images=images.image
+        )
+        if settings.services is None
+        else Elsewhere()
     )
     sandboxes = WarmSandboxes(provider, spares=settings.warm_sandboxes)
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, settings.warm_sandboxes)
@@ -78,15 +87,8 @@ def create_app(settings: Settings) -> FastAPI:
                 keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             )
             await stack.enter_async_context(backends)
-            external = External(McpServers(settings.mcp), judge)
-            try:
-                await stack.enter_async_context(external.mcp)
-            except ProRLError as problem:  # uvicorn only logs it
-                app.state.problem = problem
-                raise
-            if judge is not None:
-                await stack.enter_async_context(judge)
-            pipeline = Pipeline(journal, backends, sandboxes, agents, settings.pipeline, external)
+            external = await _external(settings, judge, app, stack)
+            pipeline = _pipeline(settings, journal, backends, sandboxes, agents, external)
             await stack.enter_async_context(pipeline)
             samplers = Samplers(journal, pipeline, lambda: backends.policy_version)
             await stack.enter_async_context(samplers)
@@ -115,6 +117,35 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.token is not None:
         app.add_middleware(RequireToken, token=settings.token)
     return app
+
+
+async def _external(
+    settings: Settings, judge: Judge | None, app: FastAPI, stack: AsyncExitStack
+) -> External:
+    servers = McpServers(settings.mcp)
+    try:
+        await stack.enter_async_context(servers)
+    except ProRLError as problem:  # uvicorn only logs it
+        app.state.problem = problem
+        raise
+    if judge is not None:
+        await stack.enter_async_context(judge)
+    return External(servers, judge)
+
+
+def _pipeline(
+    settings: Settings,
+    journal: Journal,
+    backends: BackendPool,
+    sandboxes: WarmSandboxes,
+    agents: AgentRegistry,
+    external: External,
+) -> AcceptedRollouts:
+    if settings.services is None:
+        return Pipeline(journal, backends, sandboxes, agents, settings.pipeline, external)
+    services = Services(settings.services, settings.token, backends.offers)
+    admission = Admission(agents, backends, sandboxes, external=None)
+    return Forwarding(journal, admission, services, max_unfinished=settings.pipeline.max_unfinished)
 
 
 def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:

@@ -14,6 +14,9 @@ from prorl_service.tools.mcp_spec import McpSpec
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    services: Path | None = None
+    """Directory of the services that are to do the rollouts; None: this one does them. Of what
+    follows, a front needs neither sandboxes and images nor workers."""
     backends: tuple[BackendSpec, ...] = ()
     """Joined at start-up; one that does not answer yet joins when it does."""
     agents: tuple[str, ...] = ()

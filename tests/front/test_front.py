@@ -1,0 +1,263 @@
+"""Several services behind one address: they share the work, and may die, drain and come back."""
+
+import asyncio
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from prorl_service import local
+from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.drawing import Sampler
+from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec
+from prorl_service.schemas import NOT_SAMPLED, BackendState, Group, Rollout, RolloutState
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from tests.front.conftest import service
+from tests.server.scored import scored
+from tests.server.serving import serving, until
+
+WAIT_S = 120
+
+
+def ids_of(groups: Sequence[Group]) -> list[str]:
+    return [one for group in groups for one in group.rollout_ids()]
+
+
+async def at(running: local.LocalProcess) -> Counter[RolloutState]:
+    """What a service has."""
+    async with AsyncRolloutClient(running.url) as client:
+        return Counter((await client.status()).rollouts)
+
+
+async def until_both_run(services: Sequence[local.LocalProcess]) -> None:
+    async def both_run() -> bool:
+        states = [await at(one) for one in services]
+        return all(one[RolloutState.RUNNING] for one in states)
+
+    await until(both_run)
+
+
+def ends(settings: Settings) -> Counter[tuple[str, str]]:
+    """As the front's journal has them."""
+    assert settings.journal is not None
+    with closing(sqlite3.connect(settings.journal)) as db:
+        return Counter(db.execute("SELECT rollout_id, state FROM rollouts").fetchall())
+
+
+def assert_done(rollouts: Sequence[Rollout], groups: Sequence[Group]) -> None:
+    assert [one.rollout_id for one in rollouts] == ids_of(groups)
+    for rollout in rollouts:
+        assert rollout.state is RolloutState.DONE, rollout.error
+        assert rollout.reward == rollout.index % 2
+        assert rollout.trajectory is not None
+        assert rollout.trajectory.segments[0].response_ids[:2] == [5, 6]
+
+
+async def test_services_share_the_work_and_are_left_empty(
+    services: list[local.LocalProcess], client: AsyncRolloutClient
+) -> None:
+    groups = [scored(f"g{i}", 0, 1, 0, 1, sleep=0.2) for i in range(8)]
+    await client.submit(groups)
+    await until_both_run(services)
+    assert_done(await client.wait(ids_of(groups), WAIT_S), groups)
+
+    async def are_empty() -> bool:
+        return not any([(await at(one)).total() for one in services])
+
+    await until(are_empty)
+    assert (await client.status()).rollouts == {RolloutState.DONE: 32}
+
+
+async def test_what_a_killed_service_had_ends_once_elsewhere(
+    services: list[local.LocalProcess], settings: Settings
+) -> None:
+    groups = [scored(f"g{i}", 0, 1, 0, 1, sleep=0.5) for i in range(6)]
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.submit(groups)
+        await until_both_run(services)
+        services[0].kill()
+        ended = await client.wait(ids_of(groups), WAIT_S)
+    assert_done(ended, groups)
+    assert {one.attempt for one in ended} == {1, 2}
+    assert ends(settings) == Counter({(one, "done"): 1 for one in ids_of(groups)})
+
+
+async def test_a_service_that_drains_ends_what_it_runs_and_gets_no_more(
+    services: list[local.LocalProcess], client: AsyncRolloutClient, tmp_path: Path
+) -> None:
+    groups = [scored(f"g{i}", 0, 1, sleep=1) for i in range(4)]
+    await client.submit(groups)
+    await until_both_run(services)
+    services[0].process.send_signal(signal.SIGTERM)
+    more = [scored(f"more{i}", 0, 1) for i in range(4)]
+    await client.submit(more)
+    await asyncio.to_thread(services[0].process.wait, WAIT_S)
+    assert not (tmp_path / "services" / "a.json").exists()
+    ended = await client.wait(ids_of([*groups, *more]), WAIT_S)
+    assert_done(ended, [*groups, *more])
+    assert [one.attempt for one in ended].count(1) >= 10
+
+
+async def test_a_draw_is_completed_over_the_death_of_a_service(
+    services: list[local.LocalProcess], settings: Settings
+) -> None:
+    kinds = ((1, 1), (0, 1), (0, 0), (0, 1))
+    candidates = (scored(f"c{i}", *kinds[i % 4], sleep=0.5, task_id=f"t{i}") for i in count())
+
+    def train(url: str) -> list[tuple[Draw, list[list[Rollout]]]]:
+        with (
+            RolloutClient(url) as client,
+            Sampler(client, "s", SamplerSpec(), candidates) as sampler,
+        ):
+            return [sampler.draw(f"d{step}", DrawSpec(target=4)) for step in range(3)]
+
+    async with serving(settings) as url:
+        training = asyncio.create_task(asyncio.to_thread(train, url))
+
+        async def runs() -> bool:
+            return (await at(services[1]))[RolloutState.RUNNING] == 2
+
+        await until(runs)
+        services[1].kill()
+        draws = await training
+    assert [draw.state for draw, _ in draws] == [DrawState.COMPLETE] * 3
+    names = [group.candidate for draw, _ in draws for group in draw.groups]
+    assert len(set(names)) == len(names) == 12
+    for _, groups in draws:
+        assert [[one.reward for one in group] for group in groups] == [[0, 1]] * 4
+
+
+async def test_what_is_cancelled_ends_at_its_service_too(
+    services: list[local.LocalProcess], client: AsyncRolloutClient
+) -> None:
+    groups = [scored(f"slow{i}", 0, 1, 0, sleep=1000) for i in range(4)]
+    await client.submit(groups)
+    await until_both_run(services)
+    ended = await client.cancel(ids_of(groups))
+    assert {one.state for one in ended} == {RolloutState.CANCELLED}
+
+    async def are_empty() -> bool:
+        return not any([(await at(one)).total() for one in services])
+
+    await until(are_empty)
+
+
+async def test_what_is_cancelled_while_its_service_is_lost_ends(
+    services: list[local.LocalProcess], client: AsyncRolloutClient
+) -> None:
+    groups = [scored(f"slow{i}", 0, 1, sleep=1000) for i in range(2)]
+    await client.submit(groups)
+    await until_both_run(services)
+    for one in services:
+        one.kill()
+    ended = await client.cancel(ids_of(groups))
+    assert {one.state for one in ended} == {RolloutState.CANCELLED}
+
+
+async def test_what_a_service_gives_up_by_itself_is_begun_anew(
+    services: list[local.LocalProcess], client: AsyncRolloutClient
+) -> None:
+    group = scored("g", 0, 1, sleep=1)
+    await client.submit([group])
+
+    async def has_begun() -> bool:
+        return (await at(services[0]) + await at(services[1]))[RolloutState.RUNNING] == 2
+
+    await until(has_begun)
+    for one in services:
+        async with AsyncRolloutClient(one.url) as other:
+            if (await at(one)).total():
+                await other.cancel(group.rollout_ids())
+    ended = await client.wait(group.rollout_ids(), WAIT_S)
+    assert_done(ended, [group])
+    assert {one.attempt for one in ended} == {2}
+
+
+async def test_a_service_that_comes_back_elsewhere_goes_on_with_its_journal(
+    settings: Settings, tmp_path: Path
+) -> None:
+    group = scored("g", 0, 1, sleep=2)
+    journal = ("--journal", str(tmp_path / "a.sqlite"))
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        with service("a", tmp_path, *journal) as running:
+            await client.submit([group])
+
+            async def runs() -> bool:
+                return (await at(running))[RolloutState.RUNNING] == 2
+
+            await until(runs)
+            running.kill()
+        with service("a", tmp_path, *journal):
+            ended = await client.wait(group.rollout_ids(), WAIT_S)
+    assert_done(ended, [group])
+
+
+async def test_a_front_that_was_restarted_goes_on(
+    services: list[local.LocalProcess], settings: Settings
+) -> None:
+    quick = [scored(f"quick{i}", 0, 1) for i in range(4)]
+    slow = [scored(f"slow{i}", 0, 1, sleep=2) for i in range(2)]
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.submit(slow)
+        await until_both_run(services)
+        await client.submit(quick)
+        assert_done(await client.wait(ids_of(quick), WAIT_S), quick)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        assert_done(await client.wait(ids_of([*quick, *slow]), WAIT_S), [*quick, *slow])
+    assert ends(settings) == Counter({(one, "done"): 1 for one in ids_of([*quick, *slow])})
+
+
+async def test_the_front_alone_gives_engines_their_weights(
+    services: list[local.LocalProcess], engine: StubEngine, client: AsyncRolloutClient
+) -> None:
+    for version in (3, 4):
+        await client.stream_weights([b"weights"], version)
+        groups = [scored(f"v{version}-{i}", 0, 1) for i in range(4)]
+        await client.submit(groups)
+        assert await versions_of(client, groups) == {version}
+    engine.status = 503
+
+    async def is_down() -> bool:
+        return (await client.backends())[0].state is BackendState.DOWN
+
+    await until(is_down)
+    groups = [scored(f"later-{i}", 0, 1) for i in range(4)]
+    await client.submit(groups)
+    engine.restart()  # it has lost them, and serves nobody until the front has seen to it
+    engine.status = 200
+    assert await versions_of(client, groups) == {4}
+    assert (engine.version, engine.weights) == (4, b"weights")
+
+
+async def versions_of(client: AsyncRolloutClient, groups: Sequence[Group]) -> set[int]:
+    ended = await client.wait(ids_of(groups), WAIT_S)
+    assert_done(ended, groups)
+    sampled = [one.trajectory.segments[0].policy_versions for one in ended if one.trajectory]
+    return {version for versions in sampled for version in versions} - {NOT_SAMPLED}
+
+
+async def test_what_no_service_takes_fails_with_the_reason(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with local.service([], log=tmp_path / "other.log") as other:
+        (tmp_path / "services").mkdir()
+        (tmp_path / "services" / "other.json").write_text(f'{{"url": "{other.url}"}}')
+        async with serving(settings) as url, AsyncRolloutClient(url) as client:
+            await client.submit([scored("g", 0, 1)])
+            ended = await client.wait(["g.0", "g.1"], WAIT_S)
+    for rollout in ended:
+        assert rollout.error is not None
+        assert "no agent 'scored'" in rollout.error.message
+
+
+async def test_what_is_wrong_is_refused_by_the_front(client: AsyncRolloutClient) -> None:
+    group = scored("g", 0, 1)
+    group.task.agent = "stranger"
+    with pytest.raises(Exception, match="no agent 'stranger'"):
+        await client.submit([group])

@@ -1,0 +1,84 @@
+"""How a trainer's job waits for services that begin when the cluster has room for them."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from prorl_service.announcement import announced
+from prorl_service.errors import ProRLError
+from prorl_service.front.waiting import wait_for_services
+from tests.front.conftest import service
+
+
+def test_it_waits_until_enough_answer_and_tells_how_many_do(tmp_path: Path) -> None:
+    lines: list[str] = []
+    directory = tmp_path / "services"
+    directory.mkdir()
+    (directory / "killed.json").write_text('{"url": "http://127.0.0.1:9"}')
+    (directory / "other.json").write_text("{")
+
+    def wait() -> None:
+        wait_for_services(directory, None, count=1, timeout_s=100, tell=lines.append)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not lines:
+        time.sleep(0.01)
+    with service("a", tmp_path):
+        waiting.join()
+    assert lines[0].startswith("0 of 1 services answer (none yet), after 0 s of 100")
+    assert lines[-1].startswith("1 of 1 services answer (a), after ")
+
+
+def test_at_the_deadline_it_says_what_each_service_said(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    with (
+        service("a", tmp_path, "--token-file", str(token)),
+        pytest.raises(ProRLError, match="0 of 2 services answer") as late,
+    ):
+        wait_for_services(
+            tmp_path / "services", "another-one", count=2, timeout_s=0, tell=lambda _: None
+        )
+    assert "\n  a: " in late.value.message
+    assert "wants its bearer token" in late.value.message
+    assert str(tmp_path / "services") in late.value.hint
+
+
+def test_the_command_ends_with_that_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", "front", "--services", str(tmp_path)]
+    options = ["--wait-s", "0", "--journal", "none"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "prorl: 0 of 1 services answer (none yet)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
+    with service("a", tmp_path, "--announce-host", "localhost") as running:
+        port = running.url.rpartition(":")[2]
+        assert announced(tmp_path / "services") == {"a": f"http://localhost:{port}"}
+        running.kill()
+        assert announced(tmp_path / "services")  # nobody was there to remove it
+    with service("a", tmp_path):
+        pass
+    assert announced(tmp_path / "services") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--announce", "/proc/services/a.json"], "cannot announce in /proc/services"),
+        (["--announce", "a"], "a would not be found"),
+        (["--port", "0"], "there is no port to name the journal after"),
+    ],
+)
+def test_wrong_options_are_named(options: list[str], message: str) -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--sandbox", "process"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr

@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test check bench test-vllm test-verl clean
+.PHONY: setup sandboxes demo test check bench test-vllm test-verl test-slurm clean
 
 setup:      ## environment, and the sandbox that the demo uses
 	scripts/setup
@@ -16,5 +16,7 @@ test-vllm: setup ## the inference contract against a real vLLM on CPU
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl
+test-slurm: setup ## the recipes' Slurm scripts on a real Slurm of this machine's own
+	scripts/test-slurm
 clean:
 	rm -rf .venv .venv-vllm .venv-verl outputs

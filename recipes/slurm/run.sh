@@ -1,0 +1,35 @@
+# What the jobs of one run share; sourced by them, in the checkout.
+#
+# PRORL_RUN is the run's directory: journals, addresses of services, the token, logs.
+
+: "${PRORL_RUN:?is not set: name a directory for the run that all nodes see}"
+case $PRORL_RUN in
+/*) ;;
+*)
+    echo "PRORL_RUN=$PRORL_RUN is not an absolute path" >&2
+    exit 2
+    ;;
+esac
+export PRORL_RUN PATH="$PWD/.venv/bin:$PATH"
+command -v prorl >/dev/null || {
+    echo "there is no prorl in $PWD/.venv or on the PATH: submit from a checkout, after make setup" >&2
+    exit 2
+}
+mkdir -p "$PRORL_RUN"/{services,journals,jobs,logs}
+(
+    umask 077
+    token=$PRORL_RUN/token
+    if [ ! -e "$token" ]; then
+        od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token.$SLURM_JOB_ID"
+        ln "$token.$SLURM_JOB_ID" "$token" 2>/dev/null || true # another job was first
+        rm "$token.$SLURM_JOB_ID"
+    fi
+)
+
+node_address() { # by which Slurm itself reaches this node
+    scontrol -o show node "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p'
+}
+
+requeue_unless_ended() { # by scancel, or by Slurm, which has requeued it then
+    [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" != RUNNING ] || scontrol requeue "$SLURM_JOB_ID"
+}

@@ -1,0 +1,24 @@
+"""A trainer's place in the tests: submits groups of rollouts, waits for them, writes what came.
+
+python -m tests.slurm.client GROUPS SIZE SLEEP_S RESULTS
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from prorl_service.client import RolloutClient
+from tests.faults.helpers import WAIT_S, group, ids_of
+
+
+def main(count: int, n: int, sleep_s: float, results: Path) -> None:
+    groups = [group(f"g{i}", n=n, turns=2, sleep=sleep_s) for i in range(count)]
+    with RolloutClient(os.environ["PRORL_URL"]) as client:
+        client.submit(groups)
+        ended = client.wait(ids_of(groups), WAIT_S)
+    results.write_text(json.dumps([[one.rollout_id, one.state] for one in ended]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4]))

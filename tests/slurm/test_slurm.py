@@ -1,0 +1,191 @@
+"""The recipes' Slurm scripts on a real Slurm, whose nodes are all this machine.
+
+Rollout services on two nodes, a trainer on a third, rollouts in real sandboxes on a scripted
+engine, and jobs that take a node away.
+"""
+
+import json
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prorl_service.announcement import announced
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import RolloutState
+from prorl_service.testing import StubEngine
+from tests.faults.helpers import stub_engine
+from tests.slurm.cluster import CHECKOUT, Cluster, cluster
+
+GROUPS, SIZE, SLEEP_S = 6, 3, 1.5
+SERVICES = (
+    *("recipes/slurm/services.sbatch", "--agent", "tests.faults.agents:Shell"),
+    *("--sandbox", "bubblewrap", "--warm-sandboxes", "0", "--run-workers", "3"),
+)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("slurm"), ["n1", "n2", "n3"]) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(tiny_model: Path) -> Iterator[StubEngine]:
+    with stub_engine(tiny_model) as running:
+        yield running
+
+
+class Run:
+    """One run's directory, as the jobs share it."""
+
+    def __init__(self, slurm: Cluster, directory: Path) -> None:
+        self.slurm = slurm
+        self.directory = directory
+        self._variables = {"PRORL_RUN": str(directory), "PYTHONPATH": str(CHECKOUT)}
+
+    def sbatch(self, *arguments: str) -> str:
+        log = f"--output={self.directory.parent}/%x-%A_%a.log"
+        return self.slurm.sbatch(log, *arguments, **self._variables)
+
+    def log(self, name: str, job: str) -> str:
+        return "".join(
+            path.read_text() for path in self.directory.parent.glob(f"prorl-{name}-{job}_*.log")
+        )
+
+    def running(self) -> dict[str, int]:
+        """Rollouts that run, by service."""
+        token = (self.directory / "token").read_text()
+        found = {}
+        for name, url in announced(self.directory / "services").items():
+            with RolloutClient(url, token=token) as client:
+                found[name] = client.status().rollouts.get(RolloutState.RUNNING, 0)
+        return found
+
+    def ends(self, journal: str) -> dict[str, str | None]:
+        """The states of rollouts that have ended, None of those that were begun and have not."""
+        with closing(sqlite3.connect(self.directory / "journals" / f"{journal}.sqlite")) as db:
+            return dict(db.execute("SELECT rollout_id, state FROM rollouts").fetchall())
+
+    def processes(self) -> set[psutil.Process]:
+        """Of its jobs, sandboxes included."""
+        own = {one for one in psutil.process_iter() if self._is_own(one)}
+        return own | {child for one in own for child in one.children(recursive=True)}
+
+    def _is_own(self, process: psutil.Process) -> bool:
+        try:
+            return bool(process.environ().get("PRORL_RUN") == str(self.directory))
+        except psutil.Error:
+            return False
+
+
+@pytest.fixture
+def run(slurm: Cluster, tmp_path: Path) -> Run:
+    return Run(slurm, tmp_path / "run")
+
+
+def until(holds: Callable[[], object]) -> None:
+    """The test's own time-out is the budget."""
+    while not holds():
+        time.sleep(0.1)
+
+
+def test_a_preempted_service_drains_and_comes_back_and_nothing_is_lost(
+    run: Run, engine: StubEngine, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    services = run.sbatch("--partition=graceful", "--array=0-1", *SERVICES)
+    trainer = run.sbatch(
+        *("recipes/slurm/trainer.sbatch", "--wait-for", "2", "--backend", engine.url),
+        *("--agent", "tests.faults.agents:Shell", "--"),
+        *("python", "-m", "tests.slurm.client", *map(str, (GROUPS, SIZE, SLEEP_S, results))),
+    )
+    until((run.directory / "token").exists)
+    until(lambda: [one for one in run.running().values() if one] == [SIZE, SIZE])
+    processes = run.processes()
+    assert (run.directory / "token").stat().st_mode & 0o777 == 0o600
+
+    run.slurm.preempt(f"{services}_0")
+    left = Counter(run.ends("0-0").values())
+    assert left["done"] >= SIZE, "what ran when the signal came has ended"
+    run.slurm.begin_again(f"{services}_0")
+    until(lambda: "0-0" in announced(run.directory / "services"))
+    processes |= run.processes()
+
+    until(results.exists)
+    ended = json.loads(results.read_text())
+    assert [state for _, state in ended] == ["done"] * GROUPS * SIZE
+    assert dict(ended) == run.ends("front")
+
+    until(lambda: not run.slurm.states())
+    assert run.slurm.state(trainer) == "COMPLETED"
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+    assert "2 of 2 services answer (0-0, 1-0)" in run.log("trainer", trainer)
+
+
+def test_a_preempted_trainer_is_told_and_begun_again(run: Run, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    told = tmp_path / "told"
+    script = f"""
+        [ ! -e {begun} ] || exit 0
+        trap 'touch {told}; exit 1' TERM
+        touch {begun}
+        while :; do sleep 0.1; done
+    """
+    trainer = run.sbatch(
+        "recipes/slurm/trainer.sbatch", "--wait-for", "0", "--", "bash", "-c", script
+    )
+    until(begun.exists)
+    run.slurm.preempt(trainer)
+    run.slurm.begin_again(trainer)
+    until(lambda: run.slurm.state(trainer) == "COMPLETED")
+    assert told.exists()
+
+
+def test_a_trainer_without_its_services_says_so_at_the_deadline(run: Run) -> None:
+    options = ("--wait-for", "2", "--wait-s", "1", "--", "echo", "begun")
+    trainer = run.sbatch("recipes/slurm/trainer.sbatch", *options)
+    until(lambda: run.slurm.state(trainer) == "FAILED")
+    log = run.log("trainer", trainer)
+    assert "prorl: 0 of 2 services answer (none yet)" in log
+    assert "have their jobs begun" in log
+    assert "begun\n" not in log
+
+
+def test_a_cluster_that_would_signal_sandboxes_is_refused(tmp_path: Path) -> None:
+    with cluster(tmp_path / "slurm", ["n1"], proctrack="linuxproc") as slurm:
+        run = Run(slurm, tmp_path / "run")
+        services = run.sbatch("--array=0", *SERVICES)
+        until(lambda: run.slurm.state(services) == "FAILED")
+        assert "the cluster needs proctrack/cgroup" in run.log("services", services)
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "message"),
+    [
+        ("services.sbatch", {}, "PRORL_RUN: is not set"),
+        ("services.sbatch", {"PRORL_RUN": "run"}, "is not an absolute path"),
+        ("trainer.sbatch", {"PRORL_RUN": "{tmp_path}"}, "no command"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(
+    slurm: Cluster, tmp_path: Path, script: str, variables: dict[str, str], message: str
+) -> None:
+    given = {name: value.format(tmp_path=tmp_path) for name, value in variables.items()}
+    job = {"SLURM_SUBMIT_DIR": str(CHECKOUT), "SLURM_JOB_ID": "1"}
+    done = subprocess.run(
+        [CHECKOUT / "recipes/slurm" / script],
+        env={**slurm.environment, **job, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert message in done.stderr

@@ -115,9 +115,7 @@ class Group(WireModel):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     priority: int = Field(0, ge=-1000, le=1000, description="What is higher is begun first.")
-    client: Id | None = Field(
-        None, description="Who submits it: clients take turns within a priority."
-    )
+    client: Id | None = Field(None, description="Who submits: they take turns within a priority.")
     lease_s: float | None = Field(
         None,
         gt=0,
@@ -308,15 +306,11 @@ class Rollout(WireModel):
     agent: str
     index: int
     state: RolloutState
-    attempt: int = Field(
-        0, description="How often it was begun: again after each restart of the service."
-    )
+    attempt: int = Field(0, description="How often it was begun: again after each restart.")
     error: ErrorInfo | None = None
     reward: float | None = None
     reward_components: dict[str, float] = {}
-    oldest_policy_version: int | None = Field(
-        None, description="Of the tokens it sampled, once it has ended."
-    )
+    oldest_policy_version: int | None = Field(None, description="Of what it sampled, at its end.")
     trajectory: Trajectory | None = None
     report: dict[str, JsonValue] | None = Field(
         None, description="For people, in the agent's own form. There if the trajectory is."

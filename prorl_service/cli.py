@@ -28,12 +28,25 @@ from prorl_service.cli_options import (
     Urls,
     journal_path,
 )
+from prorl_service.cli_serve_options import (
+    DefaultImage,
+    ImageBudgetGb,
+    ImageCacheDirectory,
+    JudgeCacheFile,
+    JudgeCalls,
+    JudgeKeyFile,
+    JudgeModel,
+    JudgeUrl,
+    McpServers,
+    McpTools,
+    Sandbox,
+    WarmSandboxes,
+)
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.rewards.judge import JudgeConfig, take_key
-from prorl_service.sandbox import SandboxKind
 from prorl_service.sandbox.doctor import doctor
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.app import create_app
@@ -48,37 +61,6 @@ app.command()(doctor)
 app.command()(front)
 
 
-McpServers = Annotated[
-    list[str],
-    typer.Option(
-        "--mcp",
-        metavar="NAME=URL|COMMAND",
-        help="MCP server whose tools tasks may choose. Repeatable. Its bearer token, if it has a "
-        "URL and wants one, is in PRORL_MCP_KEY_<NAME>.",
-    ),
-]
-McpTools = Annotated[
-    list[str],
-    typer.Option(
-        "--mcp-tools",
-        metavar="NAME=TOOL,TOOL",
-        help="The only tools of that server to offer; default: all. Repeatable.",
-    ),
-]
-JudgeUrl = Annotated[
-    str | None,
-    typer.Option(help="OpenAI-compatible endpoint, with '/v1', of a judge of short answers."),
-]
-JudgeModel = Annotated[str, typer.Option(help="Name of the judge's model there.")]
-JudgeKeyFile = Annotated[
-    Path | None,
-    typer.Option(help="File with the judge's key; default: PRORL_JUDGE_KEY, if set."),
-]
-JudgeCacheFile = Annotated[
-    Path | None,
-    typer.Option(help="SQLite file that keeps the judge's verdicts; default: in memory."),
-]
-JudgeCalls = Annotated[int, typer.Option(min=1, help="Calls in flight at the judge; more wait.")]
 Workers = Annotated[int, typer.Option(min=1)]
 
 
@@ -97,26 +79,11 @@ def serve(
     judge_key_file: JudgeKeyFile = None,
     judge_cache: JudgeCacheFile = None,
     judge_max_calls: JudgeCalls = 16,
-    sandbox: Annotated[
-        SandboxKind,
-        typer.Option(
-            help="'auto' is apptainer for tasks with an image, bubblewrap for others; "
-            "'process' isolates nothing: for tests."
-        ),
-    ] = "auto",
-    default_image: Annotated[
-        str | None, typer.Option(help="Image of tasks that name none; needs Apptainer.")
-    ] = None,
-    image_cache: Annotated[
-        Path | None, typer.Option(help="Directory of the image cache; may be shared by nodes.")
-    ] = None,
-    image_budget_gb: Annotated[
-        float | None,
-        typer.Option(min=0, help="Most that finished images may take; default: no limit."),
-    ] = None,
-    warm_sandboxes: Annotated[
-        int, typer.Option(min=0, help="Sandboxes started ahead of their rollouts; 0: none.")
-    ] = 8,
+    sandbox: Sandbox = "auto",
+    default_image: DefaultImage = None,
+    image_cache: ImageCacheDirectory = None,
+    image_budget_gb: ImageBudgetGb = None,
+    warm_sandboxes: WarmSandboxes = 8,
     init_workers: Workers = 8,
     run_workers: Workers = 64,
     eval_workers: Workers = 8,

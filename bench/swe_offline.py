@@ -1,67 +1,145 @@
-"""The offline SWE instances graded: reference patches, a patch that fixes nothing, and cheats."""
+"""The offline SWE instances graded twice: by our grader, and by SWE-bench's own method.
+
+Patches: the reference, one that fixes nothing, half of the reference, and every cheat on every
+instance. An oracle resolves them over HTTP as well. Draws which cheats each grader takes for a fix
+to bench/results/swe_offline.png. Takes half an hour on two cores.
+"""
 
 import asyncio
-import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bench import result
-from prorl_service.rewards.swe import SweReport
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from recipes.swebench import oracle
 from recipes.swebench.cheats import CHEATS
-from recipes.swebench.grading import graded
+from recipes.swebench.grading import admit, graded
 from recipes.swebench.offline import build_all, default_directory
-from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
+from recipes.swebench.second_grader import Comparison, compare, patches
 
-NOTHING = {"notes.txt": "I looked at it."}
-CHEATED = ("itsdangerous-2.1.0", "mako-1.3.5", "texttable-1.6.4", "tomlkit-0.13.1")
+AT_ONCE = 2
 
 
-async def measure(row: SweInstance, sandboxes: SandboxProvider) -> dict[str, object]:
-    with tempfile.TemporaryDirectory() as directory:
-        checkout = Checkout(row, Path(directory))
+async def admission(rows: Sequence[SweInstance], sandboxes: SandboxProvider) -> list[float]:
+    """Seconds to grade each reference patch, one after the other. All must be admitted as they
+    are."""
+    seconds = []
+    for row in rows:
         started = perf_counter()
-        gold = await graded(row, row.patch, sandboxes)
-        took_s = perf_counter() - started
-        empty = await graded(row, checkout.patch(NOTHING), sandboxes)
-        cheats = CHEATS if row.instance_id in CHEATED else {}
-        cheated = [
-            await graded(row, checkout.patch({**cheat(row), **NOTHING}), sandboxes)
-            for cheat in cheats.values()
-        ]
+        await graded(row, row.patch, sandboxes)
+        seconds.append(perf_counter() - started)
+        admitted = await admit(row, sandboxes)
+        if admitted.row != row:
+            raise SystemExit(f"{row.instance_id} is not admitted as it is: {admitted}")
+        print(f"admitted {row.instance_id}, graded in {seconds[-1]:.1f} s", flush=True)
+    return seconds
+
+
+async def compare_all(
+    rows: Sequence[SweInstance], sandboxes: SandboxProvider
+) -> dict[str, list[Comparison]]:
+    """By the name of the patch."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(row: SweInstance, name: str, patch: str) -> Comparison:
+        async with free:
+            return await compare(row, name, patch, sandboxes)
+
+    compared: dict[str, list[Comparison]] = {}
+    for row in rows:
+        named = patches(row, cheats=True)
+        for done in await asyncio.gather(*(one(row, *item) for item in named.items())):
+            compared.setdefault(done.patch, []).append(done)
+        print(f"compared {row.instance_id}", flush=True)
+    return compared
+
+
+def of_patch(name: str, compared: Sequence[Comparison]) -> dict[str, object]:
+    outcomes = Counter(one.ours.outcome.value for one in compared)
+    reasons = Counter(one.reason for one in compared if not one.agree)
     return {
-        "instance": row.instance_id,
-        "gold_resolved": gold.resolved,
-        "empty_resolved": empty.resolved,
-        "cheats": _outcomes(list(cheats), cheated),
-        "grading_s": round(took_s, 2),
+        "patch": name,
+        "instances": len(compared),
+        "resolved": sum(one.ours.resolved for one in compared),
+        "by SWE-bench": sum(one.second.resolved for one in compared),
+        "ours": ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()),
+        "what ours saw": reasons.most_common(1)[0][0] if reasons else "",
     }
 
 
-def _outcomes(names: list[str], reports: list[SweReport]) -> dict[str, str]:
-    return {name: report.outcome.value for name, report in zip(names, reports, strict=True)}
+def of_oracle(rewards: Sequence[float | None]) -> dict[str, object]:
+    solved = rewards.count(1.0)
+    return {
+        "patch": "of the oracle, over HTTP",
+        "instances": len(rewards),
+        "resolved": solved,
+        "by SWE-bench": None,
+        "ours": f"{solved} resolved",
+        "what ours saw": "",
+    }
 
 
-async def measure_all() -> list[dict[str, object]]:
-    sandboxes = BubblewrapProvider()
-    return [await measure(row, sandboxes) for row in build_all(default_directory())]
+def headline(
+    compared: Mapping[str, Sequence[Comparison]],
+    seconds: Sequence[float],
+    rewards: Sequence[float | None],
+) -> dict[str, object]:
+    """`agreement_with_second_grader` is over honest patches: on cheats they are to differ."""
+    cheats = [one for name in CHEATS for one in compared[name]]
+    honest = [one for name in compared if name not in CHEATS for one in compared[name]]
+    return {
+        "instances": len(seconds),
+        "gold_resolved": sum(one.ours.resolved for one in compared["reference"]),
+        "empty_resolved": sum(one.ours.resolved for one in compared["nothing"]),
+        "partial_resolved": sum(one.ours.resolved for one in compared["partial"]),
+        "cheats_tried": len(cheats),
+        "cheats_resolved": sum(one.ours.resolved for one in cheats),
+        "cheats_resolved_by_second_grader": sum(one.second.resolved for one in cheats),
+        "oracle_resolved": rewards.count(1.0),
+        "grading_s_per_instance_p50": round(median(seconds), 2),
+        "agreement_with_second_grader": sum(one.agree for one in honest) / len(honest),
+    }
+
+
+def draw(table: Sequence[Mapping[str, Any]], path: Path) -> None:
+    cheats = [row for row in table if row["patch"] in CHEATS][::-1]
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    axes = figure.add_subplot()
+    bars = ((0.2, "resolved", "ours"), (-0.2, "by SWE-bench", "SWE-bench's"))
+    for offset, column, label in bars:
+        heights = [position + offset for position in range(len(cheats))]
+        axes.barh(heights, [row[column] for row in cheats], height=0.4, label=label)
+    axes.set_yticks(range(len(cheats)), [row["patch"] for row in cheats])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    instances = cheats[0]["instances"]
+    axes.set(xlim=(0, instances), xlabel=f"instances, of {instances}, said to be resolved")
+    axes.set_title("Cheats that graders take for a fix")
+    axes.grid(axis="x", alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    rows = asyncio.run(measure_all())
-    cheats = [how for row in rows for how in dict(row["cheats"]).values()]  # type: ignore[call-overload]
-    headline = {
-        "instances": len(rows),
-        "gold_resolved": sum(bool(row["gold_resolved"]) for row in rows),
-        "empty_resolved": sum(bool(row["empty_resolved"]) for row in rows),
-        "cheats_tried": len(cheats),
-        "cheats_resolved": cheats.count("resolved"),
-        "grading_s_per_instance_p50": median(float(str(row["grading_s"])) for row in rows),
-    }
-    result.write("swe_offline", rows, headline)
+    rows = build_all(default_directory())
+    sandboxes = BubblewrapProvider()
+    seconds = asyncio.run(admission(rows, sandboxes))
+    rollouts = asyncio.run(oracle.roll_out(rows, sandbox="bubblewrap"))
+    rewards = [rollout.reward for rollout in rollouts]
+    compared = asyncio.run(compare_all(rows, sandboxes))
+    table = [of_patch(name, one) for name, one in compared.items()]
+    table.insert(3, of_oracle(rewards))
+    draw(table, result.RESULTS / "swe_offline.png")
+    result.write("swe_offline", table, headline(compared, seconds, rewards))
 
 
 if __name__ == "__main__":

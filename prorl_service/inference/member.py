@@ -113,11 +113,13 @@ class Member:
         self, generate: Coroutine[Any, Any, Generation], *, prompt_tokens: int
     ) -> Generation:
         """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down."""
-        began_at = asyncio.get_running_loop().time()
+        began_at, version = asyncio.get_running_loop().time(), self.policy_version
         try:
             generation = await self._until_down(generate)
             if generation.finish_reason == "abort":
                 raise BackendError(f"{self.backend_id} aborted the call")
+            if min(generation.policy_versions, default=version) < version:
+                raise BackendUnavailable(f"{self.backend_id} was restarted: its weights are gone")
         except BackendError as error:
             if error.retryable and self.state is not BackendState.DOWN:
                 self._note_failure(error)

@@ -5,7 +5,6 @@ nodes see is enough; a service is known by its file's name, whichever its addres
 was killed leaves its file, so that who reads one must ask whether it answers.
 """
 
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from prorl_service.errors import ProRLError
+from prorl_service.files import write_whole
 from prorl_service.schemas import WireModel
 
 SUFFIX = ".json"
@@ -32,11 +32,9 @@ class Announcement:
     host: str
 
     def write(self, port: int) -> None:
-        """Whole at once, to readers. Raises `OSError`."""
+        """Raises `OSError`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        partial.write_text(Announced(url=f"http://{host}:{port}").model_dump_json())
-        partial.replace(self.path)
+        write_whole(self.path, Announced(url=f"http://{host}:{port}").model_dump_json())
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ What has one is not run again: an evaluation that was interrupted goes on. A rol
 """
 
 import json
-import os
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.files import write_whole
 from prorl_service.schemas import MAX_INT32, Blame, ErrorInfo, Group, Rollout, Task
 from recipes.common.settings import BadSettings, Evaluation
 
@@ -36,7 +36,7 @@ class Records:
         if path.exists():
             known = json.loads(path.read_text())
             _check_same(known, json.loads(json.dumps(identity)), directory)
-        _write(path, json.dumps(identity, indent=2) + "\n")
+        write_whole(path, json.dumps(identity, indent=2) + "\n")
 
     def verdict(self, task_id: str, seed: int) -> bool | None:
         """Whether it was solved; None where there is no verdict."""
@@ -48,7 +48,7 @@ class Records:
     def put(self, rollout: Rollout, seed: int) -> None:
         trajectory = rollout.trajectory and rollout.trajectory.model_copy(update={"segments": []})
         kept = rollout.model_copy(update={"trajectory": trajectory})
-        _write(self._path(rollout.task_id, seed), kept.model_dump_json() + "\n")
+        write_whole(self._path(rollout.task_id, seed), kept.model_dump_json() + "\n")
 
     def _path(self, task_id: str, seed: int) -> Path:
         return self._rollouts / f"{task_id}.{seed}.json"
@@ -119,10 +119,3 @@ def _check_same(known: Mapping[str, Any], now: Mapping[str, Any], directory: Pat
             f"{directory} has verdicts of another evaluation; {'; '.join(changes)}",
             hint="output=DIRECTORY names another place",
         )
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text)
-    unfinished.replace(path)

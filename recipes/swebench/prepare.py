@@ -11,7 +11,6 @@ Run again, it goes on where it was. Trains and evaluates nothing.
 """
 
 import asyncio
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from rich.table import Table
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_images import pull_progress
 from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.files import write_whole
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache
 from recipes.swebench import grading
@@ -123,7 +123,7 @@ async def prepare(
         complete=complete,
         versions={"python": platform.python_version(), **{one: version(one) for one in PACKAGES}},
     )
-    _write(options.output / "manifest.json", manifest.model_dump_json(indent=2) + "\n")
+    write_whole(options.output / "manifest.json", manifest.model_dump_json(indent=2) + "\n")
     return manifest
 
 
@@ -216,14 +216,7 @@ def _progress(what: str, total: int | None, console: Console) -> Iterator[Callab
 
 
 def _write_lines(path: Path, models: Iterable[BaseModel]) -> None:
-    _write(path, "".join(f"{model.model_dump_json()}\n" for model in models))
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text)
-    unfinished.replace(path)
+    write_whole(path, "".join(f"{model.model_dump_json()}\n" for model in models))
 
 
 def _reasons(selection: Selection) -> str:

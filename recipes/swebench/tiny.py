@@ -1,4 +1,4 @@
-"""`model=tiny`: a policy that resolves some easy instances half of the time, made on a CPU.
+"""`model=tiny`: a policy that resolves some easy instances some of the time, made on a CPU.
 
 It imitates a scripted oracle that makes the edits of the reference patch in one rollout and submits
 at once in the next. The oracle is played through the service, in real sandboxes, and its rewards
@@ -8,7 +8,6 @@ learn: it is there to try the whole path without a GPU or a model hub.
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ from prorl_service import local
 from prorl_service.agents.swe import SweAgent
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
+from prorl_service.files import write_whole
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Rollout
@@ -34,9 +34,7 @@ def warm_started_on(
     cache.mkdir(parents=True, exist_ok=True)
     kept = cache / f"answers-{_digest(rows)}.json"
     if not kept.exists():
-        unfinished = kept.with_name(f".{kept.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(_played(rows, cache, sandbox)))
-        unfinished.replace(kept)
+        write_whole(kept, json.dumps(_played(rows, cache, sandbox)))
     answers: dict[str, list[str]] = json.loads(kept.read_text())
     transcripts = [
         Transcript(

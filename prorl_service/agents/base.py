@@ -51,6 +51,13 @@ MAX_REPORT_BYTES = 256 << 10
 """Of one rollout's report as JSON: it is kept in the journal and sent with the trajectory."""
 
 
+def with_system(system: str, messages: Sequence[Message]) -> list[Message]:
+    """`messages` after a system message, unless they have their own."""
+    if messages[0].role == "system":
+        return list(messages)
+    return [Message(role="system", content=system), *messages]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`report` is what people want to know beside the numbers, in the agent's own form.

@@ -10,14 +10,14 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
 from prorl_service.agents.external import Uses
 from prorl_service.agents.loop import run_turns
 from prorl_service.rewards.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.judge_cache import Judgement
 from prorl_service.rewards.stem import last_boxed, normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.schemas import FinishReason, Message, Task
+from prorl_service.schemas import FinishReason, Task
 from prorl_service.tokens.tool_calls import parse_reply
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
@@ -89,10 +89,8 @@ class StemAgent(AgentHandler):
 
     def prompt(self) -> Prompt:
         """The task's messages; unless they have a system message, after this agent's own."""
-        messages = list(self.task.messages)
-        if messages[0].role != "system":
-            system = SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
-            messages.insert(0, Message(role="system", content=system))
+        system = SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
+        messages = with_system(system, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
 
     async def init(self, rollout: RolloutContext) -> None:

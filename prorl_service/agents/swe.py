@@ -13,7 +13,7 @@ reference patch never enter the sandbox that the model works in.
 import logging
 from typing import ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
 from prorl_service.agents.loop import run_turns
 from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_eval import grade_patch, unapplied
@@ -22,7 +22,7 @@ from prorl_service.errors import TaskError
 from prorl_service.rewards.swe import SweReport
 from prorl_service.rewards.swe_log import check_parser
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
-from prorl_service.schemas import FinishReason, Message, Stage, Task
+from prorl_service.schemas import FinishReason, Stage, Task
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -68,9 +68,7 @@ class SweAgent(AgentHandler):
     def prompt(self) -> Prompt:
         """The task's messages; unless they have a system message, after this agent's own."""
         system = SYSTEM_PROMPT.format(repository=self.data.environment.repository)
-        messages = [Message(role="system", content=system), *self.task.messages]
-        if self.task.messages[0].role == "system":
-            del messages[0]
+        messages = with_system(system, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
 
     async def init(self, rollout: RolloutContext) -> None:

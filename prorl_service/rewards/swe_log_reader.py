@@ -12,7 +12,7 @@ import json
 import re
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -49,33 +49,39 @@ Parser = Callable[[str, Any], Mapping[str, str]]
 @cache
 def load_parser(name: str) -> Parser:
     """Of Python's runners only. Raises `ValueError` that says what to do."""
-    package = importlib.util.find_spec("swebench")
-    if package is None or not package.submodule_search_locations:
-        raise ValueError(f"needs the package swebench; {INSTALL}")
-    try:
-        with _without_packages(Path(package.submodule_search_locations[0])):
-            module = importlib.import_module("swebench.harness.log_parsers.python")
-    except ImportError as error:
-        raise ValueError(f"swebench's parsers cannot be loaded ({error}); {INSTALL}") from error
+    packages = ("swebench.harness", "swebench.harness.log_parsers")
+    module = swebench_module("swebench.harness.log_parsers.python", without=packages)
     known = sorted(key for key in vars(module) if key.startswith("parse_log_"))
     if name not in known:
         raise ValueError(f"{name!r} is not one of {', '.join(known)}")
     return cast(Parser, getattr(module, name))
 
 
+def swebench_module(name: str, *, without: Sequence[str]) -> Any:
+    """A module of swebench, without running the packages around it that need docker and much more.
+
+    Raises `ValueError` that says what to do.
+    """
+    package = importlib.util.find_spec("swebench")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(f"needs the package swebench; {INSTALL}")
+    try:
+        with _stand_ins(without, Path(package.submodule_search_locations[0])):
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"{name} cannot be loaded ({error}); {INSTALL}") from error
+
+
 @contextmanager
-def _without_packages(directory: Path) -> Iterator[None]:
-    """Lets a module be imported without the packages it is in: they need docker and much more."""
-    stand_ins = []
-    for name in ("swebench.harness", "swebench.harness.log_parsers"):
-        if name not in sys.modules:
-            sys.modules[name] = ModuleType(name)
-            sys.modules[name].__path__ = [str(directory.joinpath(*name.split(".")[1:]))]
-            stand_ins.append(name)
+def _stand_ins(packages: Sequence[str], directory: Path) -> Iterator[None]:
+    absent = [name for name in packages if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__path__ = [str(directory.joinpath(*name.split(".")[1:]))]
     try:
         yield
     finally:
-        for name in stand_ins:
+        for name in absent:
             del sys.modules[name]
 
 

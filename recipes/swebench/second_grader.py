@@ -11,19 +11,17 @@ import importlib
 import importlib.util
 import os
 import shlex
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from prorl_service.agents.swe_repository import GIT, in_repository, prepare
 from prorl_service.rewards.swe import SweReport
+from prorl_service.rewards.swe_log_reader import swebench_module
 from prorl_service.rewards.swe_patch import patched_files
 from prorl_service.sandbox.base import Sandbox, SandboxProvider
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
@@ -184,29 +182,8 @@ def _graded_log(row: SweInstance, patch: str, log: str) -> SecondVerdict:
 
 
 def _swebench() -> Any:
-    """The package's grading. Raises `RuntimeError` that says what to do."""
-    package = importlib.util.find_spec("swebench")
-    if package is None or not package.submodule_search_locations:
-        raise RuntimeError(
-            "needs swebench: pip install --no-deps swebench==5.0.2; pip install unidiff"
-        )
-    with _without_harness(Path(package.submodule_search_locations[0])):
-        return importlib.import_module("swebench.harness.grading")
-
-
-@contextmanager
-def _without_harness(package: Path) -> Iterator[None]:
-    """`swebench.harness` itself imports docker, modal and datasets, which grading does not need."""
-    name = "swebench.harness"
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = stand_in = ModuleType(name)
-    stand_in.__path__ = [str(package / "harness")]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
+    """The package's grading, which needs unidiff. Raises `ValueError` that says what to do."""
+    return swebench_module("swebench.harness.grading", without=["swebench.harness"])
 
 
 def main(

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -125,15 +126,15 @@ class FakeSandboxes(SandboxProvider):
         self.expected.append(images)
 
 
-class _Loopback:
+class _Loopback(ABC):
     """A server on a port of this machine, while entered as an async context."""
 
     url = ""
     _port = 0
 
+    @abstractmethod
     def application(self) -> web.Application:
         """Its routes, for others to be added."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(self.application(), handler_cancellation=True)

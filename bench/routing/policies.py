@@ -4,6 +4,7 @@ Where a session's engine is gone, each chooses anew by its own rule.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,13 +15,13 @@ from prorl_service.inference.routing import Call, LeastTime, Load, Router
 RING_POINTS = 64
 
 
-class _Sticky:
+class _Sticky(ABC):
     def choose(self, call: Call, loads: Mapping[str, Load]) -> str | None:
         chosen = call.pinned if call.pinned in loads else self._first(call, sorted(loads))
         return chosen if chosen is not None and loads[chosen].has_room else None
 
-    def _first(self, call: Call, names: list[str]) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _first(self, call: Call, names: list[str]) -> str | None: ...
 
 
 class MinHeap(_Sticky):

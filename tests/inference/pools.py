@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from prorl_service.inference.base import Generation
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.session import Session
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
@@ -46,11 +47,14 @@ def kept(spool: Path) -> set[bytes]:
     return {path.read_bytes() for path in spool.iterdir()}
 
 
-async def call(generator: Session) -> str:
-    generation = await generator.generate(
+async def generate(generator: Session) -> Generation:
+    return await generator.generate(
         [1, 2], sampling=Sampling(), max_tokens=4, seed=None, stop_token_ids=[]
     )
-    return generation.backend
+
+
+async def call(generator: Session) -> str:
+    return (await generate(generator)).backend
 
 
 async def until(pool: BackendPool, state: BackendState, count: int) -> None:

@@ -15,6 +15,7 @@ from tests.inference.pools import (
     broken_upload,
     call,
     condition,
+    generate,
     id_of,
     kept,
     pool_of,
@@ -31,6 +32,18 @@ async def test_an_engine_that_restarts_is_given_the_weights_again(
         await pool.stream_weights(upload(b"trained"), version=0)
         engine.restart()
         await condition(lambda: engine.weights == b"trained")
+
+
+async def test_nothing_is_sampled_with_the_weights_an_engine_restarted_with(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of(engines[:1], tmp_path) as pool:
+        await pool.stream_weights(upload(b"trained"), version=1)
+        with pool.session("r") as generator:
+            for _ in range(5):
+                engines[0].restart()  # no probe has seen it yet
+                generation = await generate(generator)
+                assert set(generation.policy_versions) == {1}
 
 
 async def test_equal_version_numbers_do_not_make_equal_weights(

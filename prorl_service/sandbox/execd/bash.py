@@ -36,7 +36,8 @@ GRACE_S = 1.0
 """How long each step of the escalation may take to bring the shell back."""
 
 READING_S = 0.001
-"""How often it is looked whether bash has read a command that is to be interrupted at once."""
+"""How often it is looked whether bash has read a command that is to be interrupted at once, and
+what an interrupted one has left."""
 
 TIMED_OUT = "timed out"
 CANCELLED = "cancelled"
@@ -55,6 +56,7 @@ class BashTool:
         self._call: Call | None = None
         self._steps: list[int] = []
         self._ending = ""
+        self._settling = False
         self._restarted = False
         self._shell: Shell | None = self._start_shell()
 
@@ -77,6 +79,7 @@ class BashTool:
             return
         self._call = self._waiting.popleft()
         self._ending = ""
+        self._settling = False
         self._steps = list(ESCALATION)
         nonce = self._call.arguments.get("nonce")
         if nonce is not None:
@@ -177,10 +180,33 @@ class BashTool:
         self._finish(code)
 
     def _done(self, exit_code: int, rest: bytes) -> None:
+        if self._ending and not self._settling:
+            self._settle(rest)
+            return
         # Output that is here already is not to come after what will be read elsewhere.
         self._finish(exit_code, may_lend=not rest)
         if rest:
             self._append(rest)
+
+    def _settle(self, rest: bytes) -> None:
+        """An interrupt that meets bash just as it starts a program makes it drop the command, and
+        wait for the program with the next. So the next one is empty, and what has the terminal
+        meanwhile is killed."""
+        assert self._shell is not None
+        self._settling = True
+        self._append(rest)
+        self._shell.run("")
+        self._end_what_is_left(time.monotonic() + GRACE_S)
+
+    def _end_what_is_left(self, deadline: float) -> None:
+        assert self._shell is not None
+        now = time.monotonic()
+        if now < deadline:
+            self._shell.end_foreground_job()
+            again = partial(self._end_what_is_left, deadline)
+            self._loop.set_timer(self._call, now + READING_S, again)
+        else:
+            self._shell.kill()
 
     def _finish(self, exit_code: int | None, *, may_lend: bool = False) -> None:
         """Answer the command that is running, if one is, and go on to the next."""
@@ -193,8 +219,6 @@ class BashTool:
         self._restarted = False
         if ending:
             exit_code = None
-            if self._shell is not None:
-                self._shell.end_foreground_job()
         notes = [_note(ending, call)] if ending else exit_notes(exit_code)
         if restarted:
             notes.append("the shell exited and was restarted")

@@ -124,8 +124,7 @@ class Shell:
                 os.killpg(group, number)
 
     def end_foreground_job(self) -> None:
-        """For when a command has ended. An interrupt that meets bash just as it starts a program
-        makes it drop the command and wait for the program all the same."""
+        """Of a command that has ended."""
         with contextlib.suppress(OSError):
             group = os.tcgetpgrp(self._terminal)
             if group > 1 and group != self.pid:

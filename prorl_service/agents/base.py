@@ -8,7 +8,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from prorl_service import metrics
 from prorl_service.agents.external import External, Uses
-from prorl_service.errors import AgentError, EvaluatorError
+from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
@@ -36,9 +36,9 @@ from prorl_service.tokens.ledger import Ledger
 
 P = ParamSpec("P")
 
-SCORE_TIMEOUT_S = 30.0
-"""Of one scoring call, waiting excluded: far below EVAL's budget, so that a hang costs one verdict
-and not those that wait behind it."""
+SCORE_TIMEOUT_S = 90.0
+"""Of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit of CPU time is
+what ends a hang; this is for a host that gives it none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,6 @@ class Prompt:
 
 MAX_REPORT_BYTES = 256 << 10
 """Of one rollout's report as JSON: it is kept in the journal and sent with the trajectory."""
-
-
-def with_system(system: str, messages: Sequence[Message]) -> list[Message]:
-    """`messages` after a system message, unless they have their own."""
-    if messages[0].role == "system":
-        return list(messages)
-    return [Message(role="system", content=system), *messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +73,22 @@ class Verdict:
             raise EvaluatorError(f"a report must be JSON: {error}") from error
         if size > MAX_REPORT_BYTES:
             raise EvaluatorError(f"a report of {size} bytes: at most {MAX_REPORT_BYTES}")
+
+
+def with_system(system: str, messages: Sequence[Message]) -> list[Message]:
+    """`messages` after a system message, unless they have their own."""
+    if messages[0].role == "system":
+        return list(messages)
+    return [Message(role="system", content=system), *messages]
+
+
+async def put_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
+    """Texts by path, relative to the working directory. Raises `TaskError`, `SandboxError`."""
+    for path, text in files.items():
+        try:
+            await sandbox.upload(path, text.encode())
+        except OSError as error:
+            raise TaskError(f"cannot put {path!r} into the sandbox: {error}") from error
 
 
 class AgentHandler(ABC):
@@ -148,7 +157,8 @@ class RolloutContext:
         return sandbox
 
     async def score(self, function: Callable[P, float], *args: P.args, **kwargs: P.kwargs) -> float:
-        """Run a scoring function where it can be killed. Raises `EvaluatorError`."""
+        """Run a scoring function where it can be killed. Raises `EvaluatorError`; of those,
+        `ScoringAborted` is the fault of what it was given."""
         return await self.scoring.score(function, SCORE_TIMEOUT_S, *args, **kwargs)
 
     def room(self, prompt_len: int) -> int:

@@ -1,22 +1,41 @@
-"""Mathematics with a shell: the model may compute in a sandbox, then states its answer.
+"""Mathematics with a shell: the model may compute in a sandbox, then states its answer in a box.
 
 The last reply is scored with math-verify against `task.data.answer`. A rollout that stops without
-an answer (turns or tokens used up) is wrong, not failed.
+an answer (turns or tokens used up, no box) is wrong, not failed.
 """
 
-from typing import ClassVar
+import logging
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import (
+    AgentHandler,
+    Prompt,
+    RolloutContext,
+    Verdict,
+    put_files,
+    with_system,
+)
 from prorl_service.agents.loop import run_turns
-from prorl_service.errors import TaskError
-from prorl_service.rewards.math import score_math
+from prorl_service.rewards.math import NEVER_HOSTILE, boxed, score_math
+from prorl_service.rewards.pool import ScoringAborted
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task, Turn
 from prorl_service.tokens.tool_calls import parse_reply
-from prorl_service.tools.base import Toolset, function_schema
+from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
+from prorl_service.tools.ipython import IPython
+
+log = logging.getLogger(__name__)
+
+TOOLS: dict[str, Tool] = {"bash": Bash(), "ipython": IPython()}
+
+SYSTEM_PROMPT = """\
+Solve the user's problem. Reason step by step and use the tools for what is better computed than \
+thought. Give your final answer without a tool call, and put it in \\boxed{}: the answer alone, \
+once, without words.\
+"""
 
 
 class MathData(BaseModel):
@@ -25,6 +44,13 @@ class MathData(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
+    answer_format: Literal["boxed", "plain"] = Field(
+        "boxed",
+        description="What of the last reply is the answer: its last `\\boxed{}`, or all of it.",
+    )
+    tools: list[Literal["bash", "ipython"]] = Field(
+        ["bash"], description="What the model may call."
+    )
     files: dict[str, str] = Field({}, description="Put into the working directory: path to text.")
     format_reward: float = Field(
         0.0, ge=0, lt=1, description="For a wrong answer that was reached by well-formed calls."
@@ -33,24 +59,25 @@ class MathData(BaseModel):
 
 class MathAgent(AgentHandler):
     name: ClassVar[str] = "math"
-    tools = (Bash(),)
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.data = MathData.model_validate(task.data)
+        self.tools = [TOOLS[name] for name in dict.fromkeys(self.data.tools)]
         self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR
 
     def prompt(self) -> Prompt:
-        return Prompt(self.task.messages, [function_schema(tool) for tool in self.tools])
+        """The task's messages; after this agent's own, where it asks for a box and they have no
+        system message."""
+        messages = list(self.task.messages)
+        if self.data.answer_format == "boxed":
+            messages = with_system(SYSTEM_PROMPT, messages)
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
 
     async def init(self, rollout: RolloutContext) -> None:
         self._sandbox = await rollout.open_sandbox()
-        for path, text in self.data.files.items():
-            try:
-                await self._sandbox.upload(path, text.encode())
-            except OSError as error:
-                raise TaskError(f"cannot put {path!r} into the sandbox: {error}") from error
+        await put_files(self._sandbox, self.data.files)
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
@@ -59,13 +86,41 @@ class MathAgent(AgentHandler):
         return self._finish_reason
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        correct = 0.0
-        if self._finish_reason is FinishReason.FINISHED:
-            answer = parse_reply(rollout.turns[-1].text).content
-            correct = await rollout.score(score_math, answer, self.data.answer)
+        answer = self._answer(rollout)
+        correct, aborted = 0.0, False
+        if answer is not None:
+            correct, aborted = await score_answer(rollout, answer, self.data.answer)
         well_formed = float(_is_well_formed(rollout.turns))
         reward = correct or well_formed * self.data.format_reward
-        return Verdict(reward, {"correct": correct, "well_formed": well_formed})
+        return Verdict(
+            reward,
+            {
+                "correct": correct,
+                "answered": float(answer is not None),
+                "scoring_failed": float(aborted),
+                "well_formed": well_formed,
+            },
+        )
+
+    def _answer(self, rollout: RolloutContext) -> str | None:
+        if self._finish_reason is not FinishReason.FINISHED:
+            return None
+        reply = parse_reply(rollout.turns[-1].text).content
+        return boxed(reply) if self.data.answer_format == "boxed" else reply
+
+
+async def score_answer(rollout: RolloutContext, answer: str, gold: str) -> tuple[float, bool]:
+    """Its score, and whether scoring it had to be stopped: then it is wrong.
+
+    Raises `EvaluatorError` where it is not the answer's fault: the gold answer cannot be read, or
+    cannot be compared with anything in time.
+    """
+    try:
+        return await rollout.score(score_math, answer, gold), False
+    except ScoringAborted as error:
+        log.info("%s: the answer cannot be scored: %s", rollout.rollout_id, error)
+    await rollout.score(score_math, NEVER_HOSTILE, gold)
+    return 0.0, True
 
 
 def _is_well_formed(turns: list[Turn]) -> bool:

@@ -60,6 +60,7 @@ class Instance:
             ],
             data={
                 "answer": self.answer,
+                "answer_format": "plain",
                 "files": dict(self.files),
                 "format_reward": FORMAT_REWARD,
             },

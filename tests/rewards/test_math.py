@@ -1,60 +1,94 @@
+"""The rule that answers are scored by, over the shared table of tricky pairs."""
+
 import asyncio
-import os
-import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bench.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
+from bench.rewards.math_table import ERRORS, TABLE, MathRow
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.math import score_math
-from prorl_service.rewards.pool import ScoringPool
+from prorl_service.rewards.math import NEVER_HOSTILE, boxed, score_math
+from prorl_service.rewards.pool import ScoringAborted, ScoringPool
+
+CPU_S = 2
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ScoringPool]:
-    scoring = ScoringPool()
+    scoring = ScoringPool(cpu_s=CPU_S)
     yield scoring
     asyncio.run(scoring.close())
 
 
+@pytest.mark.parametrize("row", [*TABLE, *ERRORS], ids=lambda row: row.name)
+async def test_the_table(pool: ScoringPool, row: MathRow) -> None:
+    answer = boxed(row.reply)
+    assert (answer is not None and await scored(pool, answer, row.gold)) == row.score
+
+
+async def scored(pool: ScoringPool, answer: str, gold: str) -> float:
+    """As the agent has it: what cannot be scored is wrong."""
+    try:
+        return await pool.score(score_math, 60, answer, gold)
+    except ScoringAborted:
+        return 0.0
+
+
 @pytest.mark.parametrize(
-    ("answer", "gold", "score"),
+    ("text", "content"),
     [
-        ("The answer is \\boxed{42}.", "42", 1.0),
-        ("42", "42", 1.0),
-        ("0.5", "\\frac{1}{2}", 1.0),
-        ("\\boxed{x^2 + 2x + 1}", "(x+1)^2", 1.0),
-        ("It is 41.", "42", 0.0),
-        ("", "42", 0.0),
-        ("I do not know.", "42", 0.0),
+        (r"\boxed{4}", "4"),
+        (r"\boxed {4}", "4"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} and \boxed{2}", "2"),
+        (r"\boxed{\boxed{1}, 2}", r"\boxed{1}, 2"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"} } \boxed{1}", "1"),
+        (r"{ \boxed{1}", "1"),
+        (r"the answer goes into \boxed{ like this: \boxed{1}", "1"),
+        (r"\boxed{1} or rather \boxed{2", None),
+        (r"\boxed{ {1}", None),
+        ("boxed{1}", None),
+        ("", None),
     ],
 )
-async def test_verdicts(pool: ScoringPool, answer: str, gold: str, score: float) -> None:
-    assert await pool.score(score_math, 30, answer, gold) == score
+def test_what_is_in_the_last_box(text: str, content: str | None) -> None:
+    assert boxed(text) == content
 
 
-async def test_unreadable_gold_is_the_evaluators_failure(pool: ScoringPool) -> None:
-    with pytest.raises(EvaluatorError, match="gold"):
-        await pool.score(score_math, 30, "42", "}{")
+@given(st.text(alphabet="\\{}boxed 1", max_size=60), st.text(alphabet="abc \\{}", max_size=20))
+def test_whatever_comes_before_the_last_box_counts_for_nothing(before: str, content: str) -> None:
+    balanced = boxed(f"\\boxed{{{content}}}") == content and not content.endswith("\\")
+    if balanced and not before.endswith("\\"):
+        assert boxed(f"{before}\\boxed{{{content}}}") in (content, boxed(before + content))
 
 
-def hang() -> float:
-    time.sleep(3600)
-    return 1.0
+@pytest.mark.parametrize("gold", ["$42$", "$$42$$", r"\(42\)", r"\[42\]", " $ 42 $ "])
+async def test_gold_may_have_delimiters(pool: ScoringPool, gold: str) -> None:
+    assert await pool.score(score_math, 60, "42.0", gold) == 1.0
+    assert await pool.score(score_math, 60, "43", gold) == 0.0
 
 
-def die() -> float:
-    os._exit(3)
-
-
-def swallow_memory() -> float:
-    return float(len(bytearray(1 << 40)))
-
-
-@pytest.mark.parametrize("scorer", [hang, die, swallow_memory])
-async def test_a_hostile_answer_costs_one_verdict_not_the_pool(
-    pool: ScoringPool, scorer: type
+@pytest.mark.parametrize("gold", ["}{", "$", "   "])
+@pytest.mark.parametrize("answer", ["42", "x"])
+async def test_unreadable_gold_is_the_evaluators_failure(
+    pool: ScoringPool, answer: str, gold: str
 ) -> None:
-    with pytest.raises(EvaluatorError):
-        await pool.score(scorer, 1)
-    assert await pool.score(score_math, 30, "42", "42") == 1.0
+    with pytest.raises(EvaluatorError, match="gold") as caught:
+        await pool.score(score_math, 60, answer, gold)
+    assert not isinstance(caught.value, ScoringAborted)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_ANSWERS, ids=lambda hostile: hostile.name)
+async def test_hostile_answers_are_wrong_and_harm_nobody(
+    pool: ScoringPool, hostile: HostileAnswer
+) -> None:
+    answer = boxed(hostile.reply)
+    assert not (answer is not None and await scored(pool, answer, hostile.gold))
+    assert await pool.score(score_math, 60, r"\frac{2}{4}", "0.5") == 1.0
+    # What shows that the gold is not to blame.
+    assert await pool.score(score_math, 60, NEVER_HOSTILE, hostile.gold) == 0.0

@@ -15,11 +15,11 @@ CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n<
 
 @pytest.fixture
 async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    """Plays an agent that reads the file `secret`, then says what it read."""
+    """Plays an agent that reads the file `secret`, then says what it read, in a box."""
 
     def answer(prompt: list[int]) -> list[int]:
         output = chat.decode(prompt).rpartition("<tool_response>\n")[2].partition("\n<")[0]
-        text = output if "<tool_response>" in chat.decode(prompt) else CALL
+        text = f"\\boxed{{{output}}}" if "<tool_response>" in chat.decode(prompt) else CALL
         return [*chat.encode(text), chat.end_of_turn_id]
 
     async with StubEngine(tiny_model, answer) as stub:

@@ -29,7 +29,12 @@ async def test_rollouts_run_tools_in_a_sandbox_and_are_scored(
     for rollout in rollouts:
         assert rollout.state is RolloutState.DONE, rollout.error
         assert rollout.reward == 1.0
-        assert rollout.reward_components == {"correct": 1.0, "well_formed": 1.0}
+        assert rollout.reward_components == {
+            "correct": 1.0,
+            "answered": 1.0,
+            "scoring_failed": 0.0,
+            "well_formed": 1.0,
+        }
         assert rollout.trajectory is not None
         assert rollout.trajectory.finish_reason is FinishReason.FINISHED
         assert [turn.tool_calls[0].output for turn in rollout.trajectory.turns[:1]] == ["4711"]

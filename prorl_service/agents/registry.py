@@ -10,6 +10,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from prorl_service.agents.base import AgentHandler
+from prorl_service.agents.code import CodeAgent
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe import SweAgent
@@ -22,7 +23,7 @@ class AgentRegistry:
     def __init__(self, import_paths: Iterable[str] = ()) -> None:
         """Raises `InvalidRequest` for a path that does not lead to an `AgentHandler`."""
         self._handlers: dict[str, type[AgentHandler]] = {
-            agent.name: agent for agent in (MathAgent, StemAgent, SweAgent)
+            agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
         }
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):
             self._add(entry_point.load(), entry_point.value)

@@ -1,0 +1,124 @@
+"""Writes programs: the model edits and tries out a file in a sandbox, hidden tests grade the file.
+
+RUN leaves nothing but `/workspace/solution.py`. EVAL runs it in a fresh sandbox, case by case;
+docs/rewards.md says what that trusts. The tests never enter the sandbox that the model works in.
+"""
+
+import logging
+from typing import ClassVar
+
+from prorl_service.agents.base import (
+    AgentHandler,
+    Prompt,
+    RolloutContext,
+    Verdict,
+    put_files,
+    with_system,
+)
+from prorl_service.agents.code_data import CodeData
+from prorl_service.agents.code_eval import SOLUTION, WALL_PER_CPU, grade_solution
+from prorl_service.agents.loop import run_turns
+from prorl_service.rewards.code import CodeReport
+from prorl_service.rewards.host_speed import slowness
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.schemas import FinishReason, Stage, Task
+from prorl_service.tools.base import Tool, Toolset, function_schema
+from prorl_service.tools.bash import Bash
+from prorl_service.tools.ipython import IPython
+from prorl_service.tools.str_replace_editor import StrReplaceEditor
+
+log = logging.getLogger(__name__)
+
+MAX_SOLUTION_BYTES = 1 << 20
+
+EVAL_SHARE = 0.8
+"""Of EVAL's budget, for running programs: what sleeps shall fail, not outlast it."""
+
+SYSTEM_PROMPT = """\
+You are a programmer. Write a Python 3 program that solves the user's problem to {path}; nothing \
+but that file counts. {what} Hidden test cases are run on it without a network, each in a process \
+of its own with {time_limit_s:g} s of CPU time and {memory_mb} MB of memory.
+
+Try the program out with inputs of your own, those of the problem first. Answer without a tool \
+call when you are done.\
+"""
+PRINTS = "It reads standard input and writes its answer, and nothing else, to standard output."
+CALLED = (
+    "It defines the function `{name}`, or a class `Solution` with it as a method. The function is"
+    " called with the arguments and returns the answer."
+)
+
+_time_scale: float | None = None
+
+
+async def time_scale(rollout: RolloutContext) -> float:
+    """By how much limits of time are raised on this host; 1 for the reference and faster ones.
+
+    Measured by the first rollout that asks. Raises `EvaluatorError`.
+    """
+    global _time_scale
+    if _time_scale is None:
+        _time_scale = max(1.0, await rollout.score(slowness))
+        log.info("limits of CPU time are multiplied by %.2f on this host", _time_scale)
+    return _time_scale
+
+
+class CodeAgent(AgentHandler):
+    name: ClassVar[str] = "code"
+    sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.data = CodeData.model_validate(task.data)
+        self.tools: list[Tool] = [Bash(), StrReplaceEditor()]
+        if self.data.ipython:
+            self.tools.append(IPython())
+        self.solution: bytes | None = None
+        """What RUN left. None: no file, or one that is too large."""
+        self._sandbox: Sandbox | None = None
+
+    def prompt(self) -> Prompt:
+        """The task's messages; unless they have a system message, after this agent's own."""
+        name = self.data.tests.fn_name
+        system = SYSTEM_PROMPT.format(
+            path=SOLUTION,
+            what=PRINTS if name is None else CALLED.format(name=name),
+            time_limit_s=self.data.time_limit_s,
+            memory_mb=self.data.memory_mb,
+        )
+        messages = with_system(system, self.task.messages)
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    async def init(self, rollout: RolloutContext) -> None:
+        self._sandbox = await rollout.open_sandbox()
+        await put_files(self._sandbox, self.data.files)
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        assert self._sandbox is not None
+        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
+        reason = await run_turns(rollout, tools)
+        try:
+            solution = await self._sandbox.download(SOLUTION)
+        except OSError:  # whatever it is, it is no file
+            return reason
+        if len(solution) <= MAX_SOLUTION_BYTES:
+            self.solution = solution
+        return reason
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        report = await self._graded(rollout)
+        log.info("%s: %s", rollout.rollout_id, report.summary())
+        reward = report.share if self.data.partial_credit else float(report.all_passed)
+        return Verdict(reward, report.components())
+
+    async def _graded(self, rollout: RolloutContext) -> CodeReport:
+        if self.solution is None:
+            return CodeReport(len(self.data.tests.inputs), has_solution=False)
+        scale = await time_scale(rollout)
+        return await grade_solution(
+            await rollout.open_sandbox(),
+            self.data,
+            self.solution,
+            time_scale=scale,
+            total_s=rollout.limits.eval_timeout_s * EVAL_SHARE / WALL_PER_CPU,
+        )

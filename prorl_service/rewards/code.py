@@ -1,0 +1,174 @@
+"""Grades what a program printed or returned for each test case. Pure: nothing is run here.
+
+The expected outputs are compared in the service and never sent to where the program runs, so all
+that a hostile program can do is to fail.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+SPARE_OUTPUT_BYTES = 1 << 16
+
+
+class CaseOutcome(StrEnum):
+    PASSED = "passed"
+    WRONG = "wrong"
+    """Another output, or more than could be right."""
+    CRASHED = "crashed"
+    """An exit code other than 0: an exception, a signal, too much memory."""
+    TIMEOUT = "timeout"
+    COMPILE_ERROR = "compile_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`input` is what the program reads. `expected` is text that it is to print or, where it
+    `is_call`, the value that its function is to return."""
+
+    input: str
+    expected: Any
+    is_call: bool = False
+
+    @property
+    def max_output_bytes(self) -> int:
+        """More than this cannot be right."""
+        text = json.dumps(self.expected) if self.is_call else self.expected
+        return SPARE_OUTPUT_BYTES + 2 * len(text.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """What came of running one. `end` is `exited`, `compile_error`, `timeout`, `output_limit` or
+    `lost`: it killed those who ran it."""
+
+    end: str
+    exit_code: int = 0
+    output: str = ""
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(slots=True)
+class CodeReport:
+    """`outcomes` has the cases that were run, in order."""
+
+    cases: int
+    outcomes: list[CaseOutcome] = field(default_factory=list)
+    has_solution: bool = True
+    time_scale: float = 1.0
+
+    @property
+    def passed(self) -> int:
+        return self.outcomes.count(CaseOutcome.PASSED)
+
+    @property
+    def all_passed(self) -> bool:
+        return self.passed == self.cases
+
+    @property
+    def share(self) -> float:
+        return self.passed / self.cases
+
+    def summary(self) -> str:
+        """One line."""
+        counts = Counter(self.outcomes)
+        parts = [f"{outcome} {counts[outcome]}" for outcome in CaseOutcome if counts[outcome]]
+        if not self.has_solution:
+            parts.append("there is no solution")
+        elif len(self.outcomes) < self.cases:
+            parts.append(f"not run {self.cases - len(self.outcomes)}")
+        return f"{self.cases} cases: {', '.join(parts)}"
+
+    def components(self) -> dict[str, float]:
+        """For the rollout's reward components: shares, counts and flags."""
+        return {
+            "all_passed": float(self.all_passed),
+            "passed_share": self.share,
+            "has_solution": float(self.has_solution),
+            "cases": float(self.cases),
+            "cases_run": float(len(self.outcomes)),
+            **{f"cases_{outcome}": float(self.outcomes.count(outcome)) for outcome in CaseOutcome},
+            "time_scale": self.time_scale,
+        }
+
+
+def case_outcome(
+    run: CaseRun, case: Case, *, cpu_limit_s: float, tolerance: float | None = None
+) -> CaseOutcome:
+    """Never raises for anything a program may have printed."""
+    if run.end == "compile_error":
+        return CaseOutcome.COMPILE_ERROR
+    if run.end == "timeout" or run.cpu_s > cpu_limit_s:
+        return CaseOutcome.TIMEOUT
+    if run.end == "output_limit":
+        return CaseOutcome.WRONG
+    if run.end != "exited" or run.exit_code != 0:
+        return CaseOutcome.CRASHED
+    same = same_value if case.is_call else same_output
+    return CaseOutcome.PASSED if same(run.output, case.expected, tolerance) else CaseOutcome.WRONG
+
+
+def same_output(found: str, expected: str, tolerance: float | None = None) -> bool:
+    """Whether the lines are the same but for white space at their ends, and empty lines at the end.
+
+    With a `tolerance` numbers may differ by as much, relative to `expected` where that is above 1.
+    """
+    ours, theirs = _lines(found), _lines(expected)
+    if ours == theirs or tolerance is None or len(ours) != len(theirs):
+        return ours == theirs
+    return all(
+        _same_tokens(line.split(), other.split(), tolerance)
+        for line, other in zip(ours, theirs, strict=True)
+    )
+
+
+def same_value(found: str, expected: Any, tolerance: float | None = None) -> bool:
+    """`found` is JSON. An expected list of one value also stands for the value: data sets wrap."""
+    try:
+        value = json.loads(found)
+    except (ValueError, RecursionError):
+        return False
+    wrapped = isinstance(expected, list) and len(expected) == 1
+    return _same(value, expected, tolerance) or (wrapped and _same(value, expected[0], tolerance))
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _same_tokens(found: Sequence[str], expected: Sequence[str], tolerance: float) -> bool:
+    return len(found) == len(expected) and all(
+        token == other or _is_close(token, other, tolerance)
+        for token, other in zip(found, expected, strict=True)
+    )
+
+
+def _same(value: Any, expected: Any, tolerance: float | None) -> bool:
+    if value == expected or tolerance is None:
+        return bool(value == expected)
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(
+            _same(item, other, tolerance) for item, other in zip(value, expected, strict=True)
+        )
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(
+            _same(item, expected[key], tolerance) for key, item in value.items()
+        )
+    numbers = all(type(one) in (int, float) for one in (value, expected))
+    return numbers and _is_close(repr(value), repr(expected), tolerance)
+
+
+def _is_close(found: str, expected: str, tolerance: float) -> bool:
+    try:
+        number, other = Decimal(found), Decimal(expected)
+        return abs(number - other) <= Decimal(repr(tolerance)) * max(Decimal(1), abs(other))
+    except ArithmeticError:  # no numbers, or not finite, or beyond all bounds
+        return False

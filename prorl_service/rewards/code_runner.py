@@ -1,0 +1,202 @@
+"""Runs the test cases of a program one by one. Sent into the sandbox, a tool of its server there.
+
+Being part of the server it cannot be signalled, traced or read by what it runs. A call is a case:
+it brings the input, which no other process has before its turn, and is answered with what the
+program wrote. Whatever does not end by itself ends with all other processes of the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from prorl_service.sandbox.execd.call import Call
+
+READ_BYTES = 1 << 16
+MAX_PACKET_BYTES = 4096
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""For libraries that start as many as there are processors, which would not fit into the limits."""
+
+
+class Host:
+    """The process that forks for each case. Its program is `code_host`."""
+
+    def __init__(self, program: str, options: dict[str, Any]) -> None:
+        """Raises `OSError`."""
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.is_ready = False
+        environment = {**os.environ, **ONE_THREAD}
+        environment.pop("LD_LIBRARY_PATH", None)  # of this program's Python
+        with theirs:
+            os.posix_spawnp(
+                "python3",
+                ["python3", "-I", "-c", program, json.dumps(options)],
+                environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
+                setsid=True,
+                setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+            )
+
+
+host: Host | None = None
+
+
+def tool(call: Call) -> None:
+    if os.getpid() != 1:
+        raise OSError(errno.EPERM, "programs are run only in a PID namespace of their own")
+    Case(call)
+
+
+class Case:
+    """Answers its call when the program has ended, or has been ended."""
+
+    def __init__(self, call: Call) -> None:
+        global host
+        self._call = call
+        self._loop = call.loop
+        self._input = memoryview(call.arguments["input"].encode())
+        self._output = bytearray()
+        self._stdin = self._stdout = -1
+        self._started = time.monotonic()
+        if host is None:
+            host = Host(call.arguments["program"], call.arguments["options"])
+        self._host = host
+        self._loop.watch(host.control.fileno(), self._host_says)
+        self._loop.set_timer(self, call.deadline, self._time_is_up)
+        call.on_cancel(self._time_is_up)
+        if host.is_ready:
+            self._start()
+
+    def _start(self) -> None:
+        arguments = self._call.arguments
+        stdin, self._stdin = os.pipe()
+        self._stdout, stdout = os.pipe()
+        message = json.dumps({"cpu_s": arguments["cpu_s"]}).encode()
+        with contextlib.suppress(OSError):  # it has died, as the socket will tell
+            socket.send_fds(self._host.control, [message], [stdin, stdout])
+        os.close(stdin)
+        os.close(stdout)
+        os.set_blocking(self._stdin, False)
+        os.set_blocking(self._stdout, False)
+        self._started = time.monotonic()
+        self._loop.set_timer(self, self._started + arguments["wall_s"], self._time_is_up)
+        self._loop.watch(self._stdout, self._read)
+        self._loop.watch(self._stdin, self._write, selectors.EVENT_WRITE)
+
+    def _write(self) -> None:
+        try:
+            self._input = self._input[os.write(self._stdin, self._input[:READ_BYTES]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._input = memoryview(b"")
+        if not self._input:
+            self._loop.unwatch(self._stdin)
+            os.close(self._stdin)
+            self._stdin = -1
+
+    def _read(self) -> None:
+        data = os.read(self._stdout, READ_BYTES)
+        self._output += data
+        if not data:
+            self._loop.unwatch(self._stdout)
+        elif len(self._output) > self._call.arguments["max_output_bytes"]:
+            self._abort("output_limit")
+
+    def _read_the_rest(self) -> None:
+        """Until there is no more, or was too much."""
+        with contextlib.suppress(BlockingIOError):
+            before = -1
+            while self._stdout >= 0 and len(self._output) > before:
+                before = len(self._output)
+                self._read()
+
+    def _host_says(self) -> None:
+        try:
+            packet = self._host.control.recv(MAX_PACKET_BYTES)
+        except ConnectionResetError:
+            packet = b""
+        if not self._host.is_ready:
+            self._host.is_ready = packet == b"ready"
+            if self._host.is_ready:
+                self._start()
+            else:
+                self._fail()
+        elif (said := checked(packet)) is None:
+            self._abort("lost")
+        else:
+            self._read_the_rest()
+            if self._stdout >= 0:
+                self._close()
+                self._reply(said)
+
+    def _time_is_up(self) -> None:
+        if self._host.is_ready:
+            self._abort("timeout")
+        else:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Nothing of the program has run yet."""
+        self._close()
+        kill_all()
+        self._call.fail("python3 does not start in the sandbox")
+
+    def _abort(self, end: str) -> None:
+        self._close()
+        kill_all()
+        self._output.clear()
+        self._reply({"end": end})
+
+    def _reply(self, said: dict[str, Any]) -> None:
+        said["wall_s"] = time.monotonic() - self._started
+        self._call.reply_tool(self._output.decode("utf-8", "replace"), is_error=False, data=said)
+
+    def _close(self) -> None:
+        self._loop.clear_timer(self)
+        for fd in (self._stdin, self._stdout, self._host.control.fileno()):
+            self._loop.unwatch(fd)
+        for pipe in (self._stdin, self._stdout):
+            if pipe >= 0:
+                os.close(pipe)
+        self._stdin = self._stdout = -1
+
+
+def kill_all() -> None:
+    """All processes of the sandbox but this one."""
+    global host
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    if host is not None:
+        host.control.close()
+        host = None
+
+
+def checked(packet: bytes) -> dict[str, Any] | None:
+    """What the host said, which may have been taken over."""
+    try:
+        said = json.loads(packet)
+        if said == {"end": "compile_error"}:
+            return dict(said)
+        exit_code, cpu_s = int(said["exit_code"]), float(said["cpu_s"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    if not 0 <= exit_code < 256 or not 0 <= cpu_s < math.inf:
+        return None
+    return {"end": "exited", "exit_code": exit_code, "cpu_s": cpu_s}

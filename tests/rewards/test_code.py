@@ -1,0 +1,163 @@
+"""What is compared with what, and what a report says. Nothing is run here."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.rewards.code import (
+    Case,
+    CaseOutcome,
+    CaseRun,
+    CodeReport,
+    case_outcome,
+    same_output,
+    same_value,
+)
+
+TEXT = st.text(alphabet="a1. -\t\r\nñ", max_size=40)
+WORD = st.text(alphabet="ab1.-", min_size=1, max_size=6)
+LINES = st.lists(st.lists(WORD, min_size=1, max_size=4), min_size=1, max_size=4)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+
+
+def joined(lines: list[list[str]]) -> str:
+    return "\n".join(map(" ".join, lines))
+
+
+@given(TEXT, st.sampled_from(["", "\n", "\n\n", " \n", "\r\n", "\t"]))
+def test_white_space_at_the_end_of_lines_and_output_does_not_count(text: str, end: str) -> None:
+    assert same_output(text + end, text)
+    assert same_output(text.replace("\n", " \n"), text)
+
+
+@given(LINES, LINES, st.sampled_from([None, 1e-6]))
+def test_other_words_are_another_output(
+    found: list[list[str]], expected: list[list[str]], tolerance: float | None
+) -> None:
+    same = same_output(joined(found), joined(expected), tolerance)
+    if tolerance is None:
+        assert same is (found == expected)
+    elif found == expected:
+        assert same
+    elif [len(line) for line in found] != [len(line) for line in expected]:
+        assert not same
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        ("1 2\n3", "1 2 3", False),
+        ("1  2", "1 2", False),
+        (" 1", "1", False),
+        ("\n1", "1", False),
+        ("1\n\n2", "1\n2", False),
+        ("1.0", "1", False),
+        ("YES", "Yes", False),
+        ("2 1", "1 2", False),
+        ("", "", True),
+        ("\n\n", "", True),
+        ("", "0", False),
+    ],
+)
+def test_everything_else_counts(found: str, expected: str, same: bool) -> None:
+    assert same_output(found, expected) is same
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "same"),
+    [
+        ("0.333333", "0.3333333333", True),
+        ("0.3333", "0.3333333333", False),
+        ("1000000.9", "1000000", True),
+        ("1000002", "1000000", False),
+        ("x 1.0", "x 1", True),
+        ("1.0 2", "1.0", False),
+        ("nan", "nan", True),
+        ("nan", "1", False),
+        ("inf", "1e999999999", False),
+        ("1e999999999999999999", "1", False),
+        ("1e-999999999", "0", True),
+        ("1" * 5000, "1" * 4999 + "2", True),
+        ("one", "1", False),
+    ],
+)
+def test_numbers_may_differ_by_a_tolerance(found: str, expected: str, same: bool) -> None:
+    assert same_output(found, expected, 1e-6) is same
+
+
+@given(VALUES)
+def test_a_value_is_itself_in_json(value: Any) -> None:
+    assert same_value(json.dumps(value), value)
+    assert same_value(json.dumps(value), [value])
+    assert same_value(json.dumps(value), value, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "tolerance", "same"),
+    [
+        ("[1, 2]", [1, 2], None, True),
+        ("[2, 1]", [1, 2], None, False),
+        ("1", [1, 2], None, False),
+        ("[1]", 1, None, False),
+        ("1.0000001", 1, None, False),
+        ("1.0000001", 1, 1e-6, True),
+        ('{"a": [1.0000001]}', {"a": [1]}, 1e-6, True),
+        ('{"b": 1}', {"a": 1}, 1e-6, False),
+        ('"1.0000001"', "1", 1e-6, False),
+        ("true", 1.0000001, 1e-6, False),
+        ("NaN", 1, 1e-6, False),
+        ("", None, None, False),
+        ("null", None, None, True),
+        ("[" * 100_000, [], None, False),
+        ("9" * 10_000, 9, None, False),
+    ],
+)
+def test_values(found: str, expected: Any, tolerance: float | None, same: bool) -> None:
+    assert same_value(found, expected, tolerance) is same
+
+
+@given(st.text(), VALUES, st.sampled_from([None, 0.5]))
+def test_nothing_that_is_printed_raises(found: str, expected: Any, tolerance: float | None) -> None:
+    same_value(found, expected, tolerance)
+    same_output(found, json.dumps(expected), tolerance)
+
+
+RIGHT = CaseRun("exited", output="1\n", cpu_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("run", "outcome"),
+    [
+        (RIGHT, CaseOutcome.PASSED),
+        (CaseRun("exited", output="2"), CaseOutcome.WRONG),
+        (CaseRun("exited", exit_code=1, output="1"), CaseOutcome.CRASHED),
+        (CaseRun("exited", exit_code=137, output="1", cpu_s=1.5), CaseOutcome.TIMEOUT),
+        (CaseRun("timeout", output="1"), CaseOutcome.TIMEOUT),
+        (CaseRun("output_limit", output="1"), CaseOutcome.WRONG),
+        (CaseRun("lost", output="1"), CaseOutcome.CRASHED),
+        (CaseRun("compile_error", output="1"), CaseOutcome.COMPILE_ERROR),
+    ],
+)
+def test_only_an_end_in_order_and_in_time_can_pass(run: CaseRun, outcome: CaseOutcome) -> None:
+    assert case_outcome(run, Case("", "1"), cpu_limit_s=1) is outcome
+
+
+def test_a_report_counts_and_says_so_in_one_line() -> None:
+    report = CodeReport(4, [CaseOutcome.PASSED, CaseOutcome.WRONG], time_scale=2)
+    assert (report.all_passed, report.share) == (False, 0.25)
+    assert report.summary() == "4 cases: passed 1, wrong 1, not run 2"
+    components = report.components()
+    assert components["passed_share"] == 0.25
+    assert components["cases_run"] == 2
+    assert components["cases_wrong"] == 1
+    assert components["time_scale"] == 2
+    nothing = CodeReport(4, has_solution=False)
+    assert nothing.summary() == "4 cases: there is no solution"
+    assert nothing.components()["has_solution"] == 0

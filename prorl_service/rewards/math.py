@@ -46,14 +46,14 @@ def score_math(answer: str, gold: str) -> float:
 
     Raises `ValueError` when `gold` itself cannot be read.
     """
+    if len(answer) > MAX_ANSWER_CHARS:
+        return 0.0
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
         return float(int(answer) == int(gold))
     # Imported late: sympy costs 60 MB, which only the scoring workers shall pay.
     from math_verify import verify
 
     expected = _parsed_gold(gold)
-    if len(answer) > MAX_ANSWER_CHARS:
-        return 0.0
     # No time limits of its own: they use SIGALRM, and the pool ends what takes too long.
     equal = verify(expected, _parsed(answer), allow_set_relation_comp=True, timeout_seconds=None)
     return float(cast(bool, equal))
@@ -83,11 +83,9 @@ def _parsed(latex: str) -> list[Any]:
 @lru_cache(maxsize=1)
 def _latex_only() -> list[Any]:
     """How to parse: what is in the box, as LaTeX, and nothing else."""
-    from latex2sympy2_extended.antlr_parser import PSParser
     from math_verify import LatexExtractionConfig
 
-    # Asked for before a percentage is read; the parser that latex2sympy2_extended has for antlr
-    # 4.9.3, which is the version that Hydra needs, does not have it.
-    if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
-        PSParser.AtomContext.FUNC_GAMMA = lambda _: None
+    from prorl_service.rewards.latex import mend_parser
+
+    mend_parser()
     return [LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)]

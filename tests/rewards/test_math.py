@@ -1,6 +1,8 @@
 """The rule that answers are scored by, over the shared table of tricky pairs."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -65,6 +67,28 @@ def test_whatever_comes_before_the_last_box_counts_for_nothing(before: str, cont
     balanced = boxed(f"\\boxed{{{content}}}") == content and not content.endswith("\\")
     if balanced and not before.endswith("\\"):
         assert boxed(f"{before}\\boxed{{{content}}}") in (content, boxed(before + content))
+
+
+READ_TWICE = """
+from prorl_service.rewards import math
+mended = [math._parsed(text) for text in TEXTS]
+from math_verify import parser
+parser.parse_latex_cached.cache_clear()
+parser.extract_latex.cache_clear()
+from prorl_service.rewards import latex
+class Full:
+    SLL = LL = latex.PredictionMode.LL
+latex.PredictionMode = Full
+assert [math._parsed(text) for text in TEXTS] == mended
+"""
+
+
+def test_the_quick_parser_reads_what_the_full_one_reads() -> None:
+    """In a process of its own: the parser is changed for good."""
+    replies = [row.reply for row in [*TABLE, *ERRORS] if "!" not in row.reply]
+    texts = [row.gold for row in TABLE] + [boxed(reply) or reply for reply in replies]
+    source = READ_TWICE.replace("TEXTS", repr(texts))
+    subprocess.run([sys.executable, "-W", "ignore", "-c", source], check=True, timeout=240)
 
 
 @pytest.mark.parametrize("gold", ["$42$", "$$42$$", r"\(42\)", r"\[42\]", " $ 42 $ "])

@@ -18,6 +18,7 @@ from prorl_service.agents.base import (
     with_system,
 )
 from prorl_service.agents.loop import run_turns
+from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import NEVER_HOSTILE, boxed, score_math
 from prorl_service.rewards.pool import ScoringAborted
 from prorl_service.sandbox.base import Sandbox
@@ -119,7 +120,10 @@ async def score_answer(rollout: RolloutContext, answer: str, gold: str) -> tuple
         return await rollout.score(score_math, answer, gold), False
     except ScoringAborted as error:
         log.info("%s: the answer cannot be scored: %s", rollout.rollout_id, error)
-    await rollout.score(score_math, NEVER_HOSTILE, gold)
+    try:
+        await rollout.score(score_math, NEVER_HOSTILE, gold)
+    except ScoringAborted as error:
+        raise EvaluatorError(f"no answer can be compared with {gold!r:.200}: {error}") from error
     return 0.0, True
 
 

@@ -91,6 +91,11 @@ class ScoringPool:
         """The work of a thread: to keep one worker busy."""
         worker: Worker | None = None
         while calls := self._take():
+            if (
+                worker is not None and not worker.is_alive
+            ):  # it was killed while it had nothing to do
+                worker.end()
+                worker = None
             try:
                 worker = worker or Worker(self._memory_mb, self._cpu_s)
                 is_lost = self._perform(calls, worker)

@@ -44,6 +44,10 @@ class Worker:
         with theirs:
             self._process.start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
     def send(self, works: Sequence[bytes]) -> None:
         """Each is answered in turn. Raises `OSError`."""
         self.connection.send(works)

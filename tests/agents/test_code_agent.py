@@ -16,11 +16,10 @@ from prorl_service.errors import SandboxError
 from prorl_service.rewards.code import CodeReport
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.process import ProcessSandboxProvider
 from prorl_service.schemas import FinishReason, Message, Task
 from prorl_service.tokens.chat import ChatFormat
 from tests.agents.playing import call, context, played
+from tests.sandbox.helpers import Kind, providing, started
 
 SUM = "n = int(input())\nprint(sum(map(int, input().split())))\n"
 SUMS = {"inputs": ["2\n1 2\n", "1\n5\n", "3\n1 1 1\n"], "outputs": ["3\n", "5\n", "3\n"]}
@@ -34,13 +33,9 @@ def scoring() -> Iterator[ScoringPool]:
 
 
 @asynccontextmanager
-async def fresh() -> AsyncIterator[Sandbox]:
-    sandbox = BubblewrapProvider().create(image=None, limits=SandboxLimits())
-    await sandbox.start()
-    try:
+async def fresh(kind: Kind = "bubblewrap") -> AsyncIterator[Sandbox]:
+    async with providing(kind) as provider, started(provider, SandboxLimits()) as sandbox:
         yield sandbox
-    finally:
-        await sandbox.stop()
 
 
 async def graded(
@@ -211,14 +206,18 @@ async def test_the_tests_of_hostile_programs_can_be_passed() -> None:
 
 
 async def test_programs_are_not_run_where_they_are_not_alone() -> None:
-    sandbox = ProcessSandboxProvider().create(image=None, limits=SandboxLimits())
-    await sandbox.start()
-    try:
+    async with fresh("process") as sandbox:
         await sandbox.add_tool("code_case", RUNNER)
         with pytest.raises(SandboxError, match="PID namespace"):
             await sandbox.call_tool("code_case", {"input": ""}, timeout_s=20)
-    finally:
-        await sandbox.stop()
+
+
+async def test_in_a_container_it_is_the_same() -> None:
+    left = next(one for one in HOSTILE_PROGRAMS if one.name == "lives on")
+    for source, tests, passed in ((SUM, SUMS, 3), (left.source, left.tests, 0)):
+        async with fresh("apptainer") as sandbox:
+            report = await graded(source, tests, sandbox=sandbox, partial_credit=True)
+        assert report.passed == passed, report.summary()
 
 
 @pytest.mark.parametrize(

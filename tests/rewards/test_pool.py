@@ -1,6 +1,7 @@
 """The processes that scoring runs in: what ends them, who is blamed, what it costs others."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import time
@@ -88,6 +89,14 @@ async def test_of_many_calls_only_the_hostile_ones_are_lost(pool: ScoringPool) -
     results = await asyncio.gather(*calls, return_exceptions=True)
     expected = [ScoringAborted if function is die else float for function in functions]
     assert [type(result) for result in results] == expected
+
+
+async def test_a_worker_that_is_killed_while_idle_is_not_missed(pool: ScoringPool) -> None:
+    assert await pool.score(float, 60, 1) == 1.0
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+    assert await pool.score(float, 60, 2) == 2.0
 
 
 _hoard: list[bytearray] = []

@@ -95,7 +95,7 @@ class FakeSandbox:
     async def upload(self, path: str, content: bytes) -> None:
         self.files[path] = content
 
-    async def download(self, path: str) -> bytes:
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
         return self.files[path]
 
     async def snapshot(self, path: str) -> bytes:

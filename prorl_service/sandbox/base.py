@@ -79,8 +79,11 @@ class Sandbox(Protocol):
         Raises `OSError` of the right kind when the file cannot be written.
         """
 
-    async def download(self, path: str) -> bytes:
-        """Raises `OSError` of the right kind, such as `FileNotFoundError`."""
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        """Raises `OSError` of the right kind, such as `FileNotFoundError`.
+
+        Its errno is `EFBIG` for more than `max_bytes`, or `file_mb`: such a file is not sent.
+        """
 
     async def snapshot(self, path: str) -> bytes:
         """The directory as an uncompressed tar, its own root left out.

@@ -216,9 +216,10 @@ class ServedSandbox(ABC):
         """Raises `OSError` of the right kind when the file cannot be written."""
         await self._file_request("upload", path, content)
 
-    async def download(self, path: str) -> bytes:
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
         """Raises `OSError` of the right kind when there is no such file, or it cannot be read."""
-        return await self._file_request("download", path)
+        limit = {} if max_bytes is None else {"max_bytes": max_bytes}
+        return await self._file_request("download", path, b"", **limit)
 
     async def snapshot(self, path: str) -> bytes:
         return await self._file_request("snapshot", path)
@@ -226,7 +227,9 @@ class ServedSandbox(ABC):
     async def restore(self, path: str, tar: bytes) -> None:
         await self._file_request("restore", path, tar)
 
-    async def _file_request(self, operation: str, path: str, content: bytes = b"") -> bytes:
+    async def _file_request(
+        self, operation: str, path: str, content: bytes = b"", **arguments: Any
+    ) -> bytes:
         max_bytes = self._limits.file_mb << 20
         if len(content) > max_bytes:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
@@ -238,6 +241,7 @@ class ServedSandbox(ABC):
                 payload=content,
                 on_part=parts.append,
                 path=path,
+                **arguments,
             )
         except Refused as refusal:
             if refusal.errno is None:

@@ -294,8 +294,8 @@ class WarmSandbox:
     async def upload(self, path: str, content: bytes) -> None:
         await self._inner().upload(path, content)
 
-    async def download(self, path: str) -> bytes:
-        return await self._inner().download(path)
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        return await self._inner().download(path, max_bytes=max_bytes)
 
     async def snapshot(self, path: str) -> bytes:
         return await self._inner().snapshot(path)

@@ -1,3 +1,5 @@
+import errno
+
 import pytest
 
 from prorl_service.errors import SandboxError
@@ -44,6 +46,11 @@ async def test_a_files_own_faults_are_os_errors(sandbox: ServedSandbox) -> None:
     with pytest.raises(OSError, match="fifo"):
         await sandbox.upload("fifo", b"x")
     assert len(await sandbox.download("big")) == 7 << 20
+    assert len(await sandbox.download("big", max_bytes=7 << 20)) == 7 << 20
+    for path, max_bytes in (("big", (7 << 20) - 1), ("big", 10), ("/proc/self/status", 10)):
+        with pytest.raises(OSError, match="larger than") as caught:
+            await sandbox.download(path, max_bytes=max_bytes)
+        assert caught.value.errno == errno.EFBIG
 
 
 async def test_a_file_beyond_the_limit_is_refused(kind: Kind) -> None:

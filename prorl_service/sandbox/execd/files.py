@@ -61,11 +61,12 @@ def _write(file: FileIO, content: bytes) -> None:
 
 def download(call: Call, max_bytes: int) -> None:
     path = checked_path(call.arguments["path"])
+    max_bytes = min(max_bytes, call.arguments.get("max_bytes", max_bytes))
     with open(open_regular(path, os.O_RDONLY), "rb") as file:
-        if os.fstat(file.fileno()).st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
         # Files of /proc have any length, and are told to have none.
-        content = file.read(INLINE_BYTES + 1)
+        content = file.read(min(max_bytes, INLINE_BYTES) + 1)
+        if max(os.fstat(file.fileno()).st_size, len(content)) > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
         if len(content) <= INLINE_BYTES:
             call.reply(content)
         else:

@@ -5,6 +5,7 @@ docs/rewards.md says what that trusts. The tests never enter the sandbox that th
 """
 
 import logging
+from contextlib import suppress
 from typing import ClassVar
 
 from prorl_service.agents.base import (
@@ -74,7 +75,7 @@ class CodeAgent(AgentHandler):
         if self.data.ipython:
             self.tools.append(IPython())
         self.solution: bytes | None = None
-        """What RUN left. None: no file, or one that is too large."""
+        """What RUN left. None: nothing that can be graded."""
         self._sandbox: Sandbox | None = None
 
     def prompt(self) -> Prompt:
@@ -97,12 +98,8 @@ class CodeAgent(AgentHandler):
         assert self._sandbox is not None
         tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
         reason = await run_turns(rollout, tools)
-        try:
-            solution = await self._sandbox.download(SOLUTION)
-        except OSError:  # whatever it is, it is no file
-            return reason
-        if len(solution) <= MAX_SOLUTION_BYTES:
-            self.solution = solution
+        with suppress(OSError):  # there is none, it is too large, or no file at all
+            self.solution = await self._sandbox.download(SOLUTION, max_bytes=MAX_SOLUTION_BYTES)
         return reason
 
     async def eval(self, rollout: RolloutContext) -> Verdict:

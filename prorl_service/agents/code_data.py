@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from prorl_service.rewards.code import Case
 
+MAX_INPUT_BYTES = 15 << 20
+"""Less than a message to a sandbox may have beside its payload."""
+
 
 class CodeTests(BaseModel):
     """Without `fn_name` a program reads `inputs[i]` and prints `outputs[i]`: text, or its lines.
@@ -30,7 +33,9 @@ class CodeTests(BaseModel):
             raise ValueError(f"{len(self.inputs)} inputs, but {len(self.outputs)} outputs")
         for number in range(len(self.inputs)):
             try:
-                self._case(number)
+                size = len(json.dumps(self._case(number).input))
+                if size > MAX_INPUT_BYTES:
+                    raise ValueError(f"its input takes {size} bytes in JSON")
             except (ValueError, TypeError) as error:
                 raise ValueError(f"test {number} cannot be read: {error}") from error
         return self

@@ -91,9 +91,8 @@ class ScoringPool:
         """The work of a thread: to keep one worker busy."""
         worker: Worker | None = None
         while calls := self._take():
-            if (
-                worker is not None and not worker.is_alive
-            ):  # it was killed while it had nothing to do
+            # It may have been killed while it had nothing to do.
+            if worker is not None and not worker.is_alive:
                 worker.end()
                 worker = None
             try:

@@ -58,7 +58,7 @@ class Worker:
             if self.connection.poll():
                 reply: Reply = self.connection.recv()
                 return reply
-        except (EOFError, OSError):
+        except (EOFError, OSError, pickle.UnpicklingError):
             return Reply(error=self._why_it_ended(), is_last=True)
         message = f"scoring took more than {timeout_s:g} s"
         hint = "it used little CPU time: the host is overloaded"

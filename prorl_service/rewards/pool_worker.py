@@ -19,6 +19,9 @@ from prorl_service.errors import EvaluatorError
 
 KILLED_BY_OTHERS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
 
+EXIT_S = 10.0
+"""For a process whose connection has ended to be gone."""
+
 
 class ScoringAborted(EvaluatorError):
     """The call used up its CPU time or memory, or crashed its process: its arguments did it."""
@@ -71,9 +74,9 @@ class Worker:
         self.connection.close()
 
     def _why_it_ended(self) -> EvaluatorError:
-        self._process.join()
+        self._process.join(EXIT_S)
         code = self._process.exitcode
-        if code in KILLED_BY_OTHERS:
+        if code is None or code in KILLED_BY_OTHERS:
             return EvaluatorError("the scoring process was killed", retryable=True)
         if code == -signal.SIGXCPU:
             return ScoringAborted(f"scoring took more than {self._cpu_s} s of CPU time")

@@ -4,11 +4,11 @@ The last reply is scored with math-verify against `task.data.answer`. A rollout 
 an answer (turns or tokens used up, no box) is wrong, not failed.
 """
 
-import logging
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from prorl_service.agents.answers import score_answer
 from prorl_service.agents.base import (
     AgentHandler,
     Prompt,
@@ -18,17 +18,13 @@ from prorl_service.agents.base import (
     with_system,
 )
 from prorl_service.agents.loop import run_turns
-from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.math import NEVER_HOSTILE, boxed, score_math
-from prorl_service.rewards.pool import ScoringAborted
+from prorl_service.rewards.math import boxed, score_math
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task, Turn
 from prorl_service.tokens.tool_calls import parse_reply
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
-
-log = logging.getLogger(__name__)
 
 TOOLS: dict[str, Tool] = {"bash": Bash(), "ipython": IPython()}
 
@@ -90,7 +86,7 @@ class MathAgent(AgentHandler):
         answer = self._answer(rollout)
         correct, aborted = 0.0, False
         if answer is not None:
-            correct, aborted = await score_answer(rollout, answer, self.data.answer)
+            correct, aborted = await score_answer(rollout, score_math, answer, self.data.answer)
         well_formed = float(_is_well_formed(rollout.turns))
         reward = correct or well_formed * self.data.format_reward
         return Verdict(
@@ -108,23 +104,6 @@ class MathAgent(AgentHandler):
             return None
         reply = parse_reply(rollout.turns[-1].text).content
         return boxed(reply) if self.data.answer_format == "boxed" else reply
-
-
-async def score_answer(rollout: RolloutContext, answer: str, gold: str) -> tuple[float, bool]:
-    """Its score, and whether scoring it had to be stopped: then it is wrong.
-
-    Raises `EvaluatorError` where it is not the answer's fault: the gold answer cannot be read, or
-    cannot be compared with anything in time.
-    """
-    try:
-        return await rollout.score(score_math, answer, gold), False
-    except ScoringAborted as error:
-        log.info("%s: the answer cannot be scored: %s", rollout.rollout_id, error)
-    try:
-        await rollout.score(score_math, NEVER_HOSTILE, gold)
-    except ScoringAborted as error:
-        raise EvaluatorError(f"no answer can be compared with {gold!r:.200}: {error}") from error
-    return 0.0, True
 
 
 def _is_well_formed(turns: list[Turn]) -> bool:

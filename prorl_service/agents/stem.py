@@ -10,12 +10,14 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from prorl_service.agents.answers import score_answer
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
 from prorl_service.agents.external import Uses
 from prorl_service.agents.loop import run_turns
 from prorl_service.rewards.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.judge_cache import Judgement
-from prorl_service.rewards.stem import last_boxed, normal_text, score_choice, score_value
+from prorl_service.rewards.math import boxed
+from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task
 from prorl_service.tokens.tool_calls import parse_reply
@@ -31,6 +33,8 @@ When you are sure, reply without calling a tool. End that reply with {wanted}.\
 """
 LETTER = r"the letter of the one right option in a box, such as \boxed{C}"
 SHORT_ANSWER = r"the final answer alone in a box, such as \boxed{3.2 \times 10^4 \text{ J}}"
+
+SHORT_ANSWER_COMPONENTS = ("by_text", "by_value", "by_judge", "judge_disagreed", "scoring_failed")
 
 
 class StemData(BaseModel):
@@ -107,13 +111,13 @@ class StemAgent(AgentHandler):
         reply = ""
         if self._finish_reason is FinishReason.FINISHED:
             reply = parse_reply(rollout.turns[-1].text).content
-        boxed = last_boxed(reply)
+        answer = boxed(reply)
         if self.data.options:
             components = {"by_letter": await self._choice(rollout, reply)}
         else:
-            components = await self._short_answer(rollout, boxed)
+            components = await self._short_answer(rollout, answer)
         correct = max(score for name, score in components.items() if name.startswith("by_"))
-        return Verdict(correct, {"correct": correct, "boxed": float(bool(boxed)), **components})
+        return Verdict(correct, {"correct": correct, "answered": float(bool(answer)), **components})
 
     async def _choice(self, rollout: RolloutContext, reply: str) -> float:
         data = self.data
@@ -121,19 +125,20 @@ class StemAgent(AgentHandler):
             score_choice, reply, data.answer, data.options, data.answer_pattern
         )
 
-    async def _short_answer(self, rollout: RolloutContext, boxed: str | None) -> dict[str, float]:
+    async def _short_answer(self, rollout: RolloutContext, answer: str | None) -> dict[str, float]:
         """From the cheapest way to the dearest, each only if those before it missed."""
-        components = {"by_text": 0.0, "by_value": 0.0, "by_judge": 0.0, "judge_disagreed": 0.0}
-        if not boxed or len(boxed) > MAX_ANSWER_CHARS:
+        components = dict.fromkeys(SHORT_ANSWER_COMPONENTS, 0.0)
+        if not answer or len(answer) > MAX_ANSWER_CHARS:
             return components
         gold = self.data.answer
-        components["by_text"] = float(normal_text(boxed) == normal_text(gold))
+        components["by_text"] = float(normal_text(answer) == normal_text(gold))
         if not components["by_text"]:
-            components["by_value"] = await rollout.score(score_value, boxed, gold)
+            components["by_value"], aborted = await score_answer(rollout, score_value, answer, gold)
+            components["scoring_failed"] = float(aborted)
         if self.data.judge and not components["by_text"] and not components["by_value"]:
             assert rollout.external.judge is not None  # or it would not have been admitted
             judgement = await rollout.external.judge.compare(
-                question=self._question(), gold=gold, answer=boxed
+                question=self._question(), gold=gold, answer=answer
             )
             components["by_judge"] = float(judgement is Judgement.SAME)
             components["judge_disagreed"] = float(judgement is Judgement.DISAGREED)

@@ -10,9 +10,6 @@ import re
 from functools import lru_cache
 from typing import Any, cast
 
-NEVER_HOSTILE = "0"
-"""An answer that any gold answer can be compared with: where that fails, the gold is to blame."""
-
 MAX_ANSWER_CHARS = 4000
 """A longer one is wrong: nobody's answer, but what a policy that repeats itself writes."""
 
@@ -38,7 +35,7 @@ def boxed(text: str) -> str | None:
             start, end = opened, token.start()
     if end < 0 or any(opened > end for opened in open_braces):
         return None
-    return text[start:end]
+    return text[start:end].strip()
 
 
 def score_math(answer: str, gold: str) -> float:

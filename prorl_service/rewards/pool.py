@@ -1,61 +1,45 @@
 """Runs scoring functions in processes that can be ended: a hang or a bomb costs one answer.
 
-Workers start with the first call and are reused. What waits is sent to them several calls at a
-time, so that none idles while the next is on its way; a worker that is lost takes with it only the
-call it was at. Memory is limited per worker, CPU time per call: unlike wall-clock time it tells
-what a call does, and not how busy the host is.
+Workers start with the first call and are reused. Memory is limited per worker and CPU time per
+call, both by the kernel, so that not even code without an interpreter's step in it outlasts them.
+Unlike wall-clock time they tell what a call does, and not how busy the host is: a call that runs
+out of them, or crashes its process, did so by itself.
 """
 
 import asyncio
 import logging
 import multiprocessing
-import pickle
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
-from multiprocessing.connection import wait
-from threading import Condition, Thread
-from typing import ParamSpec
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, ParamSpec
+
+from pebble import ProcessExpired, ProcessPool
 
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.pool_worker import Reply, ScoringAborted, Worker
-
-__all__ = ["ScoringAborted", "ScoringPool"]
 
 P = ParamSpec("P")
 
-MAX_BATCH = 16
-"""Calls that are sent at a time. A hang delays those behind it."""
+KILLED_BY_OTHERS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
 
-log = logging.getLogger(__name__)
+FULL = 75
+"""Exit code of a worker that has too little memory left to begin a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    work: bytes
-    timeout_s: float
-    future: "Future[float]"
-
-    def answer(self, reply: Reply) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if reply.error is None:
-            self.future.set_result(reply.value)
-        else:
-            self.future.set_exception(reply.error)
+class ScoringAborted(EvaluatorError):
+    """The call used up its CPU time or memory, or crashed its process: its arguments did it."""
 
 
 class ScoringPool:
     def __init__(self, *, workers: int = 2, memory_mb: int = 2048, cpu_s: int = 5) -> None:
         """`memory_mb` is of each worker, `cpu_s` of each call."""
-        self._memory_mb = memory_mb
-        self._cpu_s = cpu_s
-        self._waiting: deque[_Call] = deque()
-        self._changed = Condition()
-        self._closing, self._close = multiprocessing.Pipe(duplex=False)
-        self._threads = [Thread(target=self._serve, daemon=True) for _ in range(workers)]
-        self._started = self._closed = False
+        self._workers = workers
+        self._limits = (memory_mb << 20, cpu_s)
+        self._pool = self._new_pool()
 
     async def score(
         self, function: Callable[P, float], timeout_s: float, *args: P.args, **kwargs: P.kwargs
@@ -64,73 +48,70 @@ class ScoringPool:
 
         Raises `ScoringAborted` where the arguments are to blame, `EvaluatorError` otherwise.
         """
-        call = _Call(pickle.dumps((function, args, kwargs)), timeout_s, Future())
-        with self._changed:
-            if self._closed:
-                raise EvaluatorError("the scoring pool is closed")
-            if not self._started:
-                self._started = True
-                for thread in self._threads:
-                    thread.start()
-            self._waiting.append(call)
-            self._changed.notify()
-        return await asyncio.wrap_future(call.future)
+        call = [function, self._limits, args, kwargs]
+        while True:
+            pool = self._pool
+            try:
+                future = pool.schedule(_limited, args=call, timeout=timeout_s)
+                return await asyncio.wrap_future(future)
+            except ProcessExpired as error:
+                if error.exitcode != FULL:
+                    raise self._why_it_ended(error.exitcode) from None
+            except BrokenProcessPool:  # workers were killed that had nothing to do
+                if self._pool is pool:
+                    self._pool = self._new_pool()
+            except FutureTimeout:
+                message = f"scoring took more than {timeout_s:g} s"
+                hint = "it used little CPU time: the host is overloaded"
+                raise EvaluatorError(message, hint=hint, retryable=True) from None
+            except MemoryError:
+                raise ScoringAborted("scoring took more memory than it may") from None
+            except Exception as error:  # whatever a scoring function raised over there
+                raise EvaluatorError(f"scoring failed: {error!r}") from error
 
     async def close(self) -> None:
-        """What has no answer yet is cancelled."""
-        with self._changed:
-            self._closed = True
-            self._close.close()
-            self._changed.notify_all()
-        if self._started:
-            await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in self._threads))
-        for call in self._waiting:
-            call.future.cancel()
+        """What has no answer yet gets none."""
+        self._pool.stop()
+        await asyncio.to_thread(self._pool.join)
 
-    def _serve(self) -> None:
-        """The work of a thread: to keep one worker busy."""
-        worker: Worker | None = None
-        while calls := self._take():
-            # It may have been killed while it had nothing to do.
-            if worker is not None and not worker.is_alive:
-                worker.end()
-                worker = None
-            try:
-                worker = worker or Worker(self._memory_mb, self._cpu_s)
-                is_lost = self._perform(calls, worker)
-            except OSError as error:  # no process, or no memory, left to be had
-                reply = Reply(error=EvaluatorError(f"no scoring process: {error}", retryable=True))
-                calls.popleft().answer(reply)
-                is_lost = True
-            if is_lost and worker is not None:
-                worker.end()
-                worker = None
-            with self._changed:
-                self._waiting.extendleft(reversed(calls))
-        if worker is not None:
-            worker.end()
+    def _new_pool(self) -> ProcessPool:
+        return ProcessPool(
+            max_workers=self._workers,
+            initializer=_prepare_worker,
+            initargs=[self._limits[0]],
+            context=multiprocessing.get_context("spawn"),
+        )
 
-    def _take(self) -> deque[_Call]:
-        """A share of what waits; nothing when the pool is closed."""
-        with self._changed:
-            while True:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if self._closed:
-                    return deque()
-                share = min(MAX_BATCH, -(-len(self._waiting) // len(self._threads)))
-                calls = [self._waiting.popleft() for _ in range(share)]
-                if wanted := [call for call in calls if not call.future.cancelled()]:
-                    return deque(wanted)
+    def _why_it_ended(self, exit_code: int) -> EvaluatorError:
+        if exit_code in KILLED_BY_OTHERS:
+            return EvaluatorError("the scoring process was killed", retryable=True)
+        if exit_code == -signal.SIGXCPU:
+            return ScoringAborted(f"scoring took more than {self._limits[1]} s of CPU time")
+        return ScoringAborted(f"the scoring process crashed, exit code {exit_code}")
 
-    def _perform(self, calls: deque[_Call], worker: Worker) -> bool:
-        """Answers calls and removes them; whether it stopped because the worker is lost."""
-        worker.send([call.work for call in calls])
-        while calls:
-            wait([worker.connection, self._closing], calls[0].timeout_s)
-            if self._closed:
-                return True
-            reply = worker.reply(calls[0].timeout_s)
-            calls.popleft().answer(reply)
-            if reply.is_last:
-                return True
-        return False
+
+def _prepare_worker(memory_bytes: int) -> None:
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # warns that its time limits are off
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def _limited(
+    function: Callable[..., float],
+    limits: tuple[int, int],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> float:
+    memory_bytes, cpu_s = limits
+    # Caches keep what is large. It must not be missing to this call: another worker makes it.
+    if _held_bytes() > memory_bytes // 2:
+        os._exit(FULL)
+    # The limit is of the whole process, hence counts from what it has used; in whole seconds.
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + cpu_s + 1, hard))
+    return float(function(*args, **kwargs))
+
+
+def _held_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

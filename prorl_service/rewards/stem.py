@@ -10,13 +10,14 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from prorl_service.rewards.math import score_math
+from prorl_service.rewards.math import boxed, score_math
 
 RELATIVE_TOLERANCE = 1e-6
 """Of two numbers."""
 SMALL = 1e-3
-_BOXED = "\\boxed{"
-_WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mathit|rm|bf|operatorname)\s*\{([^{}]*)\}")
+_WRAPPED = re.compile(
+    r"\\(?:boxed|text|mathrm|mathbf|textbf|mathit|rm|bf|operatorname)\s*\{([^{}]*)\}"
+)
 _SPACING = re.compile(r"\\[,;:! ]|\\q?quad\b|~|\\left\b|\\right\b|\\\(|\\\)|\\\[|\\\]|(?<!\\)\$")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LABELLED = re.compile(r"\(?([A-Z])(?:\)\s*[:.]?|\s*[:.])\s*(.+)", re.DOTALL)
@@ -28,27 +29,6 @@ _NUMBER = re.compile(
     r"(?:(?:e|(?:\\times|\\cdot|[*\u00d7\u00b7])10\^)\{?([+-]?\d+)\}?)?)",  # e-3, \times 10^{-3}
     re.IGNORECASE,
 )
-
-
-def last_boxed(text: str) -> str | None:
-    r"""What is in the last `\boxed{}` of `text`; None without one, or if it is not closed."""
-    start = text.rfind(_BOXED)
-    if start < 0:
-        return None
-    start += len(_BOXED)
-    depth, at = 1, start
-    while at < len(text):
-        match text[at]:
-            case "\\":
-                at += 1  # an escaped brace is none
-            case "{":
-                depth += 1
-            case "}":
-                depth -= 1
-        if depth == 0:
-            return text[start:at].strip()
-        at += 1
-    return None
 
 
 def score_choice(text: str, gold: str, options: Mapping[str, str], pattern: str | None) -> float:
@@ -64,8 +44,8 @@ def chosen_letter(text: str, options: Mapping[str, str], pattern: str | None) ->
         letter = _letter(found[-1] or "", options) if found else None
         if letter is not None:
             return letter
-    boxed = last_boxed(text)
-    return None if boxed is None else _letter(boxed, options)
+    answer = boxed(text)
+    return None if answer is None else _letter(answer, options)
 
 
 def _letter(said: str, options: Mapping[str, str]) -> str | None:
@@ -114,7 +94,7 @@ def score_value(answer: str, gold: str) -> float:
         if 0 < abs(ours[0]) < SMALL:
             return 0.0
     try:
-        return score_math(f"\\boxed{{{answer}}}", gold)
+        return score_math(answer, gold)
     except ValueError:  # it cannot read the gold answer
         return 0.0
 

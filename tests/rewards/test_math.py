@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from bench.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
 from bench.rewards.math_table import ERRORS, TABLE, MathRow
+from prorl_service.agents.answers import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.math import NEVER_HOSTILE, boxed, score_math
+from prorl_service.rewards.math import boxed, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 
 CPU_S = 2
@@ -45,7 +46,7 @@ async def scored(pool: ScoringPool, answer: str, gold: str) -> float:
         (r"\boxed{4}", "4"),
         (r"\boxed {4}", "4"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{1} and \boxed{2}", "2"),
+        (r"\boxed{1} and \boxed{ 2 }", "2"),
         (r"\boxed{\boxed{1}, 2}", r"\boxed{1}, 2"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
@@ -54,6 +55,7 @@ async def scored(pool: ScoringPool, answer: str, gold: str) -> float:
         (r"the answer goes into \boxed{ like this: \boxed{1}", "1"),
         (r"\boxed{1} or rather \boxed{2", None),
         (r"\boxed{ {1}", None),
+        (r"\boxed{1\}", None),
         ("boxed{1}", None),
         ("", None),
     ],

@@ -6,33 +6,12 @@ import pytest
 from prorl_service.rewards.stem import (
     chosen_letter,
     is_words,
-    last_boxed,
     normal_text,
     score_choice,
     score_value,
 )
 
 OPTIONS = {"A": "nucleus", "B": "C. elegans", "C": "The cell", "D": "x^2", "E": "nucleus"}
-
-
-@pytest.mark.parametrize(
-    ("text", "boxed"),
-    [
-        (r"so \boxed{42}.", "42"),
-        (r"\boxed{1} no: \boxed{ 2 }", "2"),
-        (r"\boxed{\boxed{x}}", "x"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
-        (r"\boxed{}", ""),
-        (r"\boxed{1} then \boxed{2", None),
-        (r"\boxed{a\}", None),
-        ("\\boxed{a\\", None),
-        ("it is 42", None),
-    ],
-)
-def test_the_last_box_counts_and_must_be_closed(text: str, boxed: str | None) -> None:
-    assert last_boxed(text) == boxed
 
 
 @pytest.mark.parametrize(

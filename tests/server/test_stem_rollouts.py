@@ -111,11 +111,12 @@ async def test_it_searches_computes_and_answers(
         assert rollout.reward == 1.0
         assert rollout.reward_components == {
             "correct": 1.0,
-            "boxed": 1.0,
+            "answered": 1.0,
             "by_text": 0.0,
             "by_value": 1.0,
             "by_judge": 0.0,
             "judge_disagreed": 0.0,
+            "scoring_failed": 0.0,
         }
         assert rollout.trajectory is not None
         prompt = chat.decode(rollout.trajectory.segments[0].prompt_ids)
@@ -310,5 +311,5 @@ async def test_no_box_is_wrong_without_a_judge(tiny_model: Path, chat: ChatForma
         async with stem_service(tiny_model, answer, judge=config) as client:
             (rollout,) = await finished(client, judged("g"))
     assert rollout.reward == 0.0
-    assert rollout.reward_components["boxed"] == 0.0
+    assert rollout.reward_components["answered"] == 0.0
     assert judge.requests == []

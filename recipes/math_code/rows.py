@@ -1,0 +1,80 @@
+"""One normal form for problems of all data sets, by kind, and tasks of it. Fetches nothing."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from prorl_service.agents.code import CodeAgent
+from prorl_service.agents.code_data import CodeData, CodeTests
+from prorl_service.agents.math import MathAgent, MathData
+from prorl_service.agents.stem import StemAgent, StemData
+from prorl_service.schemas import Message, Task
+
+
+class _Problem(BaseModel):
+    """`source`: the data set, and where it has several the part, that it comes from."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    problem_id: str = Field(min_length=1)
+    source: str
+    question: str = Field(min_length=1)
+
+    def _task(self, agent: str, data: BaseModel) -> Task:
+        return Task(
+            task_id=self.problem_id,
+            agent=agent,
+            messages=[Message(role="user", content=self.question)],
+            data=data.model_dump(mode="json"),
+        )
+
+
+class MathProblem(_Problem):
+    kind: Literal["math"] = "math"
+    answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
+
+    def task(self, options: Mapping[str, Any]) -> Task:
+        """As the service's `math` agent takes it. `options`: more of `MathData`."""
+        return self._task(MathAgent.name, MathData(answer=self.answer, **options))
+
+
+class CodeProblem(_Problem):
+    kind: Literal["code"] = "code"
+    tests: CodeTests
+
+    def task(self, options: Mapping[str, Any]) -> Task:
+        """As the service's `code` agent takes it. `options`: more of `CodeData`."""
+        return self._task(CodeAgent.name, CodeData(tests=self.tests, **options))
+
+
+class StemProblem(_Problem):
+    """`question` has the options, if there are any, as the model is to read them."""
+
+    kind: Literal["stem"] = "stem"
+    answer: str = Field(min_length=1, description="The letter of an option, or text or LaTeX.")
+    options: dict[str, str] = {}
+
+    def task(self, options: Mapping[str, Any]) -> Task:
+        """As the service's `stem` agent takes it. `options`: more of `StemData`; a judge is asked
+        about short answers only."""
+        more = dict(options)
+        if self.options:
+            more.pop("judge", None)
+        data = StemData(answer=self.answer, options=self.options, **more)
+        return self._task(StemAgent.name, data)
+
+
+Problem: TypeAlias = MathProblem | CodeProblem | StemProblem
+_PROBLEM: TypeAdapter[Problem] = TypeAdapter(Annotated[Problem, Field(discriminator="kind")])
+
+
+def write_rows(path: Path, problems: Iterable[Problem]) -> None:
+    path.write_text("".join(f"{problem.model_dump_json()}\n" for problem in problems))
+
+
+def read_rows(path: Path) -> list[Problem]:
+    """Raises pydantic's `ValidationError`."""
+    # Not splitlines(): it splits at characters that JSON leaves as they are.
+    return [_PROBLEM.validate_json(line) for line in path.read_text().split("\n") if line]

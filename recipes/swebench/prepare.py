@@ -11,28 +11,23 @@ Run again, it goes on where it was. Trains and evaluates nothing.
 """
 
 import asyncio
-import platform
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_images import pull_progress
-from prorl_service.errors import InvalidRequest, ProRLError
-from prorl_service.files import write_whole
+from prorl_service.errors import ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache
+from recipes.common import prepared, sources
 from recipes.swebench import grading
-from recipes.swebench.data import admission, prefetch, sources
+from recipes.swebench.data import admission, prefetch
 from recipes.swebench.data.admission import Admit
 from recipes.swebench.data.catalogue import DATA_SETS
 from recipes.swebench.data.environments import GradedBy
@@ -43,7 +38,6 @@ from recipes.swebench.rows import SweInstance
 Name = Literal[
     "verified", "lite", "full", "swe_gym", "skyrl_293", "r2e_gym", "swe_smith", "offline"
 ]
-PACKAGES = ("prorl-service", "datasets", "pydantic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +60,9 @@ class Image(BaseModel):
     bytes: int
 
 
-class Manifest(BaseModel):
-    dataset: str
-    source: str
-    revision: str
-    split: str
+class Manifest(prepared.PreparedManifest):
     graded_by: GradedBy
-    rows_read: int
     instances: int
-    rejected: dict[str, int]
     tests_left_out: int
     """Ids that are in no list: cut ones, those that R2E-Gym expects to fail, flaky ones."""
     admitted: bool
@@ -82,7 +70,6 @@ class Manifest(BaseModel):
     """By name; those that are in the cache. Empty without images."""
     complete: bool
     """Whether a run again could add nothing: all that failed did so for good."""
-    versions: dict[str, str]
 
 
 async def prepare(
@@ -94,10 +81,10 @@ async def prepare(
 ) -> Manifest:
     """Raises `ProRLError` where nothing can be prepared: then nothing was written."""
     console = console or Console(stderr=True)
-    _check_output(options)
+    prepared.check_directory(options.output, options.dataset)
     selection = _selection(options, console)
     if not selection.instances:
-        raise InvalidRequest.of_field("dataset", f"no row can be used: {_reasons(selection)}")
+        raise prepared.nothing_usable(selection.rejected)
     options.output.mkdir(parents=True, exist_ok=True)
     cache = ImageCache(options.image_cache)
     complete = True
@@ -106,8 +93,8 @@ async def prepare(
     if admit is not None:
         selection, decided = await _admitted(selection, admit, options, console)
         complete = complete and decided
-    _write_lines(options.output / "rejected.jsonl", selection.rejected)
-    _write_lines(options.output / "rows.jsonl", selection.instances)
+    prepared.write_lines(options.output / prepared.REJECTED, selection.rejected)
+    prepared.write_lines(options.output / prepared.ROWS, selection.instances)
     manifest = Manifest(
         dataset=options.dataset,
         source=selection.source.name,
@@ -116,25 +103,15 @@ async def prepare(
         graded_by=options.graded_by,
         rows_read=selection.rows_read,
         instances=len(selection.instances),
-        rejected=selection.counts,
+        rejected=prepared.counts(selection.rejected),
         tests_left_out=selection.tests_left_out,
         admitted=admit is not None,
         images=await _known(cache, selection.instances) if options.with_images else {},
         complete=complete,
-        versions={"python": platform.python_version(), **{one: version(one) for one in PACKAGES}},
+        versions=prepared.versions(),
     )
-    write_whole(options.output / "manifest.json", manifest.model_dump_json(indent=2) + "\n")
+    prepared.write_manifest(options.output, manifest)
     return manifest
-
-
-def _check_output(options: Options) -> None:
-    manifest = options.output / "manifest.json"
-    if manifest.exists():
-        there = Manifest.model_validate_json(manifest.read_text()).dataset
-        if there != options.dataset:
-            raise InvalidRequest.of_field(
-                "output", f"{options.output} has {there}", hint="give each data set its directory"
-            )
 
 
 def _selection(options: Options, console: Console) -> Selection:
@@ -146,7 +123,7 @@ def _selection(options: Options, console: Console) -> Selection:
         source = sources.from_path(options.path, split)
     else:
         source = sources.from_hub(data_set.hub, split, options.revision)
-    with _progress("rows", source.total, console) as advance:
+    with prepared.progress("rows", source.total, console) as advance:
         return select(data_set, source, options.graded_by, options.limit, advance)
 
 
@@ -179,7 +156,7 @@ async def _with_images(
 async def _admitted(
     selection: Selection, admit: Admit, options: Options, console: Console
 ) -> tuple[Selection, bool]:
-    with _progress("admission", len(selection.instances), console) as advance:
+    with prepared.progress("admission", len(selection.instances), console) as advance:
 
         def done(row: SweInstance, found: Admission) -> None:
             console.print(f"{row.instance_id}: {_said(found)}", markup=False)
@@ -208,34 +185,12 @@ async def _known(cache: ImageCache, instances: Iterable[SweInstance]) -> dict[st
     }
 
 
-@contextmanager
-def _progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[], None]]:
-    with Progress(console=console, disable=not console.is_terminal) as display:
-        task = display.add_task(what, total=total)
-        yield lambda: display.advance(task)
-
-
-def _write_lines(path: Path, models: Iterable[BaseModel]) -> None:
-    write_whole(path, "".join(f"{model.model_dump_json()}\n" for model in models))
-
-
-def _reasons(selection: Selection) -> str:
-    counts = "; ".join(f"{count} with: {reason}" for reason, count in selection.counts.items())
-    first = selection.rejected[0].detail if selection.rejected else ""
-    return f"{counts or 'there are no rows'}{'. The first: ' if first else ''}{first}"
-
-
 def _hint(error: ProRLError) -> str:
     return f" ({error.hint})" if error.hint else ""
 
 
 def show(manifest: Manifest, console: Console) -> None:
-    table = Table("", manifest.dataset, box=None)
-    table.add_row("source", f"{manifest.source}, {manifest.split}, {manifest.revision}")
-    table.add_row("rows read", str(manifest.rows_read))
-    table.add_row("instances", str(manifest.instances))
-    for reason, count in manifest.rejected.items():
-        table.add_row(f"rejected: {count}", reason)
+    table = prepared.summary(manifest, "instances", manifest.instances)
     table.add_row("tests left out", str(manifest.tests_left_out))
     gigabytes = sum(image.bytes for image in manifest.images.values()) / 1e9
     table.add_row("images", f"{len(manifest.images)}, {gigabytes:.1f} GB")

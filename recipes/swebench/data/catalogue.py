@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from prorl_service.agents.swe_data import SweData
+from recipes.common.row import Row, RowError, of_validation
+from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.data.r2e_gym import from_r2e_gym
-from recipes.swebench.data.row import Converted, Row, RowError, of_validation
 from recipes.swebench.data.swe_bench import from_skyrl, from_swe_bench
 from recipes.swebench.data.swe_smith import from_swe_smith
 

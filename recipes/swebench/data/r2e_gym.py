@@ -14,9 +14,10 @@ from pathlib import PurePosixPath
 from pydantic import BaseModel
 
 from prorl_service.agents.swe_data import SweEnvironment
+from recipes.common.row import Row
+from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import file_diff
 from recipes.swebench.data.environments import GradedBy, Tests, files_of
-from recipes.swebench.data.row import Converted, Row
 from recipes.swebench.rows import SweInstance
 
 TESTS = "r2e_tests"

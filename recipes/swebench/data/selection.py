@@ -1,27 +1,17 @@
 """Which instances of a data set are used: rows converted, and the reasons why others are not."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel
-
+from recipes.common.prepared import Rejected
+from recipes.common.row import Row, RowError
+from recipes.common.sources import Source, digest
 from recipes.swebench import offline
 from recipes.swebench.data.catalogue import DataSet, convert
 from recipes.swebench.data.environments import GradedBy
-from recipes.swebench.data.row import Row, RowError
-from recipes.swebench.data.sources import Source, digest
 from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
-
-
-class Rejected(BaseModel):
-    """`reason` is for counts; `detail` says of what, and why, in full."""
-
-    instance: str
-    reason: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +44,6 @@ class Selection:
         flaky = sum(len(admission.flaky) for admission in found if admission.row is not None)
         rest = self.without(reasons, "not admitted")
         return replace(rest, instances=rows, tests_left_out=self.tests_left_out + flaky)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Of rejected rows, by reason, most frequent first."""
-        return dict(Counter(one.reason for one in self.rejected).most_common())
 
 
 def select(

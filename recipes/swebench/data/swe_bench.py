@@ -1,9 +1,10 @@
 """Rows of SWE-bench (full, Lite, Verified), of SWE-Gym, and of SkyRL-v0, which wraps SWE-Gym's."""
 
 from prorl_service.rewards.swe_patch import patched_files
+from recipes.common.row import Row
 from recipes.swebench.data import commands
+from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.environments import GradedBy, Tests, environment_of
-from recipes.swebench.data.row import Converted, Row
 from recipes.swebench.rows import SweInstance
 
 SOURCE_LIKE_TESTS = {"pytest-dev/pytest": ["src/_pytest/", "src/pytest/", "_pytest/"]}
@@ -16,7 +17,7 @@ def from_swe_bench(row: Row, graded_by: GradedBy) -> Converted:
     patch, test_patch = row.text("patch"), row.text("test_patch")
     has_script = row.has("eval_script")
     testing = commands.of_script(row) if has_script else commands.of_table(row, test_patch)
-    tests = Tests(row.tests("FAIL_TO_PASS"), row.tests("PASS_TO_PASS"))
+    tests = Tests(row.texts("FAIL_TO_PASS"), row.texts("PASS_TO_PASS"))
     if not tests.fail_to_pass:
         raise row.error("FAIL_TO_PASS is empty")
     if not any(file.endswith(".py") for file in patched_files(test_patch)):

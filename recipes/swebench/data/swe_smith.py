@@ -6,9 +6,10 @@ repository and stay there; SWE-smith takes those that fail away from the model.
 """
 
 from prorl_service.agents.swe_data import SweEnvironment
+from recipes.common.row import Row
+from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import reversed_patch
 from recipes.swebench.data.environments import ACTIVATE, GradedBy, Tests, files_of, with_whole_ids
-from recipes.swebench.data.row import Converted, Row
 from recipes.swebench.rows import SweInstance
 
 TEST_TIMEOUT_S = 300.0
@@ -46,7 +47,7 @@ def from_swe_smith(row: Row, graded_by: GradedBy) -> Converted:
 
 
 def _tests(row: Row) -> Tests:
-    given = Tests(row.tests("FAIL_TO_PASS"), row.tests("PASS_TO_PASS"))
+    given = Tests(row.texts("FAIL_TO_PASS"), row.texts("PASS_TO_PASS"))
     if not all(id_.partition("::")[0].endswith(".py") for id_ in given.fail_to_pass):
         raise row.error("FAIL_TO_PASS has what is no test of pytest", given.fail_to_pass[0])
     tests = with_whole_ids(given)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from recipes.common.row import Row, RowError
 from recipes.swebench.data.catalogue import DATA_SETS, convert
+from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import file_diff, reversed_patch
 from recipes.swebench.data.environments import GradedBy
-from recipes.swebench.data.row import Converted, Row, RowError
 from tests.recipes.swebench.data import published
 from tests.recipes.swebench.data.published import PATCH, TEST_PATCH, Fields
 
@@ -227,7 +228,7 @@ WRONG: list[tuple[str, Fields, str]] = [
         "version is missing or no text: it is '3.1'",
     ),
     ("verified", published.swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS is no JSON: "),
-    ("verified", published.swe_bench(FAIL_TO_PASS="[1]"), "FAIL_TO_PASS is no list of test ids"),
+    ("verified", published.swe_bench(FAIL_TO_PASS="[1]"), "FAIL_TO_PASS is no list of texts"),
     ("verified", published.swe_bench(FAIL_TO_PASS=[]), "FAIL_TO_PASS is empty"),
     ("verified", published.swe_bench("a/b"), "it is not known how a/b is tested: version 2.3"),
     ("verified", published.swe_bench(PASS_TO_PASS=["tests/test_core.py::test_f"]), "a test is in"),

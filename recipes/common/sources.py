@@ -5,7 +5,7 @@ A hub's data set is pinned to the commit that its revision stands for.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,23 @@ class Source:
     """How many rows there are, if that is known before they are read."""
 
 
-def from_hub(name: str, split: str, revision: str | None = None) -> Source:
-    """Downloads what is not in the hub's cache. Raises `ProRLError` if it cannot be had."""
+def from_hub(
+    name: str, split: str, revision: str | None = None, files: Sequence[str] = ()
+) -> Source:
+    """Downloads what is not in the hub's cache. `files`: jsonl files with all rows, of a data set
+    that `datasets` does not load because it has a script for that. Raises `ProRLError` if it cannot
+    be had."""
     datasets = _datasets()
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, hf_hub_download
 
     try:
         commit = HfApi().dataset_info(name, revision=revision).sha
+        if files:
+            paths = [
+                Path(hf_hub_download(name, file, repo_type="dataset", revision=commit))
+                for file in files
+            ]
+            return Source(name, str(commit), split, _lines(paths), None)
         rows = datasets.load_dataset(name, split=split, revision=commit)
     except Exception as error:  # of the hub, of HTTP, of the disk: all of them the user's to see
         raise ProRLError(
@@ -42,10 +52,12 @@ def from_hub(name: str, split: str, revision: str | None = None) -> Source:
 
 
 def from_path(path: Path, split: str) -> Source:
-    """A parquet, json or jsonl file, a directory of parquet files, or what `save_to_disk` wrote.
+    """A parquet, json or jsonl file, a directory of parquet or jsonl files, or what `save_to_disk`
+    wrote.
 
     Only a saved `DatasetDict` and a directory have splits: of the latter, files that begin with
-    the split's name, or all files if none does.
+    the split's name, or all files if none does. Lines of JSON are read as the rows are: they raise
+    `InvalidRequest` then.
     """
     if not path.exists():
         raise InvalidRequest.of_field("from", f"there is no {path}")
@@ -71,19 +83,33 @@ def _local(path: Path, split: str) -> tuple[Iterable[Mapping[str, Any]], int | N
     """Rows, and how many if that is known."""
     if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
         return _saved(_datasets().load_from_disk(str(path)), split)
-    if path.suffix in (".json", ".jsonl"):
-        rows = _json(path.read_text())
+    if path.is_file() and _is_array(path):
+        rows = list(json.loads(path.read_text()))
         return rows, len(rows)
-    files = [str(file) for file in _parquet_files(path, split)]
+    files = _files(path, split)
+    if files[0].suffix != ".parquet":
+        return _lines(files), None
+    names = [str(file) for file in files]
     load = _datasets().load_dataset
-    return load("parquet", data_files=files, split="train", streaming=True), None
+    return load("parquet", data_files=names, split="train", streaming=True), None
 
 
-def _json(text: str) -> list[Mapping[str, Any]]:
-    """An array, or a line for each. Not by `datasets`, which takes some texts for dates."""
-    if text.lstrip().startswith("["):
-        return list(json.loads(text))
-    return [json.loads(line) for line in text.split("\n") if line.strip()]
+def _is_array(path: Path) -> bool:
+    with path.open("rb") as file:
+        return path.suffix == ".json" and file.read(1000).lstrip().startswith(b"[")
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+    """Of JSON. Not by `datasets`, which takes some texts for dates."""
+    for path in paths:
+        with path.open(newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    if line.strip():
+                        yield json.loads(line)
+                except ValueError as error:
+                    problem = f"{path}, line {number}, cannot be read: {error}"
+                    raise InvalidRequest.of_field("from", problem) from error
 
 
 def _saved(saved: Any, split: str) -> tuple[Any, int]:
@@ -94,12 +120,14 @@ def _saved(saved: Any, split: str) -> tuple[Any, int]:
     return saved[split], len(saved[split])
 
 
-def _parquet_files(path: Path, split: str) -> list[Path]:
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    files = [file for file in files if file.name.startswith(split)] or files
-    if not files or files[0].suffix != ".parquet":
+def _files(path: Path, split: str) -> list[Path]:
+    if path.is_dir():
+        files = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
+    else:
+        files = [path] if path.suffix in (".parquet", ".json", ".jsonl") else []
+    if not files:
         raise ValueError("it is neither a saved data set nor .parquet, .json or .jsonl")
-    return files
+    return [file for file in files if file.name.startswith(split)] or files
 
 
 def _datasets() -> Any:

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from prorl_service.errors import ProRLError
-from recipes.swebench.data.sources import digest, from_hub, from_path
+from recipes.common.sources import digest, from_hub, from_path
 from tests.recipes.swebench.data import published
 
 ROWS = [published.swe_gym(instance_id=f"getmoto__moto-{n}") for n in range(3)]
@@ -31,6 +31,15 @@ def lines(path: Path) -> Path:
     return path
 
 
+def shards_of_lines(path: Path) -> Path:
+    path.mkdir()
+    for number, rows in enumerate([ROWS[:2], ROWS[2:]]):
+        text = "".join(f"{json.dumps(row)}\n\n" for row in rows)
+        (path / f"train-{number}.jsonl").write_text(text)
+    (path / "validation.jsonl").write_text(json.dumps(ROWS[0]))
+    return path
+
+
 def array(path: Path) -> Path:
     path.write_text(json.dumps(ROWS))
     return path
@@ -51,6 +60,7 @@ FORMS = {
     "rows.parquet": parquet,
     "shards": shards,
     "rows.jsonl": lines,
+    "shards_of_lines": shards_of_lines,
     "rows.json": array,
     "saved": saved,
     "splits": saved_splits,
@@ -84,9 +94,21 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         from_path(saved_splits(tmp_path / "splits"), "test")
 
 
-def test_without_a_hub_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "one\u2028two"}\n{"a": ')
+    rows = iter(from_path(path, "train").rows)
+    assert next(rows) == {"a": "one\u2028two"}
+    with pytest.raises(ProRLError, match=r"rows\.jsonl, line 2, cannot be read"):
+        next(rows)
+
+
+@pytest.mark.parametrize("files", [(), ("test.jsonl",)])
+def test_without_a_hub_it_is_said_what_to_do(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ProRLError, match="cannot be read from the hub") as error:
-        from_hub("SWE-Gym/SWE-Gym", "train")
+        from_hub("SWE-Gym/SWE-Gym", "train", files=files)
     assert "--from" in error.value.hint

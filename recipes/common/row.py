@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from recipes.swebench.rows import SweInstance
-
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -21,14 +19,6 @@ class RowError(ValueError):
     def __init__(self, where: str, reason: str, detail: str = "") -> None:
         super().__init__(f"{where}: {reason}{': ' if detail else ''}{detail}")
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """`left_out`: ids of tests that are in neither list though the row has them."""
-
-    instance: SweInstance
-    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +41,11 @@ class Row:
             raise self.error(f"{field} is missing or no text", _shown(value))
         return value
 
-    def tests(self, field: str) -> list[str]:
-        """Ids without repetitions. A list, or JSON text of one."""
+    def texts(self, field: str) -> list[str]:
+        """Without repetitions. A list, or JSON text of one."""
         value = self.json(field)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self.error(f"{field} is no list of test ids", _shown(value))
+            raise self.error(f"{field} is no list of texts", _shown(value))
         return list(dict.fromkeys(value))
 
     def json(self, field: str) -> Any:

@@ -56,6 +56,14 @@ def score_math(answer: str, gold: str) -> float:
     return float(cast(bool, equal))
 
 
+def is_expression(gold: str) -> bool:
+    """Whether math-verify reads more than a text in it, to which only the same text is equal.
+
+    Raises `ValueError` when it reads nothing.
+    """
+    return any(not isinstance(read, str) for read in _parsed_gold(gold))
+
+
 @lru_cache(maxsize=128)  # the answers of a group come one after the other
 def _parsed_gold(gold: str) -> list[Any]:
     latex = gold.strip()

@@ -13,7 +13,7 @@ from bench.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
 from bench.rewards.math_table import ERRORS, TABLE, MathRow
 from prorl_service.agents.answers import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.math import boxed, score_math
+from prorl_service.rewards.math import boxed, is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 
 CPU_S = 2
@@ -118,3 +118,11 @@ async def test_hostile_answers_are_wrong_and_harm_nobody(
     assert await pool.score(score_math, 60, r"\frac{2}{4}", "0.5") == 1.0
     # What shows that the gold is not to blame.
     assert await pool.score(score_math, 60, NEVER_HOSTILE, hostile.gold) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [(r"\frac{1}{2}", 1.0), (r"\text{even}", 1.0), (r"2n + 1, n \in \mathbb{N}", 0.0), ("?", 0.0)],
+)
+async def test_only_a_text_is_no_expression(pool: ScoringPool, gold: str, expected: float) -> None:
+    assert await pool.score(is_expression, 60, gold) == expected

@@ -1,0 +1,97 @@
+"""Whether gold answers can be scored at all, found out before a rollout is spent on them.
+
+In processes with limits: a gold answer that is never compared to the end costs seconds here, too.
+"""
+
+from collections.abc import Callable
+
+from prorl_service.agents.answers import NEVER_HOSTILE
+from prorl_service.errors import EvaluatorError
+from prorl_service.rewards.math import is_expression, score_math
+from prorl_service.rewards.pool import ScoringAborted, ScoringPool
+from prorl_service.rewards.stem import normal_text, score_value
+from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
+
+TIMEOUT_S = 90.0
+"""Of the clock, for what has 5 s of CPU time."""
+TRIES = 3
+"""Where the host is to blame."""
+
+
+class Golds:
+    """Owns the pool; what was found about an answer is kept."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool = ScoringPool(workers=workers)
+        self._found: dict[tuple[str, str], str] = {}
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def fault(self, problem: Problem) -> str:
+        """Why no answer to it can be scored; empty if some can. Raises `EvaluatorError` where the
+        host does not let it be found out."""
+        if isinstance(problem, CodeProblem) or (
+            isinstance(problem, StemProblem) and problem.options
+        ):
+            return ""
+        scorer = equals_itself if isinstance(problem, MathProblem) else compares
+        key = (problem.kind, problem.answer)
+        if key not in self._found:
+            self._found[key] = await self._fault(scorer, problem.answer)
+        return self._found[key]
+
+    async def _fault(self, scorer: Callable[[str], float], gold: str) -> str:
+        try:
+            equal = await self._score(scorer, gold)
+        except ScoringAborted:
+            return "the answer cannot be compared in time"
+        except EvaluatorError as error:
+            if error.retryable:
+                raise
+            return "math-verify cannot read the answer"
+        return "" if equal else "math-verify does not find the answer equal to itself"
+
+    async def same(self, problem: Problem, gold: str) -> bool:
+        """Whether its answer is the same as that of its question elsewhere. Tests of programs are
+        not compared."""
+        answer = answer_of(problem)
+        if normal_text(answer) == normal_text(gold):
+            return True
+        scorer = score_math if isinstance(problem, MathProblem) else score_value
+        try:
+            return bool(await self._score(scorer, answer, gold))
+        except EvaluatorError as error:
+            if error.retryable:
+                raise
+            return False
+
+    async def _score(self, scorer: Callable[..., float], *answers: str) -> float:
+        for _ in range(TRIES - 1):
+            try:
+                return await self._pool.score(scorer, TIMEOUT_S, *answers)
+            except EvaluatorError as error:
+                if not error.retryable:
+                    raise
+        return await self._pool.score(scorer, TIMEOUT_S, *answers)
+
+
+def answer_of(problem: Problem) -> str:
+    """Empty for programs."""
+    return "" if isinstance(problem, CodeProblem) else problem.answer
+
+
+def equals_itself(gold: str) -> float:
+    """1.0 if it does. Raises `ValueError` where only its very text would be right."""
+    if not score_math(gold, gold):
+        return 0.0
+    if not is_expression(gold):
+        raise ValueError("it is only a text")
+    score_math(NEVER_HOSTILE, gold)  # as the service does where an answer cannot be scored
+    return 1.0
+
+
+def compares(gold: str) -> float:
+    """1.0, if it comes to an end: that it is equal to itself is seen from its text."""
+    score_value(NEVER_HOSTILE, gold)
+    return 1.0

@@ -1,0 +1,56 @@
+"""Rows of data sets with questions of science. The published solutions are texts: a short answer is
+taken only from where one was set apart, never searched for."""
+
+import re
+
+from prorl_service.rewards.math import boxed
+from recipes.common.row import Row
+from recipes.math_code.data.questions import check_asked, has_parts, named
+from recipes.math_code.rows import StemProblem
+
+MAX_ANSWER_CHARS = 200
+"""What is longer is a text, which no rule compares."""
+
+_AGREES = re.compile(r"is_(\w+_solution)_same_with_matched_solution")
+
+
+def from_scp(row: Row) -> StemProblem:
+    """Raises `RowError`."""
+    question = row.text("problem").strip()
+    check_asked(row, question)
+    if has_parts(question):
+        raise row.error("the problem has parts, or options in its text")
+    return StemProblem(
+        problem_id=named("scp_116k", question),
+        source=f"scp_116k/{row.text('domain')}",
+        question=question,
+        answer=_answer(row),
+    )
+
+
+def _answer(row: Row) -> str:
+    """The box of the matched solution, else of a model's that was found to come to the same."""
+    matched = row.text("matched_solution")
+    if matched.count("\\boxed") > 1:
+        raise row.error("the solution has several boxes")
+    answer = boxed(matched) or next(filter(None, map(boxed, _agreeing(row))), None)
+    if answer is None:
+        raise row.error("no solution has its answer in a box")
+    if len(answer) > MAX_ANSWER_CHARS:
+        raise row.error("the answer is not short", answer[:80])
+    return answer
+
+
+def _agreeing(row: Row) -> list[str]:
+    """Solutions of models that the publisher's judge takes to be the same."""
+    solutions = []
+    for field, value in sorted(row.fields.items()):
+        match = _AGREES.fullmatch(field)
+        if match is not None and value is True and row.has(match[1]):
+            solutions.append(row.text(match[1]))
+    return solutions
+
+
+def from_offline(row: Row) -> StemProblem:
+    """Those of this repository are in the normal form."""
+    return StemProblem.model_validate(row.fields)

@@ -1,0 +1,188 @@
+"""Prepares a data set of problems: rows in one normal form, and a manifest of what was done.
+
+`python -m recipes.math_code.prepare --dataset deepscaler --output DIR` writes
+
+    rows.jsonl       the problems (`recipes.math_code.rows`)
+    rejected.jsonl   rows that cannot be used, each with its reason
+    manifest.json    data set and revision, counts, versions
+    corpus/          documents to look things up in, of `offline_stem` only
+
+Run again, it does the same again. Trains and evaluates nothing, and runs none of the programs.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from prorl_service.cli_errors import one_line_errors
+from recipes.common import prepared, sources
+from recipes.common.sources import Source
+from recipes.math_code.data.catalogue import DATA_SETS
+from recipes.math_code.data.golds import Golds
+from recipes.math_code.data.selection import Selection, questions_of
+from recipes.math_code.offline import stem
+from recipes.math_code.rows import Problem
+
+Name = Literal[
+    "deepscaler",
+    "dapo_math_17k",
+    "eurus_math",
+    "eurus_code",
+    "scp_116k",
+    "aime24",
+    "aime25",
+    "amc23",
+    "livecodebench",
+    "offline_stem",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    dataset: Name
+    output: Path
+    path: Path | None = None
+    split: str | None = None
+    revision: str | None = None
+    limit: int | None = None
+    without: tuple[Path, ...] = ()
+    workers: int = 4
+
+
+class Manifest(prepared.PreparedManifest):
+    """`rejected` counts rows."""
+
+    problems: int
+    repeated: int
+    """Rows whose question was there before with the same answer."""
+    other_rows: int
+    """Of another part of the data set: code for mathematics, and the other way round."""
+    without: dict[str, int]
+    """How many questions of which prepared directories were to be kept out."""
+
+
+async def prepare(options: Options, console: Console | None = None) -> Manifest:
+    """Raises `ProRLError` where nothing can be prepared: then nothing was written."""
+    console = console or Console(stderr=True)
+    prepared.check_directory(options.output, options.dataset)
+    kept_out = questions_of(options.without)
+    source = _source(options)
+    options.output.mkdir(parents=True, exist_ok=True)
+    unfinished = options.output / f".{prepared.ROWS}.{os.getpid()}"
+    golds = Golds(options.workers)
+    try:
+        with (
+            unfinished.open("w") as file,
+            prepared.progress("rows", source.total, console) as advance,
+        ):
+
+            def write(problem: Problem) -> None:
+                file.write(f"{problem.model_dump_json()}\n")
+
+            selection = Selection(DATA_SETS[options.dataset], golds, write, kept_out)
+            await selection.select(source, options.limit, advance)
+        if not selection.problems:
+            raise prepared.nothing_usable(selection.rejected)
+        _finish(unfinished, selection.conflicting)
+        unfinished.replace(options.output / prepared.ROWS)
+    finally:
+        unfinished.unlink(missing_ok=True)
+        await golds.close()
+    prepared.write_lines(options.output / prepared.REJECTED, selection.rejected)
+    if options.dataset == "offline_stem":
+        shutil.copytree(stem.CORPUS, options.output / "corpus", dirs_exist_ok=True)
+    manifest = _manifest(options, source, selection)
+    prepared.write_manifest(options.output, manifest)
+    return manifest
+
+
+def _source(options: Options) -> Source:
+    if options.dataset == "offline_stem":
+        rows = [problem.model_dump() for problem in stem.problems()]
+        revision = f"sha256:{sources.digest(stem.DIRECTORY)}"
+        return Source("this repository", revision, "all", rows, len(rows))
+    data_set = DATA_SETS[options.dataset]
+    split = options.split or data_set.split
+    if options.path is not None:
+        return sources.from_path(options.path, split)
+    return sources.from_hub(data_set.hub, split, options.revision, data_set.files(split))
+
+
+def _finish(rows: Path, left_out: Collection[str]) -> None:
+    """Without those problems: that they cannot be used was seen after they were written."""
+    if not left_out:
+        return
+    kept = rows.with_name(f"{rows.name}.kept")
+    with rows.open(newline="\n") as lines, kept.open("w") as file:
+        file.writelines(line for line in lines if json.loads(line)["problem_id"] not in left_out)
+    kept.replace(rows)
+
+
+def _manifest(options: Options, source: Source, selection: Selection) -> Manifest:
+    return Manifest(
+        dataset=options.dataset,
+        source=source.name,
+        revision=source.revision,
+        split=source.split,
+        rows_read=selection.rows_read,
+        problems=selection.problems,
+        repeated=selection.repeated,
+        other_rows=selection.other_rows,
+        rejected=prepared.counts(selection.rejected),
+        without=dict(Counter(selection.kept_out.values())),
+        versions=prepared.versions("math-verify"),
+    )
+
+
+def show(manifest: Manifest, console: Console) -> None:
+    table = prepared.summary(manifest, "problems", manifest.problems)
+    table.add_row("repeated rows", str(manifest.repeated))
+    table.add_row("rows of other parts", str(manifest.other_rows))
+    for directory, questions in manifest.without.items():
+        table.add_row("kept out", f"{questions} questions of {directory}")
+    console.print(table)
+
+
+def main(
+    dataset: Annotated[Name, typer.Option(help="Which data set.")],
+    output: Annotated[Path, typer.Option(help="Directory for rows and manifest.")],
+    path: Annotated[
+        Path | None,
+        typer.Option("--from", help="Its files on this machine; default: from the hub."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Default: the one that is used.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Of the hub; default: the newest.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first so many problems.")] = None,
+    without: Annotated[
+        list[Path] | None,
+        typer.Option(help="Prepared directory whose questions are kept out; may be repeated."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that look at answers.")] = 4,
+) -> None:
+    """Prepare a data set for training or evaluation."""
+    options = Options(
+        dataset=dataset,
+        output=output,
+        path=path,
+        split=split,
+        revision=revision,
+        limit=limit,
+        without=tuple(without or ()),
+        workers=workers,
+    )
+    with one_line_errors():
+        manifest = asyncio.run(prepare(options))
+    show(manifest, Console())
+
+
+if __name__ == "__main__":
+    typer.run(main)

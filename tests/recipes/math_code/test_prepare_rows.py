@@ -1,0 +1,250 @@
+"""Rows of each data set, in the form in which it is published, become problems or are refused."""
+
+import base64
+import json
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_service.agents.code import CodeAgent
+from prorl_service.agents.code_data import CodeTests
+from prorl_service.agents.math import MathAgent
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import ProRLError
+from prorl_service.rewards.code import Case
+from recipes.common.row import Row, RowError
+from recipes.math_code.data.catalogue import DATA_SETS, LIVECODEBENCH, convert
+from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
+from tests.recipes.math_code import published_problems as published
+from tests.recipes.math_code.published_problems import Fields
+
+GOOD: list[tuple[str, Fields]] = [
+    ("deepscaler", published.deepscaler()),
+    ("dapo_math_17k", published.dapo()),
+    ("eurus_math", published.eurus_math()),
+    ("eurus_code", published.eurus_code()),
+    ("scp_116k", published.scp("It is \\boxed{3 m}.")),
+    ("aime24", published.aime24()),
+    ("aime25", published.aime25()),
+    ("amc23", published.amc23()),
+    ("livecodebench", published.livecodebench()),
+    ("livecodebench", published.functional()),
+]
+
+
+def converted(data_set: str, fields: Fields) -> Problem:
+    problem = convert(DATA_SETS[data_set], Row(fields, "row 1"))
+    assert problem is not None
+    return problem
+
+
+def mathematics(data_set: str, fields: Fields) -> MathProblem:
+    problem = converted(data_set, fields)
+    assert isinstance(problem, MathProblem)
+    return problem
+
+
+def hidden_tests(data_set: str, fields: Fields) -> CodeTests:
+    problem = converted(data_set, fields)
+    assert isinstance(problem, CodeProblem)
+    return problem.tests
+
+
+def answer(fields: Fields) -> str:
+    problem = converted("scp_116k", fields)
+    assert isinstance(problem, StemProblem)
+    return problem.answer
+
+
+@pytest.mark.parametrize(("data_set", "fields"), GOOD)
+def test_the_services_agents_take_them(data_set: str, fields: Fields) -> None:
+    problem = converted(data_set, fields)
+    task = problem.task({})
+    agent = AgentRegistry()[task.agent](task)
+    assert agent.prompt().messages[-1].content == problem.question
+    assert problem.problem_id.startswith(f"{data_set}-")
+    assert problem.source.startswith(data_set)
+
+
+def test_every_data_set_has_a_row_here() -> None:
+    assert {name for name, _ in GOOD} == set(DATA_SETS) - {"offline_stem"}
+
+
+def test_text_around_a_question_is_taken_off() -> None:
+    dapo = mathematics("dapo_math_17k", published.dapo("Two\n\nparagraphs."))
+    assert (dapo.question, dapo.answer) == ("Two\n\nparagraphs.", "42")
+    assert MathAgent(dapo.task({})).prompt().messages[0].role == "system"
+    eurus = mathematics("eurus_math", published.eurus_math())
+    assert (eurus.question, eurus.source) == ("Halve $x$.", "eurus_math/numina_olympiads")
+    assert converted("eurus_code", published.eurus_code()).question == "Print the sum."
+    without = published.eurus("math", "numina_amc", "As it is.", "1")
+    assert mathematics("eurus_math", without).question == "As it is."
+
+
+def test_messages_may_be_json_text() -> None:
+    row = published.dapo()
+    row["prompt"] = json.dumps(row["prompt"])
+    assert mathematics("dapo_math_17k", row).question == "Find $6 \\cdot 7$."
+
+
+def test_rows_of_the_other_part_are_none_of_both() -> None:
+    code = Row(published.eurus_code(), "row 1")
+    assert convert(DATA_SETS["eurus_math"], code) is None
+    assert convert(DATA_SETS["eurus_code"], Row(published.eurus_math(), "row 1")) is None
+
+
+def test_answers_of_test_sets_are_plain() -> None:
+    assert mathematics("aime24", published.aime24()).answer == "204"
+    assert mathematics("aime24", published.aime24(solution="33")).answer == "33"
+    assert mathematics("aime25", published.aime25()).answer == "70"
+    assert mathematics("amc23", published.amc23()).answer == "27"
+    assert mathematics("amc23", published.amc23(answer="3.5")).answer == "3.5"
+
+
+def test_an_id_is_of_the_question_and_not_of_its_place() -> None:
+    one = mathematics("deepscaler", published.deepscaler("Add  2\nand 3. "))
+    assert one.problem_id == mathematics("deepscaler", published.deepscaler()).problem_id
+    assert one.question == "Add  2\nand 3."
+
+
+def test_a_short_answer_of_science_is_one_that_was_set_apart() -> None:
+    assert answer(published.scp("So it is \\boxed{3.2 \\text{ m}}.")) == "3.2 \\text{ m}"
+    agreed: Fields = {"is_qwq_solution_same_with_matched_solution": True}
+    assert answer(published.scp("It is 3 m.", **agreed)) == "3 \\text{ m}"
+    assert answer(published.scp("It is \\boxed{5}.", **agreed)) == "5"
+    with pytest.raises(RowError, match="no solution has its answer in a box"):
+        answer(published.scp("It is 3 m."))  # qwq's is said to be another, o1's has no box
+
+
+def test_programs_of_eurus_read_or_are_called() -> None:
+    assert hidden_tests("eurus_code", published.eurus_code()).cases[0] == Case("1 2\n", "3\n")
+    called = {"fn_name": "flips", "inputs": [["01"], ["11"]], "outputs": [[0], [1]]}
+    tests = hidden_tests("eurus_code", published.eurus_code(tests=called))
+    assert tests.fn_name == "flips"
+    assert tests.cases[1] == Case('["11"]', [1], is_call=True)
+
+
+def test_all_tests_of_livecodebench_are_hidden_ones() -> None:
+    tests = hidden_tests("livecodebench", published.livecodebench())
+    assert [case.expected for case in tests.cases] == ["3\n", "7\n", "0\n"]
+    plain = published.cases("stdin", ("5", "6"))
+    row = published.livecodebench(private_test_cases=plain)
+    assert [case.expected for case in hidden_tests("livecodebench", row).cases] == ["3\n", "6"]
+
+
+def test_functions_of_livecodebench_come_with_the_code_to_begin_with() -> None:
+    problem = converted("livecodebench", published.functional())
+    assert isinstance(problem, CodeProblem)
+    assert problem.tests.fn_name == "add"
+    assert problem.tests.cases == [
+        Case("[1, [2, 3]]", 6, is_call=True),
+        Case("[0, []]", 0, is_call=True),
+    ]
+    assert problem.question.startswith("Print the sum.\n\n")
+    assert "    def add(self, a: int, b: List[int]) -> int:\n```" in problem.question
+    assert "`add`" in CodeAgent(problem.task({})).prompt().messages[0].content
+
+
+def test_files_of_livecodebench_by_version() -> None:
+    data_set = DATA_SETS["livecodebench"]
+    assert data_set.files("v6") == ("test6.jsonl",)
+    assert data_set.files("release_v2") == ("test.jsonl", "test2.jsonl")
+    assert data_set.files("release_v6") == LIVECODEBENCH
+    assert len(LIVECODEBENCH) == 6
+    with pytest.raises(ProRLError, match="split: there is no 'test', only v1"):
+        data_set.files("test")
+    assert DATA_SETS["aime24"].files("test") == ()
+
+
+class Hostile:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_is_never_run(tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    packed = published.packed(Hostile(trap))
+    with pytest.raises(RowError, match="it is a pickle of more than a text: STACK_GLOBAL"):
+        converted("livecodebench", published.livecodebench(private_test_cases=packed))
+    assert not trap.exists()
+    pickle.loads(zlib.decompress(base64.b64decode(packed)))
+    assert trap.exists()
+
+
+LCB = published.livecodebench
+PACKED = published.packed(published.cases("stdin", ("1", "2")))
+BAD: list[tuple[str, Fields, str]] = [
+    ("deepscaler", published.deepscaler(" "), "problem is missing or no text"),
+    ("deepscaler", published.deepscaler(answer=""), "answer is missing or no text"),
+    ("deepscaler", published.deepscaler(answer=True), "answer is missing or no text: it is 'True'"),
+    ("deepscaler", published.deepscaler("Prove that 1 < 2."), "it asks for a proof or a text"),
+    ("deepscaler", published.deepscaler(answer="\\text{Proof}"), "the answer stands for a proof"),
+    ("deepscaler", published.deepscaler(answer="not found"), "the answer stands for a proof"),
+    (
+        "deepscaler",
+        published.deepscaler(answer="\\text{The sum of the first } n"),
+        "the answer is a sentence",
+    ),
+    ("deepscaler", published.deepscaler(answer="(1) 3; (2) 4"), "the answer has several parts"),
+    ("dapo_math_17k", published.dapo(prompt="{}"), "prompt has another text around its question"),
+    ("dapo_math_17k", published.dapo(""), "the problem is not as it should be: question"),
+    ("dapo_math_17k", {**published.dapo(), "prompt": []}, "prompt has no message of the user"),
+    ("dapo_math_17k", {**published.dapo(), "prompt": "{}"}, "prompt has no message of the user"),
+    ("dapo_math_17k", {**published.dapo(), "reward_model": {}}, "ground_truth is missing"),
+    ("eurus_math", published.eurus_math(""), "the problem is not as it should be: question"),
+    ("eurus_math", {**published.eurus_math(), "ability": None}, "ability is missing"),
+    ("eurus_code", published.eurus_code(tests={"inputs": [], "outputs": []}), "there are no tests"),
+    (
+        "eurus_code",
+        published.eurus_code(tests={"inputs": ["1"], "outputs": []}),
+        "the set of tests is not as it should be: : Value error, 1 inputs, but 0 outputs",
+    ),
+    (
+        "eurus_code",
+        published.eurus("code", "apps", "Print.", "no JSON"),
+        "ground_truth is no JSON",
+    ),
+    ("scp_116k", published.scp("\\boxed{1} and \\boxed{2}"), "the solution has several boxes"),
+    ("scp_116k", published.scp("\\boxed{" + "a" * 201 + "}"), "the answer is not short"),
+    ("scp_116k", published.scp("\\boxed{1}", "(a) Find x. (b) Find y."), "the problem has parts"),
+    ("scp_116k", published.scp("\\boxed{1}", "Explain why."), "it asks for a proof or a text"),
+    ("scp_116k", published.scp(""), "matched_solution is missing or no text"),
+    ("livecodebench", LCB(private_test_cases="%"), "private_test_cases cannot be decoded"),
+    ("livecodebench", LCB(private_test_cases=PACKED[:-8]), "private_test_cases cannot be decoded"),
+    (
+        "livecodebench",
+        LCB(private_test_cases=published.packed(["1"])),
+        "it is a pickle of more than a text: EMPTY_LIST",
+    ),
+    ("livecodebench", LCB(private_test_cases=published.packed("{")), "cannot be decoded"),
+    ("livecodebench", LCB(public_test_cases='[{"input": "1"}]'), "the list of tests is not as"),
+    (
+        "livecodebench",
+        LCB(public_test_cases=published.cases("functional", ("1", "2"))),
+        "its tests are not of one type: functional, stdin",
+    ),
+    ("livecodebench", published.functional(metadata="{}"), "func_name is missing"),
+    (
+        "livecodebench",
+        published.functional(public_test_cases=published.cases("functional", ("x", "1"))),
+        "test 0 cannot be read",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data_set", "fields", "message"), BAD)
+def test_what_cannot_be_used_is_refused_with_the_reason(
+    data_set: str, fields: Fields, message: str
+) -> None:
+    with pytest.raises(RowError) as error:
+        converted(data_set, fields)
+    assert str(error.value).startswith("row 1")
+    assert message in str(error.value)

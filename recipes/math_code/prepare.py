@@ -5,9 +5,11 @@
     rows.jsonl       the problems (`recipes.math_code.rows`)
     rejected.jsonl   rows that cannot be used, each with its reason
     manifest.json    data set and revision, counts, versions
+    answers-*.jsonl  what was found about answers so far
     corpus/          documents to look things up in, of `offline_stem` only
 
-Run again, it does the same again. Trains and evaluates nothing, and runs none of the programs.
+Run again, it looks at no answer twice, and comes to the same. Trains and evaluates nothing, and
+runs none of the programs.
 """
 
 import asyncio
@@ -71,14 +73,14 @@ class Manifest(prepared.PreparedManifest):
 
 
 async def prepare(options: Options, console: Console | None = None) -> Manifest:
-    """Raises `ProRLError` where nothing can be prepared: then nothing was written."""
+    """Raises `ProRLError` where nothing can be prepared: then no rows were written."""
     console = console or Console(stderr=True)
     prepared.check_directory(options.output, options.dataset)
     kept_out = questions_of(options.without)
     source = _source(options)
     options.output.mkdir(parents=True, exist_ok=True)
     unfinished = options.output / f".{prepared.ROWS}.{os.getpid()}"
-    golds = Golds(options.workers)
+    golds = Golds(options.workers, options.output)
     try:
         with (
             unfinished.open("w") as file,
@@ -92,7 +94,7 @@ async def prepare(options: Options, console: Console | None = None) -> Manifest:
             await selection.select(source, options.limit, advance)
         if not selection.problems:
             raise prepared.nothing_usable(selection.rejected)
-        _finish(unfinished, selection.conflicting)
+        _leave_out(unfinished, selection.conflicting)
         unfinished.replace(options.output / prepared.ROWS)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -117,13 +119,13 @@ def _source(options: Options) -> Source:
     return sources.from_hub(data_set.hub, split, options.revision, data_set.files(split))
 
 
-def _finish(rows: Path, left_out: Collection[str]) -> None:
-    """Without those problems: that they cannot be used was seen after they were written."""
-    if not left_out:
+def _leave_out(rows: Path, ids: Collection[str]) -> None:
+    """Of problems that were written before it was seen that they cannot be used."""
+    if not ids:
         return
     kept = rows.with_name(f"{rows.name}.kept")
     with rows.open(newline="\n") as lines, kept.open("w") as file:
-        file.writelines(line for line in lines if json.loads(line)["problem_id"] not in left_out)
+        file.writelines(line for line in lines if json.loads(line)["problem_id"] not in ids)
     kept.replace(rows)
 
 

@@ -1,9 +1,14 @@
 """Whether gold answers can be scored at all, found out before a rollout is spent on them.
 
 In processes with limits: a gold answer that is never compared to the end costs seconds here, too.
+What was found is kept in a file, so that a preparation that is run again goes on where it was.
 """
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
 
 from prorl_service.agents.answers import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
@@ -19,11 +24,12 @@ TRIES = 3
 
 
 class Golds:
-    """Owns the pool; what was found about an answer is kept."""
+    """Owns the pool, and the file: one for each version of math-verify."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, directory: Path) -> None:
         self._pool = ScoringPool(workers=workers)
-        self._found: dict[tuple[str, str], str] = {}
+        self._file = directory / f"answers-{version('math-verify')}.jsonl"
+        self._found = _read(self._file)
 
     async def close(self) -> None:
         await self._pool.close()
@@ -39,6 +45,8 @@ class Golds:
         key = (problem.kind, problem.answer)
         if key not in self._found:
             self._found[key] = await self._fault(scorer, problem.answer)
+            with self._file.open("a") as file:
+                file.write(json.dumps([*key, self._found[key]]) + "\n")
         return self._found[key]
 
     async def _fault(self, scorer: Callable[[str], float], gold: str) -> str:
@@ -74,6 +82,15 @@ class Golds:
                 if not error.retryable:
                     raise
         return await self._pool.score(scorer, TIMEOUT_S, *answers)
+
+
+def _read(file: Path) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for line in file.read_text().split("\n") if file.exists() else ():
+        with suppress(ValueError):  # the last one may be cut
+            kind, answer, fault = json.loads(line)
+            found[kind, answer] = fault
+    return found
 
 
 def answer_of(problem: Problem) -> str:

@@ -14,7 +14,7 @@ from recipes.common.sources import Source
 from recipes.math_code.data.catalogue import DataSet, convert
 from recipes.math_code.data.golds import Golds, answer_of
 from recipes.math_code.data.questions import key, loose
-from recipes.math_code.rows import Problem
+from recipes.math_code.rows import CodeProblem, Problem
 
 BATCH = 64
 """Rows whose answers are looked at side by side."""
@@ -76,7 +76,8 @@ class Selection:
             self.rows_read += 1
             on_row()
             batch += self._converted(Row(fields, f"row {self.rows_read}"))
-            if len(batch) == BATCH:
+            # Programs have no answer to look at, but tests that may take megabytes.
+            if len(batch) == BATCH or (batch and isinstance(batch[-1][1], CodeProblem)):
                 await self._settle(batch)
                 batch = []
         await self._settle(batch)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ async def test_a_question_is_kept_once_and_only_with_one_answer(tmp_path: Path) 
     assert details[0].startswith(f"row 4: {reason}: that of deepscaler-")
     assert details[1].endswith(f": {reason}: that of row 4")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"answers-{version('math-verify')}.jsonl",
         "manifest.json",
         "rejected.jsonl",
         "rows.jsonl",
@@ -99,6 +101,23 @@ async def test_run_again_it_does_the_same(tmp_path: Path) -> None:
     assert Manifest.model_validate_json(manifest) == first
     with pytest.raises(ProRLError, match="out has dapo_math_17k"):
         await prepare(options(tmp_path, path))
+
+
+async def test_what_was_found_about_answers_is_not_looked_for_again(tmp_path: Path) -> None:
+    rows = given(
+        tmp_path, published.deepscaler("one", "\\sqrt{2}"), published.deepscaler("two", "\\sqrt{3}")
+    )
+    first = await prepare(options(tmp_path, rows))
+    [file] = (tmp_path / "out").glob("answers-*.jsonl")
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        ["math", "\\sqrt{2}", ""],
+        ["math", "\\sqrt{3}", ""],
+    ]
+    # Believed, and not looked at again; a line that was cut is.
+    file.write_text(json.dumps(["math", "\\sqrt{2}", "it was bad"]) + '\n["math", "\\\\sq')
+    assert first.problems == 2
+    assert (await prepare(options(tmp_path, rows))).rejected == {"it was bad": 1}
+    assert questions(tmp_path) == ["two"]
 
 
 async def test_both_parts_of_eurus_come_from_the_same_files(tmp_path: Path) -> None:

@@ -51,18 +51,18 @@ def from_hub(
     return Source(name, str(commit), split, rows, len(rows))
 
 
-def from_path(path: Path, split: str) -> Source:
+def from_path(path: Path, split: str, names: Sequence[str] = ()) -> Source:
     """A parquet, json or jsonl file, a directory of parquet or jsonl files, or what `save_to_disk`
     wrote.
 
-    Only a saved `DatasetDict` and a directory have splits: of the latter, files that begin with
-    the split's name, or all files if none does. Lines of JSON are read as the rows are: they raise
-    `InvalidRequest` then.
+    Only a saved `DatasetDict` and a directory have splits: of the latter, files with these `names`,
+    else files that begin with the split's name, or all files if none does. Lines of JSON are read
+    as the rows are: they raise `InvalidRequest` then.
     """
     if not path.exists():
         raise InvalidRequest.of_field("from", f"there is no {path}")
     try:
-        rows, total = _local(path, split)
+        rows, total = _local(path, split, names)
     except (OSError, ValueError) as error:
         raise InvalidRequest.of_field("from", f"{path} cannot be read: {error}") from error
     return Source(str(path), f"sha256:{digest(path)}", split, rows, total)
@@ -79,19 +79,21 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def _local(path: Path, split: str) -> tuple[Iterable[Mapping[str, Any]], int | None]:
+def _local(
+    path: Path, split: str, names: Sequence[str]
+) -> tuple[Iterable[Mapping[str, Any]], int | None]:
     """Rows, and how many if that is known."""
     if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
         return _saved(_datasets().load_from_disk(str(path)), split)
     if path.is_file() and _is_array(path):
         rows = list(json.loads(path.read_text()))
         return rows, len(rows)
-    files = _files(path, split)
+    files = _files(path, split, names)
     if files[0].suffix != ".parquet":
         return _lines(files), None
-    names = [str(file) for file in files]
+    parquet = [str(file) for file in files]
     load = _datasets().load_dataset
-    return load("parquet", data_files=names, split="train", streaming=True), None
+    return load("parquet", data_files=parquet, split="train", streaming=True), None
 
 
 def _is_array(path: Path) -> bool:
@@ -120,7 +122,12 @@ def _saved(saved: Any, split: str) -> tuple[Any, int]:
     return saved[split], len(saved[split])
 
 
-def _files(path: Path, split: str) -> list[Path]:
+def _files(path: Path, split: str, names: Sequence[str]) -> list[Path]:
+    if path.is_dir() and names:
+        missing = [name for name in names if not (path / name).exists()]
+        if missing:
+            raise ValueError(f"{split} is in files that it lacks: {', '.join(missing)}")
+        return [path / name for name in names]
     if path.is_dir():
         files = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
     else:

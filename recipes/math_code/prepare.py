@@ -114,9 +114,10 @@ def _source(options: Options) -> Source:
         return Source("this repository", revision, "all", rows, len(rows))
     data_set = DATA_SETS[options.dataset]
     split = options.split or data_set.split
+    files = data_set.files(split)
     if options.path is not None:
-        return sources.from_path(options.path, split)
-    return sources.from_hub(data_set.hub, split, options.revision, data_set.files(split))
+        return sources.from_path(options.path, split, files)
+    return sources.from_hub(data_set.hub, split, options.revision, files)
 
 
 def _leave_out(rows: Path, ids: Collection[str]) -> None:

@@ -166,6 +166,21 @@ async def test_a_limit_is_of_problems_that_can_be_used(tmp_path: Path) -> None:
     assert questions(tmp_path) == [str(n) for n in range(0, 200, 2)]
 
 
+async def test_a_version_of_livecodebench_is_some_of_its_files(tmp_path: Path) -> None:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for name in ("test", "test2", "test3"):
+        row = published.livecodebench(question_id=name, question_content=name)
+        (directory / f"{name}.jsonl").write_text(json.dumps(row))
+    two = options(tmp_path, directory, dataset="livecodebench", split="release_v2")
+    await prepare(two)
+    assert questions(tmp_path) == ["test", "test2"]
+    await prepare(options(tmp_path, directory, dataset="livecodebench", split="v3"))
+    assert questions(tmp_path) == ["test3"]
+    with pytest.raises(ProRLError, match=r"v6 is in files that it lacks: test6\.jsonl"):
+        await prepare(options(tmp_path, directory, dataset="livecodebench"))
+
+
 async def test_an_id_of_a_data_set_is_used_once(tmp_path: Path) -> None:
     rows = given(
         tmp_path, published.livecodebench(), published.livecodebench(question_content="Another.")

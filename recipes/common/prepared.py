@@ -1,5 +1,5 @@
 """What preparing a data set leaves in its directory, whichever data set it is: rows.jsonl,
-rejected.jsonl, manifest.json. Reads and converts nothing."""
+rejected.jsonl, manifest.json; and the options that all have. Reads and converts nothing."""
 
 import platform
 from collections import Counter
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import Progress
@@ -18,6 +20,14 @@ from prorl_service.files import write_whole
 
 ROWS, REJECTED, MANIFEST = "rows.jsonl", "rejected.jsonl", "manifest.json"
 PACKAGES = ("prorl-service", "datasets", "pydantic")
+
+
+Output = Annotated[Path, typer.Option(help="Directory for rows and manifest.")]
+From = Annotated[
+    Path | None, typer.Option("--from", help="Its files on this machine; default: from the hub.")
+]
+Split = Annotated[str | None, typer.Option(help="Default: the one that is used.")]
+Revision = Annotated[str | None, typer.Option(help="Of the hub; default: the newest.")]
 
 
 class Rejected(BaseModel):

@@ -56,7 +56,7 @@ class Row:
         if isinstance(value, str):
             try:
                 return json.loads(value)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # numbers may be too long, lists too deep
                 raise self.error(f"{field} is no JSON", str(error)) from error
         return value
 

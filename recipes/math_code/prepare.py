@@ -157,13 +157,10 @@ def show(manifest: Manifest, console: Console) -> None:
 
 def main(
     dataset: Annotated[Name, typer.Option(help="Which data set.")],
-    output: Annotated[Path, typer.Option(help="Directory for rows and manifest.")],
-    path: Annotated[
-        Path | None,
-        typer.Option("--from", help="Its files on this machine; default: from the hub."),
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="Default: the one that is used.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Of the hub; default: the newest.")] = None,
+    output: prepared.Output,
+    path: prepared.From = None,
+    split: prepared.Split = None,
+    revision: prepared.Revision = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many problems.")] = None,
     without: Annotated[
         list[Path] | None,

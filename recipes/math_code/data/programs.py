@@ -1,5 +1,6 @@
 """Rows of data sets with programming problems and tests for them."""
 
+import json
 import re
 from typing import Any, Literal
 
@@ -68,9 +69,12 @@ def _tests(row: Row, inputs: Any, outputs: Any, name: Any) -> CodeTests:
     if not inputs:
         raise row.error("there are no tests")
     try:
+        json.dumps(outputs, allow_nan=False)
         return CodeTests(inputs=inputs, outputs=outputs, fn_name=name or None)
     except ValidationError as error:
         raise row.error(*of_validation(error, "the set of tests")) from error
+    except ValueError as error:  # would be written as null
+        raise row.error("an expected output is no finite number") from error
 
 
 def _cases(row: Row, cases: Any) -> list[_Case]:
@@ -81,10 +85,12 @@ def _cases(row: Row, cases: Any) -> list[_Case]:
 
 
 def _private_cases(row: Row) -> list[_Case]:
+    packed = row.text("private_test_cases")
     try:
-        return _cases(row, decoded(row.text("private_test_cases")))
-    except ValueError as error:
+        cases = decoded(packed)
+    except (ValueError, RecursionError) as error:
         raise row.error("private_test_cases cannot be decoded", str(error)) from error
+    return _cases(row, cases)
 
 
 def _stripped(case: _Case) -> _Case:

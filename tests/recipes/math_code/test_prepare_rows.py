@@ -212,11 +212,31 @@ BAD: list[tuple[str, Fields, str]] = [
         published.eurus("code", "apps", "Print.", "no JSON"),
         "ground_truth is no JSON",
     ),
+    (
+        "eurus_code",
+        published.eurus_code(
+            tests={"fn_name": "f", "inputs": [[1], [2]], "outputs": [1, float("inf")]}
+        ),
+        "an expected output is no finite number",
+    ),
+    (
+        "eurus_code",
+        published.eurus("code", "apps", "Print.", '{"inputs": ["1"], "outputs": [1' + "0" * 5000),
+        "ground_truth is no JSON: Exceeds the limit",
+    ),
+    ("eurus_code", published.eurus("code", "apps", "Print.", "[" * 10**5), "ground_truth is no"),
+    (
+        "eurus_code",
+        published.eurus_code(tests={"inputs": ["1"], "outputs": ["\ud800"]}),
+        "the problem is not as it should be: data: Value error, holds a lone surrogate",
+    ),
     ("scp_116k", published.scp("\\boxed{1} and \\boxed{2}"), "the solution has several boxes"),
     ("scp_116k", published.scp("\\boxed{" + "a" * 201 + "}"), "the answer is not short"),
     ("scp_116k", published.scp("\\boxed{1}", "(a) Find x. (b) Find y."), "the problem has parts"),
     ("scp_116k", published.scp("\\boxed{1}", "Explain why."), "it asks for a proof or a text"),
     ("scp_116k", published.scp(""), "matched_solution is missing or no text"),
+    ("livecodebench", LCB(private_test_cases=""), "row 1: private_test_cases is missing"),
+    ("livecodebench", LCB(private_test_cases=published.packed("[{}]")), "the list of tests is not"),
     ("livecodebench", LCB(private_test_cases="%"), "private_test_cases cannot be decoded"),
     ("livecodebench", LCB(private_test_cases=PACKED[:-8]), "private_test_cases cannot be decoded"),
     (

@@ -11,15 +11,9 @@ from prorl_service.errors import ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.schemas import BackendState, Task
 from prorl_service.tokens.chat import ChatFormat
-from recipes.common.settings import BadSettings, Data, Model, Run, Training
+from recipes.common.settings import BadSettings, Model, Run, Training
 
 FIRST_CONTACT_S = 10.0
-
-
-def check_rows(data: Data) -> None:
-    """Raises `BadSettings`."""
-    if not data.rows.is_file():
-        raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=data.make)
 
 
 def model_directory(model: Model) -> Path:

@@ -9,6 +9,7 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tqdm.auto import tqdm
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.files import write_whole
 from prorl_service.schemas import MAX_INT32, Blame, ErrorInfo, Group, Rollout, Task
+from prorl_service.trainable import component_means
+from recipes.common.scores import Score, Share, pass_at_k, score
 from recipes.common.settings import BadSettings, Evaluation
 
 LEASE_S = 300.0
@@ -38,12 +41,10 @@ class Records:
             _check_same(known, json.loads(json.dumps(identity)), directory)
         write_whole(path, json.dumps(identity, indent=2) + "\n")
 
-    def verdict(self, task_id: str, seed: int) -> bool | None:
-        """Whether it was solved; None where there is no verdict."""
+    def rollout(self, task_id: str, seed: int) -> Rollout | None:
+        """None where there is no verdict."""
         path = self._path(task_id, seed)
-        if not path.exists():
-            return None
-        return Rollout.model_validate_json(path.read_text()).reward == 1.0
+        return Rollout.model_validate_json(path.read_text()) if path.exists() else None
 
     def put(self, rollout: Rollout, seed: int) -> None:
         trajectory = rollout.trajectory and rollout.trajectory.model_copy(update={"segments": []})
@@ -54,13 +55,49 @@ class Records:
         return self._rollouts / f"{task_id}.{seed}.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`pass_at_k`: by k. `components`: means over the rollouts that have them. `failures`: why
+    rollouts of this run have no verdict."""
+
+    score: Score
+    pass_at_k: dict[int, Share]
+    components: dict[str, float]
+    failures: Sequence[ErrorInfo]
+
+
+def evaluate(
+    settings: Evaluation, tasks: Sequence[Task], identity: Mapping[str, Any], url: str
+) -> Result:
+    """`identity`: as of `Records`, in the output. Raises `BadSettings` and `ServiceCallError`."""
+    records = Records(settings.output, identity)
+    failures = run(settings, tasks, records, url)
+    rollouts = {
+        task.task_id: [records.rollout(task.task_id, seed) for seed in range(settings.seeds)]
+        for task in tasks
+    }
+    solved = {task_id: [_is_solved(one) for one in seeds] for task_id, seeds in rollouts.items()}
+    return Result(
+        score=score(solved),
+        pass_at_k={k: pass_at_k(solved, k) for k in settings.pass_at_k},
+        components=component_means(
+            one.reward_components for seeds in rollouts.values() for one in seeds if one
+        ),
+        failures=failures,
+    )
+
+
+def _is_solved(rollout: Rollout | None) -> bool | None:
+    return None if rollout is None else rollout.reward == 1.0
+
+
 def run(settings: Evaluation, tasks: Sequence[Task], records: Records, url: str) -> list[ErrorInfo]:
     """Runs what has no verdict. Returns why some have none still. Raises `ServiceCallError`."""
     missing = [
         (task, seed)
         for seed in range(settings.seeds)
         for task in tasks
-        if records.verdict(task.task_id, seed) is None
+        if records.rollout(task.task_id, seed) is None
     ]
     bar = tqdm(total=len(tasks) * settings.seeds, desc="rollouts", dynamic_ncols=True)
     bar.update(bar.total - len(missing))

@@ -1,16 +1,17 @@
-"""One training run: checks, the model, the service, then the stock trainer. Resumes by itself.
+"""One run: checks, the model, the service, then the stock trainer or an evaluation.
 
 Recipes give tasks, and make the model where it has no path; nothing here knows what they are about.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from prorl_service.schemas import Task
 from recipes.common import checks, serving, versions
 from recipes.common.run import is_main_process, note
-from recipes.common.settings import BadSettings, Run, Training
+from recipes.common.settings import BadSettings, Evaluation, Run, Training
 
 
 def train(
@@ -25,7 +26,7 @@ def train(
     checks.check_service(settings, brought=brought)
     check_processes(settings)
     check_output(settings)
-    model = make_model() if settings.model.path is None else checks.model_directory(settings.model)
+    model = model_of(settings, make_model)
     kept = checks.fitting(settings, tasks, model)
     if is_main_process():
         print(f"{len(kept)} of {len(tasks)} tasks, results in {settings.output}", flush=True)
@@ -39,6 +40,28 @@ def train(
             from recipes.common import trl
 
             trl.train(settings, kept, model, url)
+
+
+def model_of(settings: Run, make_model: Callable[[], Path]) -> Path:
+    """Directory. Raises `ProRLError`."""
+    if settings.model.path is None:
+        return make_model()
+    return checks.model_directory(settings.model)
+
+
+@contextmanager
+def evaluating(
+    settings: Evaluation, tasks: Sequence[Task], make_model: Callable[[], Path]
+) -> Iterator[str]:
+    """URL of a service. Raises `ProRLError`, before any work starts where that can be."""
+    checks.check_engines(settings, brought=False)
+    checks.check_sandbox(settings)
+    checks.check_images(settings, tasks)
+    checks.check_service(settings, brought=False)
+    starts_engine = settings.model.engine == "reference" and not settings.service.url
+    model = model_of(settings, make_model) if starts_engine else Path()
+    with serving.service(settings, model, brought=False) as url:
+        yield url
 
 
 def check_processes(settings: Run) -> None:

@@ -1,11 +1,14 @@
-"""Pass@1 over seeds, with an interval. Pure."""
+"""Pass@1 and pass@k over seeds, with intervals. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 Z_95 = 1.959963984540054
+RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,34 @@ def score(solved: Mapping[str, Sequence[bool | None]]) -> Score:
     low, high = wilson(pass_at_1, len(solved))
     missing = sum(verdict is None for one in solved.values() for verdict in one)
     return Score(len(solved), seeds, per_seed, pass_at_1, low, high, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """From 0 to 1, with the ends of its 95 % interval."""
+
+    share: float
+    low: float
+    high: float
+
+
+def pass_at_k(solved: Mapping[str, Sequence[bool | None]], k: int) -> Share:
+    """The mean over instances of the chance that one of `k` rollouts solves it, estimated without
+    bias from all of them (Chen et al. 2021, arXiv 2107.03374); for `solved` see `score`.
+
+    The interval is the bootstrap's over instances (percentiles of `RESAMPLES` means): no form is
+    known for a mean of such shares. It is too narrow for few instances.
+    """
+    values = [_chance(len(one), sum(map(bool, one)), k) for one in solved.values()]
+    distinct, counts = np.unique(values, return_counts=True)
+    generator = np.random.default_rng(0)
+    drawn = generator.multinomial(len(values), counts / len(values), size=RESAMPLES)
+    low, high = np.quantile(drawn @ distinct / len(values), [0.025, 0.975])
+    return Share(fmean(values), float(low), float(high))
+
+
+def _chance(count: int, solved: int, k: int) -> float:
+    return 1.0 - math.comb(count - solved, k) / math.comb(count, k)
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

@@ -5,7 +5,7 @@ TRL's own (`trainer.arguments`) is theirs to check.
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -28,9 +28,10 @@ class Service(WireModel):
 
 
 class WarmStart(WireModel):
-    """Of a tiny model that a recipe makes: on which tasks, and `imitation.Imitation`."""
+    """Of a tiny model that a recipe makes: `imitation.Imitation`. `tasks`: on which rows, where it
+    is not the recipe that has transcripts."""
 
-    tasks: list[str] = Field(min_length=1)
+    tasks: list[str] = Field(default_factory=list)
     steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
@@ -57,11 +58,13 @@ class Model(WireModel):
 
 
 class Agent(WireModel):
-    """`success`: what the share of the reward is called in logs."""
+    """`success`: what the mean reward is called in logs. `image`: of tasks that name none.
+    `options`: of the agent's `task.data`, the same for all tasks."""
 
     name: str
     success: str
-    ipython: bool = False
+    image: str | None = None
+    options: dict[str, Any]
     context: int = Field(ge=2)
     max_prompt_tokens: int = Field(ge=1)
     max_tokens_per_turn: int | None = Field(ge=1)
@@ -169,7 +172,16 @@ class Training(Run):
 
 
 class Evaluation(Run):
+    """`pass_at_k`: the k beside 1."""
+
     seeds: int = Field(ge=1)
+    pass_at_k: list[Annotated[int, Field(ge=2)]]
+
+    @model_validator(mode="after")
+    def _has_seeds_enough(self) -> Self:
+        if max(self.pass_at_k, default=0) > self.seeds:
+            raise ValueError(f"pass_at_k has a k above seeds={self.seeds}")
+        return self
 
     @property
     def sampling(self) -> Sampling:

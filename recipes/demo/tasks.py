@@ -8,21 +8,15 @@ Instances are a pure function of the seed. The held-out split shares no number p
 file content (*read*) with the training split. Nothing here runs a command or scores an answer.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
-from typing import Literal, TypeVar
 
 from prorl_service.schemas import Message, Task
-
-Split = Literal["train", "heldout"]
+from recipes.common.splits import Split, keys_of
 
 SYSTEM_PROMPT = "Solve the task with one bash command, then answer with its result."
 FORMAT_REWARD = 0.1
-HELDOUT_SHARE = 0.2
-
-Key = TypeVar("Key")
 _PAIRS = tuple(combinations(range(10, 100), 2))
 _CONTENTS = range(100, 1000)
 
@@ -103,16 +97,10 @@ def instances(split: Split, per_family: int, *, seed: int) -> list[Instance]:
     Raises `ValueError` when asked for more.
     """
     rng = Random(f"{split}/{per_family}/{seed}")
-    pairs = rng.sample(_keys(_PAIRS, split, seed), per_family)
-    contents = rng.sample(_keys(_CONTENTS, split, seed), per_family)
+    pairs = rng.sample(keys_of(split, _PAIRS, seed=seed), per_family)
+    contents = rng.sample(keys_of(split, _CONTENTS, seed=seed), per_family)
     return [
         instance
         for pair, content in zip(pairs, contents, strict=True)
         for instance in (add(pair, rng), read(content, rng))
     ]
-
-
-def _keys(keys: Sequence[Key], split: Split, seed: int) -> list[Key]:
-    shuffled = Random(seed).sample(keys, len(keys))
-    border = int(len(keys) * HELDOUT_SHARE)
-    return shuffled[:border] if split == "heldout" else shuffled[border:]

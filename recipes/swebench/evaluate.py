@@ -5,19 +5,15 @@ thinking, budgets, data and images, grader. Printed, and kept in score.json; the
 of each rollout is in `rollouts`. Started again, it goes on where it was.
 """
 
-import json
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
-from rich.console import Console
 
-from prorl_service.schemas import ErrorInfo
-from recipes.common import checks, evaluation, serving
+from recipes.common import evaluation, launch
+from recipes.common import rows as data_rows
 from recipes.common.run import begin, known_errors
-from recipes.common.scores import score
+from recipes.common.scorecard import facts_of, report
 from recipes.common.settings import Evaluation, settings_of
 from recipes.swebench import scorecard, tasks
 from recipes.swebench.rows import SweInstance
@@ -28,43 +24,21 @@ def main(config: DictConfig) -> None:
     with known_errors():
         settings = settings_of(Evaluation, config)
         rows = tasks.rows_of(settings)
-        chosen = tasks.chosen(settings, rows)
-        checks.check_engines(settings, brought=False)
-        checks.check_sandbox(settings)
-        checks.check_images(settings, tasks.tasks_of(settings, chosen))
-        checks.check_service(settings, brought=False)
+        chosen = data_rows.chosen(settings.data, rows)
         begin(config)
-        # An engine that is not started here has its model.
-        model = tasks.tiny_model(settings, rows) if settings.model.warm_start else Path()
-        with serving.service(settings, model, brought=False) as url:
-            evaluate(settings, chosen, url, Console())
+        with launch.evaluating(
+            settings, tasks.tasks_of(settings, chosen), lambda: tasks.tiny_model(settings, rows)
+        ) as url:
+            evaluate(settings, chosen, url)
 
 
-def evaluate(settings: Evaluation, rows: Sequence[SweInstance], url: str, console: Console) -> None:
+def evaluate(settings: Evaluation, rows: Sequence[SweInstance], url: str) -> None:
     """Raises `ProRLError`."""
-    facts = scorecard.facts(settings, rows, url)
-    records = evaluation.Records(settings.output, facts)
-    failures = evaluation.run(settings, tasks.tasks_of(settings, rows), records, url)
-    scored = score(
-        {
-            row.instance_id: [
-                records.verdict(row.instance_id, seed) for seed in range(settings.seeds)
-            ]
-            for row in rows
-        }
-    )
-    result = json.dumps(scorecard.as_json(scored, facts), indent=2)
-    (settings.output / "score.json").write_text(result + "\n")
-    scorecard.show(settings, scored, facts, console)
-    _show_failures(failures, console)
-
-
-def _show_failures(failures: Sequence[ErrorInfo], console: Console) -> None:
-    reasons = Counter(f"{one.kind} ({one.blame.value}): {one.message}" for one in failures)
-    for reason, count in reasons.most_common(5):
-        console.print(f"{count} without a verdict: {reason}", markup=False)
-    if failures:
-        console.print("They count as not resolved. The same command runs them again.")
+    facts = facts_of(settings, rows, url, scorecard.GRADER)
+    facts["images"] = scorecard.images(rows, settings.data.rows.with_name("manifest.json"))
+    result = evaluation.evaluate(settings, tasks.tasks_of(settings, rows), facts, url)
+    report(settings.output, result, facts, scorecard.published())
+    scorecard.compare(settings, result)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 The reference patch is in the row and not in the task.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -35,8 +37,8 @@ class SweInstance(BaseModel):
     """More that a patch may change though it looks like tests: see `SweData.allowed_files`."""
     license: str = ""
 
-    def task(self, *, ipython: bool = False) -> Task:
-        """As the service's `swe` agent takes it."""
+    def task(self, options: Mapping[str, Any] = MappingProxyType({})) -> Task:
+        """As the service's `swe` agent takes it. `options`: more of `SweData`."""
         data = SweData(
             instance_id=self.instance_id,
             test_patch=self.test_patch,
@@ -45,7 +47,7 @@ class SweInstance(BaseModel):
             expected_xfails=self.expected_xfails,
             allowed_files=[*patched_files(self.patch), *self.allowed_files],
             environment=self.environment,
-            ipython=ipython,
+            **options,
         )
         return Task(
             task_id=self.instance_id,

@@ -8,6 +8,7 @@ import hydra
 from omegaconf import DictConfig
 
 from recipes.common import launch
+from recipes.common import rows as data_rows
 from recipes.common.run import begin, known_errors
 from recipes.common.settings import Training, settings_of
 from recipes.swebench import tasks
@@ -18,7 +19,7 @@ def main(config: DictConfig) -> None:
     with known_errors():
         settings = settings_of(Training, config)
         rows = tasks.rows_of(settings)
-        chosen = tasks.tasks_of(settings, tasks.chosen(settings, rows))
+        chosen = tasks.tasks_of(settings, data_rows.chosen(settings.data, rows))
         launch.train(settings, begin(config), chosen, lambda: tasks.tiny_model(settings, rows))
 
 

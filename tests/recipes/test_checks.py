@@ -9,6 +9,7 @@ import pytest
 from prorl_service.client import ServiceCallError
 from prorl_service.local import free_port
 from recipes.common import checks, launch
+from recipes.common import rows as data_rows
 from recipes.common.settings import BadSettings, Evaluation, Training
 from recipes.swebench import tasks
 from recipes.swebench.rows import write_rows
@@ -42,7 +43,7 @@ def test_a_command_ends_with_one_line_and_what_to_do(tmp_path: Path) -> None:
 def test_rows_that_are_broken(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"instance_id": "a"}\n')
-    with pytest.raises(BadSettings, match="has a line that is no instance"):
+    with pytest.raises(BadSettings, match="has a line that cannot be used"):
         tasks.rows_of(tiny(f"data.rows={rows}"))
 
 
@@ -50,8 +51,8 @@ def test_instances_that_are_not_there(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     write_rows(rows, [instance("mako-1.3.5")])
     chosen = tiny(f"data.rows={rows}")
-    with pytest.raises(BadSettings, match=r"no instance mistune-3.1.0, python-dotenv-1.1.0"):
-        tasks.chosen(chosen, tasks.rows_of(chosen))
+    with pytest.raises(BadSettings, match=r"no row mistune-3.1.0, python-dotenv-1.1.0"):
+        data_rows.chosen(chosen.data, tasks.rows_of(chosen))
 
 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:

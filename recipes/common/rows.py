@@ -1,0 +1,53 @@
+"""The rows of a run's data set, by id: read, chosen, made into tasks."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from prorl_service.schemas import Task
+from recipes.common.settings import BadSettings, Data, Run
+
+Row = TypeVar("Row")
+
+
+def read(
+    data: Data, reader: Callable[[Path], Sequence[Row]], id_of: Callable[[Row], str]
+) -> dict[str, Row]:
+    """All. Raises `BadSettings`."""
+    if not data.rows.is_file():
+        raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=data.make)
+    try:
+        rows = {id_of(row): row for row in reader(data.rows)}
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise BadSettings(
+            f"{data.rows} has a line that cannot be used: {error}",
+            hint=f"make it again: {data.make}",
+        ) from error
+    if not rows:
+        raise BadSettings(f"{data.rows} is empty", hint=data.make)
+    return rows
+
+
+def chosen(data: Data, rows: Mapping[str, Row]) -> list[Row]:
+    """What the run is about. Raises `BadSettings`."""
+    return named(data, rows, data.only) if data.only else list(rows.values())
+
+
+def named(data: Data, rows: Mapping[str, Row], ids: Sequence[str]) -> list[Row]:
+    """Raises `BadSettings`."""
+    if missing := [one for one in ids if one not in rows]:
+        raise BadSettings(f"{data.rows} has no row {', '.join(missing)}", hint=data.make)
+    return [rows[one] for one in ids]
+
+
+def tasks(
+    settings: Run, rows: Iterable[Row], task_of: Callable[[Row, Mapping[str, Any]], Task]
+) -> list[Task]:
+    """`task_of` gets `agent.options`. Raises `BadSettings` where the agent does not know them."""
+    try:
+        return [task_of(row, settings.agent.options) for row in rows]
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise BadSettings(f"agent.options: {'; '.join(problems)}") from error

@@ -1,0 +1,50 @@
+"""Scores a model: `python -m recipes.math_code.evaluate task=math|code|stem model=qwen3_4b
+engines=[http://gpu1:8000]`.
+
+Pass@1 and pass@k over seeds with intervals, the mean of each reward component, and beside them what
+such numbers depend on: sampling and thinking, budgets, data, grader. Printed, and kept in
+score.json; the service's account of each rollout is in `rollouts`. Started again, it goes on where
+it was.
+"""
+
+from collections.abc import Sequence
+
+import hydra
+from omegaconf import DictConfig
+
+from recipes.common import evaluation, launch
+from recipes.common.run import begin, known_errors
+from recipes.common.scorecard import facts_of, report
+from recipes.common.settings import Evaluation, settings_of
+from recipes.math_code import published, tasks
+from recipes.math_code.rows import Problem
+
+GRADERS = {
+    "math": ("rewards/math.py", "rewards/latex.py", "agents/answers.py", "agents/math.py"),
+    "code": ("rewards/code*.py", "agents/code*.py"),
+    "stem": ("rewards/[mlsj]*.py", "agents/answers.py", "agents/stem.py"),
+}
+"""What decides about an answer, below the package."""
+
+
+@hydra.main(version_base="1.3", config_path="../../configs", config_name="math_code_evaluate")  # type: ignore[untyped-decorator]
+def main(config: DictConfig) -> None:
+    with known_errors():
+        settings = settings_of(Evaluation, config)
+        problems = tasks.problems_of(settings)
+        chosen = tasks.tasks_of(settings, problems)
+        begin(config)
+        with launch.evaluating(settings, chosen, lambda: tasks.tiny_model(settings)) as url:
+            evaluate(settings, problems, url)
+
+
+def evaluate(settings: Evaluation, problems: Sequence[Problem], url: str) -> None:
+    """Raises `ProRLError`."""
+    facts = facts_of(settings, problems, url, GRADERS[settings.agent.name])
+    result = evaluation.evaluate(settings, tasks.tasks_of(settings, problems), facts, url)
+    report(settings.output, result, facts, published.as_json(settings.agent.name))
+    published.compare(settings, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""From the rows of a data set to a run's tasks, and to the tiny model that tries some of them."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+
+from prorl_service.sandbox.cache import cache_root
+from prorl_service.schemas import Task
+from recipes.common import rows as data_rows
+from recipes.common.settings import BadSettings, Run
+from recipes.math_code.rows import Problem, read_rows
+
+
+def problems_of(settings: Run) -> list[Problem]:
+    """What the run is about. Raises `BadSettings`, also where a problem is not for the agent."""
+    rows = data_rows.read(settings.data, read_rows, attrgetter("problem_id"))
+    chosen = data_rows.chosen(settings.data, rows)
+    if others := {problem.kind for problem in chosen} - {settings.agent.name}:
+        raise BadSettings(
+            f"data={settings.data.name} has problems for task={', '.join(sorted(others))}",
+            hint=f"choose data of task={settings.agent.name}",
+        )
+    return chosen
+
+
+def tasks_of(settings: Run, problems: Sequence[Problem]) -> list[Task]:
+    """Raises `BadSettings`."""
+    made = data_rows.tasks(settings, problems, lambda problem, options: problem.task(options))
+    return [task.model_copy(update={"image": settings.agent.image}) for task in made]
+
+
+def tiny_model(settings: Run) -> Path:
+    """Directory. Raises `ProRLError`."""
+    from recipes.common.imitation import Imitation
+    from recipes.math_code.tiny import warm_started_for
+
+    warm_start = settings.model.warm_start
+    assert warm_start is not None
+    config = Imitation(**warm_start.model_dump(exclude={"tasks"}), seed=0)
+    return warm_started_for(settings.agent.name, settings.agent.options, config, cache_root())

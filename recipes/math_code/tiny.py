@@ -1,0 +1,59 @@
+"""`model=tiny`: a policy that knows how to call a tool, and not what for, made on a CPU.
+
+It imitates attempts at the offline problems of the training split. Most are wrong: which one earns
+a reward is left to reinforcement learning.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from prorl_service.agents.registry import AgentRegistry
+from recipes.common.imitation import Imitation, Transcript, tool_call, warm_started
+from recipes.common.settings import BadSettings
+from recipes.math_code.offline import code, math
+from recipes.math_code.offline.examples import Attempt, Example
+
+COUNT = 2000
+RIGHT_SHARE = 0.15
+SEED = 0
+
+
+def warm_started_for(task: str, options: Mapping[str, Any], config: Imitation, cache: Path) -> Path:
+    """Directory of the model, below `cache`; made if not there yet. Raises `BadSettings`."""
+    transcripts = [
+        _transcript(example, attempt, options)
+        for example, attempt in _demonstrations(_examples(task, options))
+    ]
+    return warm_started(cache / f"{task}-tiny", transcripts, config)
+
+
+def _examples(task: str, options: Mapping[str, Any]) -> list[Example]:
+    match task:
+        case "math":
+            return math.examples("train", tool=options["tools"][0])
+        case "code":
+            return code.examples("train")
+    raise BadSettings(
+        f"model=tiny has nothing to imitate for task={task}",
+        hint="model.path=DIRECTORY model.warm_start=null",
+    )
+
+
+def _demonstrations(examples: list[Example]) -> list[tuple[Example, Attempt]]:
+    rng = Random(SEED)
+    return [(example, _attempt(example, rng)) for example in rng.choices(examples, k=COUNT)]
+
+
+def _attempt(example: Example, rng: Random) -> Attempt:
+    return example.right if rng.random() < RIGHT_SHARE else rng.choice(example.wrong)
+
+
+def _transcript(example: Example, attempt: Attempt, options: Mapping[str, Any]) -> Transcript:
+    task = example.problem.task(options)
+    return Transcript(
+        prompt=AgentRegistry()[task.agent](task).prompt(),
+        replies=(tool_call(attempt.tool, attempt.arguments), attempt.reply),
+        answers=(attempt.output,),
+    )

@@ -17,6 +17,8 @@ from recipes.math_code.offline.examples import Attempt, Example
 
 COUNT = 2000
 RIGHT_SHARE = 0.15
+USUAL_SHARE = 0.55
+"""Of the usual mistake."""
 SEED = 0
 
 
@@ -47,7 +49,10 @@ def _demonstrations(examples: list[Example]) -> list[tuple[Example, Attempt]]:
 
 
 def _attempt(example: Example, rng: Random) -> Attempt:
-    return example.right if rng.random() < RIGHT_SHARE else rng.choice(example.wrong)
+    usual, *others = example.wrong
+    share = (1 - RIGHT_SHARE - USUAL_SHARE) / len(others)
+    weights = [RIGHT_SHARE, USUAL_SHARE, *[share] * len(others)]
+    return rng.choices([example.right, usual, *others], weights)[0]
 
 
 def _transcript(example: Example, attempt: Attempt, options: Mapping[str, Any]) -> Transcript:

@@ -14,6 +14,7 @@ EXPERIMENTS = [
     for model in ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
     for trainer in ("trl", "verl")
 ]
+TASKS = ("math", "code", "stem")
 
 
 def settings(kind: type[S], config: str, *overrides: str) -> S:

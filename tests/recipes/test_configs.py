@@ -3,34 +3,58 @@
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from trl import GRPOConfig
 
 from recipes.common import trl
 from recipes.common.settings import BadSettings, Evaluation, Training
-from tests.recipes.composed import EXPERIMENTS, settings
+from recipes.math_code.offline import code, math
+from recipes.math_code.rows import Problem, StemProblem, write_rows
+from recipes.math_code.tasks import problems_of, tasks_of
+from tests.recipes.composed import EXPERIMENTS, TASKS, settings
 from tests.verl.training import ROOT
 
 # TRL's own default.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
+PROBLEMS: dict[str, Problem] = {
+    "math": math.problems("train")[0],
+    "code": code.problems("train")[0],
+    "stem": StemProblem(problem_id="s", source="here", question="H2O?", answer="water"),
+}
+
+
+def shown(recipe: str, *overrides: str) -> DictConfig:
+    """As a user sees it."""
+    command = [sys.executable, "-m", f"recipes.{recipe}", *overrides, "--cfg", "job", "--resolve"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return OmegaConf.create(done.stdout)
+
 
 @pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
 def test_every_experiment_can_be_shown(model: str, trainer: str) -> None:
-    command = [sys.executable, "-m", "recipes.swebench.train", f"model={model}"]
-    command += [f"trainer={trainer}", "--cfg", "job", "--resolve"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    shown = OmegaConf.create(done.stdout)
-    assert (shown.model.name, shown.trainer.name) == (model, trainer)
-    assert shown.output == f"outputs/swebench-{model}-{trainer}"
+    seen = shown("swebench.train", f"model={model}", f"trainer={trainer}")
+    assert (seen.model.name, seen.trainer.name) == (model, trainer)
+    assert seen.output == f"outputs/swebench-{model}-{trainer}"
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
+def test_every_experiment_with_problems_can_be_shown(task: str, model: str, trainer: str) -> None:
+    seen = shown("math_code.train", f"task={task}", f"model={model}", f"trainer={trainer}")
+    assert (seen.agent.name, seen.model.name, seen.trainer.name) == (task, model, trainer)
+    assert seen.output == f"outputs/{task}-{model}-{trainer}"
 
 
 def test_there_is_one_file_for_each_experiment() -> None:
     names = {path.stem for path in (ROOT / "configs/experiment").glob("*.yaml")}
-    assert names == {"swebench_tiny", *(f"swebench_{m}_{t}" for m, t in EXPERIMENTS)}
+    shared = {"swebench_tiny", "problems_tiny", "problems_tiny_trl", "problems_tiny_verl"}
+    experiments = {f"{r}_{m}_{t}" for r in ("swebench", *TASKS) for m, t in EXPERIMENTS}
+    assert names == shared | experiments
 
 
 @pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
@@ -43,6 +67,78 @@ def test_every_experiment_is_valid(model: str, trainer: str) -> None:
     assert composed.sandbox.kind == ("bubblewrap" if is_tiny else "apptainer")
     if trainer == "trl":
         assert set(composed.arguments()) <= {field.name for field in fields(GRPOConfig)}
+
+
+TRAIN = {"math": "deepscaler", "code": "eurus_code", "stem": "scp_116k"}
+TEST = {"math": "amc23", "code": "livecodebench", "stem": "scp_116k"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
+def test_every_experiment_with_problems_is_valid(task: str, model: str, trainer: str) -> None:
+    given = (f"task={task}", f"model={model}")
+    composed = settings(Training, "math_code_train", *given, f"trainer={trainer}")
+    scored = settings(Evaluation, "math_code_evaluate", *given)
+    is_tiny = model == "tiny"
+    assert composed.data.name == (f"offline_{task}" if is_tiny else TRAIN[task])
+    assert scored.data.name == (f"offline_{task}" if is_tiny else TEST[task])
+    assert composed.sandbox.kind == ("bubblewrap" if is_tiny else "auto")
+    assert composed.cluster.name == ("cpu" if is_tiny else "local")
+    assert composed.agent.name == scored.agent.name == task
+    assert tasks_of(composed, [PROBLEMS[task]])[0].agent == task
+    if trainer == "trl":
+        assert set(composed.arguments()) <= {field.name for field in fields(GRPOConfig)}
+
+
+def test_options_of_the_agent_reach_the_tasks() -> None:
+    chosen = settings(
+        Training,
+        *("math_code_train", "task=math", "model=qwen3_4b", "agent.image=python.sif"),
+        *("agent.options.tools=[bash,ipython]", "agent.options.format_reward=0.1"),
+    )
+    [task] = tasks_of(chosen, [PROBLEMS["math"]])
+    assert (task.data["tools"], task.data["format_reward"]) == (["bash", "ipython"], 0.1)
+    assert task.image == "python.sif"
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "problem"),
+    [
+        ("math", "+agent.options.partial_credit=true", "partial_credit: Extra inputs"),
+        ("code", "agent.options.memory_mb=1", "memory_mb: Input should be greater"),
+        ("stem", "agent.options.judge=perhaps", "judge: Input should be a valid boolean"),
+    ],
+)
+def test_options_that_the_agent_does_not_know(task: str, option: str, problem: str) -> None:
+    chosen = settings(Training, "math_code_train", f"task={task}", "model=tiny", option)
+    with pytest.raises(BadSettings, match=f"agent.options: {problem}"):
+        tasks_of(chosen, [PROBLEMS[task]])
+
+
+def test_problems_for_another_agent(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", [PROBLEMS["code"]])
+    given = ("task=math", "model=tiny", "data=offline_code", f"data.rows={tmp_path}/rows.jsonl")
+    with pytest.raises(BadSettings, match="data=offline_code has problems for task=code"):
+        problems_of(settings(Training, "math_code_train", *given))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *("deepscaler", "dapo_math_17k", "eurus_math", "eurus_code", "scp_116k", "aime24"),
+        *("aime25", "amc23", "livecodebench", "offline_math", "offline_code", "offline_stem"),
+    ],
+)
+def test_data_sets_of_problems_can_be_chosen(data: str) -> None:
+    given = ("task=math", "model=tiny", f"data={data}")
+    composed = settings(Evaluation, "math_code_evaluate", *given)
+    assert f"recipes.math_code.prepare --dataset {data} " in composed.data.make
+    assert composed.data.rows.parent.name == data
+
+
+def test_more_attempts_than_seeds() -> None:
+    with pytest.raises(BadSettings, match="a k above seeds=3"):
+        settings(Evaluation, "math_code_evaluate", "task=math", "model=tiny", "seeds=3")
 
 
 @pytest.mark.parametrize("data", ["skyrl_293", "verified", "lite", "full", "swe_gym", "offline"])

@@ -1,6 +1,8 @@
+import itertools
+
 import pytest
 
-from recipes.common.scores import score, wilson
+from recipes.common.scores import pass_at_k, score, wilson
 
 
 def test_wilson_is_as_published() -> None:
@@ -21,3 +23,30 @@ def test_pass_at_1_is_the_mean_over_the_seeds() -> None:
 def test_instances_must_have_the_same_seeds() -> None:
     with pytest.raises(ValueError, match="unpack"):
         score({"a": [True], "b": [True, False]})
+
+
+def test_pass_at_k_is_the_share_of_choices_of_k_with_a_success() -> None:
+    solved: dict[str, list[bool | None]] = {
+        "a": [True, False, False, None],
+        "b": [True] * 4,
+        "c": [False] * 4,
+    }
+    for k in (1, 2, 3, 4):
+        chosen = [
+            any(choice) for seeds in solved.values() for choice in itertools.combinations(seeds, k)
+        ]
+        assert pass_at_k(solved, k).share == pytest.approx(sum(chosen) / len(chosen))
+    assert pass_at_k(solved, 1).share == pytest.approx(score(solved).pass_at_1)
+
+
+def test_its_interval_is_the_bootstraps() -> None:
+    """Of shares of 0 and 1 alone it is the binomial's, which for many is close to Wilson's."""
+    solved = {str(number): [number < 60, number < 60] for number in range(200)}
+    found = pass_at_k(solved, 2)
+    assert (found.low, found.high) == pytest.approx(wilson(0.3, 200), abs=0.01)
+    assert found == pass_at_k(solved, 2)
+
+
+def test_it_does_not_vary_where_all_are_alike() -> None:
+    found = pass_at_k({"a": [True, False], "b": [False, True]}, 2)
+    assert (found.low, found.share, found.high) == (1.0, 1.0, 1.0)

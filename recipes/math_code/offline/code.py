@@ -67,14 +67,14 @@ def problems(split: Split, *, seed: int = 0) -> list[Problem]:
 
 
 def _example(form: Form, right: Operation, n: int) -> Example:
-    attempts = {one.name: _attempt(form, one, n) for one in OPERATIONS}
+    attempts = [_attempt(form, one, n) for one in OPERATIONS]
     problem = CodeProblem(
         problem_id=f"{form}-{right.name}-{n}",
         source=SOURCE,
         question=QUESTIONS[form].format(what=right.what.format(n=n)),
         tests=_tests(form, right, n),
     )
-    return Example(problem, attempts.pop(right.name), tuple(attempts.values()))
+    return Example.of(problem, attempts, OPERATIONS.index(right))
 
 
 def _attempt(form: Form, operation: Operation, n: int) -> Attempt:

@@ -1,8 +1,8 @@
 """A problem with ways to answer it, right and wrong: what demonstrations are made of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from recipes.math_code.rows import Problem
 
@@ -19,8 +19,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`right` earns a reward of 1, none of `wrong` does."""
+    """`right` earns a reward of 1, none of `wrong` does; of those the most usual comes first."""
 
     problem: Problem
     right: Attempt
     wrong: tuple[Attempt, ...]
+
+    @classmethod
+    def of(cls, problem: Problem, attempts: Sequence[Attempt], right: int) -> Self:
+        """`right`: index of the right one. Its successor, around the end, is the usual mistake: so
+        each family has its own, and who imitates them has to tell the families apart."""
+        return cls(problem, attempts[right], (*attempts[right + 1 :], *attempts[:right]))

@@ -57,9 +57,8 @@ def problems(split: Split, *, seed: int = 0) -> list[Problem]:
 
 
 def _example(family: Family, pair: tuple[int, int], tool: Tool) -> Example:
-    attempts = {sign: _attempt(sign, pair, tool) for sign in RESULTS}
-    right = attempts.pop(family.sign)
-    return Example(_problem(family, pair), right, tuple(attempts.values()))
+    attempts = [_attempt(sign, pair, tool) for sign in RESULTS]
+    return Example.of(_problem(family, pair), attempts, list(RESULTS).index(family.sign))
 
 
 def _attempt(sign: str, pair: tuple[int, int], tool: Tool) -> Attempt:

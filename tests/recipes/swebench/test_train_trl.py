@@ -8,7 +8,8 @@ import pytest
 
 from recipes.common.trl import newest_checkpoint
 from recipes.common.versions import commit
-from tests.recipes.swebench.commands import QUICK, progress, rows_of_tiny, running
+from tests.recipes.commands import progress, running
+from tests.recipes.swebench.commands import QUICK, rows_of_tiny
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -19,8 +19,9 @@ from prorl_verl.checks import check_configuration
 from prorl_verl.settings import plain, settings_of
 from recipes.common import verl
 from recipes.common.settings import Training
-from tests.recipes.composed import EXPERIMENTS, settings
-from tests.recipes.swebench.commands import QUICK, progress, rows_of_tiny, running
+from tests.recipes.commands import progress, running
+from tests.recipes.composed import EXPERIMENTS, TASKS, settings
+from tests.recipes.swebench.commands import QUICK, rows_of_tiny
 from tests.verl.training import forked_workers
 
 pytestmark = pytest.mark.timeout(600)
@@ -56,9 +57,12 @@ def keys(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("model", [model for model, trainer in EXPERIMENTS if trainer == "verl"])
-def test_verl_knows_all_that_is_set(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "recipe", [["swebench_train"], *(["math_code_train", f"task={task}"] for task in TASKS)]
+)
+def test_verl_knows_all_that_is_set(recipe: list[str], model: str, tmp_path: Path) -> None:
     """And the plug-in's own checks pass, but for the service."""
-    chosen = settings(Training, "swebench_train", f"model={model}", "trainer=verl")
+    chosen = settings(Training, *recipe, f"model={model}", "trainer=verl")
     config = verl.configuration(chosen, tmp_path / "rows", tmp_path, "http://localhost", tmp_path)
     (tmp_path / "verl.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     stock, ours = composed("prorl_ppo_trainer", tmp_path), composed("verl", tmp_path)

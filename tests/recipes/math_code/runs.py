@@ -1,0 +1,54 @@
+"""What the commands of the recipe are given in tests, and what their runs must leave."""
+
+import json
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from recipes.common.splits import Split
+from recipes.math_code.offline import code, math
+from recipes.math_code.rows import write_rows
+from tests.recipes.commands import progress
+
+PROBLEMS = {"math": math.problems, "code": code.problems}
+SOLVED = {"math": "correct", "code": "all_passed"}
+"""The component that is the reward."""
+COUNT = 24
+
+
+def given(task: str, directory: Path, split: Split = "train") -> list[str]:
+    """A quick run on some offline problems; its output is `output` below `directory`."""
+    rows = directory / "rows.jsonl"
+    write_rows(rows, PROBLEMS[task](split)[:COUNT])
+    run = [f"task={task}", "model=tiny", f"data.rows={rows}", f"output={directory / 'output'}"]
+    return [*run, "sandbox.run_workers=4"]
+
+
+QUICK = (
+    *("steps=2", "save_every_steps=1"),
+    *("algorithm.prompts_per_step=2", "algorithm.prompts_per_update=2"),
+    "algorithm.rollouts_per_prompt=4",
+)
+
+
+def check_trained(task: str, output: Path, *, last_step: int) -> None:
+    """Rewards are the grader's, and groups of equal ones were not trained on."""
+    steps = progress(output)
+    assert steps[-1]["step"] == last_step
+    assert all(one[f"prorl/reward/{SOLVED[task]}"] == one["trained_on"] for one in steps)
+    assert all(0 < one["trained_on"] < 1 for one in steps)
+    assert all(0 < one["mean_reward"] < 1 for one in steps)
+    assert all(one["prorl/failed"] == 0 for one in steps)
+    if task == "code":
+        assert all(one["prorl/reward/cases"] == 4 for one in steps)
+        assert all(one["prorl/reward/cases_run"] >= 1 for one in steps)
+
+
+def check_weights_changed(output: Path) -> None:
+    """From those that were warm-started, and in most places."""
+    run = min((output / "runs").iterdir())
+    before = json.loads((run / "versions.json").read_text())["model"]["directory"]
+    old, new = (load_file(path / "model.safetensors") for path in (Path(before), output / "model"))
+    assert old.keys() == new.keys()
+    changed = sum(int((old[name] != new[name]).sum()) for name in old)
+    assert changed > sum(one.numel() for one in old.values()) / 2

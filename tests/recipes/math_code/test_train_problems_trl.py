@@ -1,0 +1,44 @@
+"""`python -m recipes.math_code.train model=tiny trainer=trl`: the real trainer, real sandboxes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.recipes.commands import progress, running
+from tests.recipes.math_code.runs import QUICK, check_trained, check_weights_changed, given
+
+pytestmark = pytest.mark.timeout(600)
+
+TRAIN = "recipes.math_code.train"
+SETTINGS = ("trainer=trl", *QUICK, "trainer.arguments.per_device_train_batch_size=8")
+EXACT = 1e-4
+"""Nats, between engine and trainer, of tokens that the newest policy has sampled."""
+
+
+def test_code_is_trained_on(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    with running(TRAIN, tmp_path / "log", *given("code", tmp_path), *SETTINGS) as command:
+        assert command.wait() == 0, command.said
+        assert command.survivors() == []
+    check_trained("code", output, last_step=2)
+    check_weights_changed(output)
+    state = json.loads((output / "checkpoints/checkpoint-2/trainer_state.json").read_text())
+    log = state["log_history"]
+    assert all(one["grad_norm"] > 0 for one in log)
+    assert log[0]["sampling/sampling_logp_difference/max"] < EXACT
+
+
+def test_mathematics_is_trained_on_killed_and_gone_on_with(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    overrides = [*given("math", tmp_path), *SETTINGS, "steps=3"]
+    with running(TRAIN, tmp_path / "first.log", *overrides) as command:
+        command.wait_until((output / "checkpoints/checkpoint-1/trainer_state.json").exists)
+        command.kill()
+        assert command.survivors() == []
+    before = len(progress(output))
+    with running(TRAIN, tmp_path / "second.log", *overrides) as command:
+        assert command.wait() == 0, command.said
+    assert progress(output)[before]["step"] > 1
+    check_trained("math", output, last_step=3)
+    check_weights_changed(output)

@@ -1,0 +1,46 @@
+"""`python -m recipes.math_code.train model=tiny trainer=verl`: VeRL's stock command.
+
+In the environment of `scripts/test-verl`.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.recipes.commands import running
+from tests.recipes.math_code.runs import QUICK, check_trained, given
+from tests.verl.training import forked_workers
+
+pytestmark = pytest.mark.timeout(600)
+
+TRAIN = "recipes.math_code.train"
+RAY = "cluster.arguments.verl.ray_kwargs.ray_init"
+EXACT = 1e-6
+"""Of a probability, between engine and trainer, in fp32."""
+
+
+@pytest.mark.parametrize("task", ["math", "code"])
+def test_problems_are_trained_on(task: str, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    with (
+        TemporaryDirectory(prefix="ray-") as ray_directory,  # its sockets' paths must be short
+        forked_workers(Path(ray_directory), subprocess.Popen) as worker_command,
+    ):
+        overrides = [
+            *(*given(task, tmp_path), "trainer=verl", *QUICK),
+            f"+{RAY}._temp_dir={ray_directory}",
+            f"+{RAY}.runtime_env.py_executable={worker_command}",
+        ]
+        with running(TRAIN, tmp_path / "log", *overrides) as command:
+            assert command.wait() == 0, command.said
+            assert command.survivors() == []
+    check_trained(task, output, last_step=2)
+    [run] = (output / "runs").iterdir()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["data"] for line in lines]
+    assert all(one["actor/grad_norm"] > 0 for one in steps)
+    # Engine and trainer agree after the first update, too: the engine was given the new weights.
+    assert all(one["training/rollout_probs_diff_max"] < EXACT for one in steps)

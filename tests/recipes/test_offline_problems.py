@@ -1,0 +1,74 @@
+"""The offline problems: what is known of them is what bash and Python say."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from recipes.math_code.offline import code, math
+from recipes.math_code.offline.examples import Attempt, Example
+from recipes.math_code.rows import CodeProblem, MathProblem
+
+MODULES: list[Any] = [math, code]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_splits_share_no_problem(module: Any) -> None:
+    splits = [{one.problem_id: one for one in module.problems(s)} for s in ("train", "heldout")]
+    train, heldout = splits
+    assert min(len(train), len(heldout)) >= 60
+    assert not train.keys() & heldout.keys()
+    assert not {one.question for one in train.values()} & {one.question for one in heldout.values()}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_problems_are_a_function_of_the_seed(module: Any) -> None:
+    assert module.problems("train", seed=1) == module.problems("train", seed=1)
+    assert module.problems("train", seed=1) != module.problems("train", seed=2)
+
+
+def check_all(examples: list[Example], earns: Callable[[Example, Attempt], bool]) -> None:
+    for example in examples:
+        assert earns(example, example.right)
+        assert not any(earns(example, wrong) for wrong in example.wrong), example
+
+
+@pytest.mark.parametrize("tool", ["bash", "ipython"])
+def test_what_tools_print_is_known(tool: math.Tool) -> None:
+    examples = math.examples("heldout", tool=tool)[:8]
+    attempts = [one for example in examples for one in (example.right, *example.wrong)]
+    interpreter = {"bash": "bash", "ipython": sys.executable}[tool]
+    script = "\n".join(next(iter(one.arguments.values())) for one in attempts)
+    done = subprocess.run([interpreter, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [one.output for one in attempts]
+    assert all(one.reply == rf"\boxed{{{one.output}}}" for one in attempts)
+
+
+def test_only_the_right_calculation_has_the_answer() -> None:
+    def earns(example: Example, attempt: Attempt) -> bool:
+        assert isinstance(example.problem, MathProblem)
+        return attempt.output == example.problem.answer
+
+    check_all(math.examples("train") + math.examples("heldout"), earns)
+
+
+def test_hidden_tests_tell_all_programs_apart() -> None:
+    check_all(code.examples("heldout")[:20], passes)
+
+
+def passes(example: Example, attempt: Attempt) -> bool:
+    """All tests at once: a program is run by `exec` once for each."""
+    assert isinstance(example.problem, CodeProblem)
+    tests, program = example.problem.tests, attempt.arguments["file_text"]
+    run = f"for x in {[int(case.input.strip('[]')) for case in tests.cases]}:\n"
+    if tests.fn_name:
+        run += f"    exec(program, names := {{}}); print(names[{tests.fn_name!r}](x))"
+    else:
+        run += "    exec(program, {'input': lambda: str(x)})"
+    script = f"program = {program!r}\n{run}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split() == [str(case.expected).strip() for case in tests.cases]

@@ -19,10 +19,11 @@ from recipes.common.settings import Evaluation, settings_of
 from recipes.math_code import published, tasks
 from recipes.math_code.rows import Problem
 
+ANSWERS = ("rewards/math.py", "rewards/latex.py", "agents/answers.py")
 GRADERS = {
-    "math": ("rewards/math.py", "rewards/latex.py", "agents/answers.py", "agents/math.py"),
+    "math": (*ANSWERS, "agents/math.py"),
     "code": ("rewards/code*.py", "agents/code*.py"),
-    "stem": ("rewards/[mlsj]*.py", "agents/answers.py", "agents/stem.py"),
+    "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge.py", "agents/stem.py"),
 }
 """What decides about an answer, below the package."""
 

@@ -38,7 +38,6 @@ def check_trained(task: str, output: Path, *, last_step: int) -> None:
     assert all(one[f"prorl/reward/{SOLVED[task]}"] == one["trained_on"] for one in steps)
     assert all(0 < one["trained_on"] < 1 for one in steps)
     assert all(0 < one["mean_reward"] < 1 for one in steps)
-    assert all(one["prorl/failed"] == 0 for one in steps)
     if task == "code":
         assert all(one["prorl/reward/cases"] == 4 for one in steps)
         assert all(one["prorl/reward/cases_run"] >= 1 for one in steps)

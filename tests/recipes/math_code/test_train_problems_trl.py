@@ -25,6 +25,7 @@ def test_code_is_trained_on(tmp_path: Path) -> None:
     check_weights_changed(output)
     state = json.loads((output / "checkpoints/checkpoint-2/trainer_state.json").read_text())
     log = state["log_history"]
+    assert all(one["prorl/failed"] == 0 for one in log)
     assert all(one["grad_norm"] > 0 for one in log)
     assert log[0]["sampling/sampling_logp_difference/max"] < EXACT
 

@@ -27,6 +27,12 @@ LONGEST_S = 30 * 86_400.0
 """Rollouts have budgets of their own, and wait as long as it takes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    is_solved: bool
+    components: Mapping[str, float]
+
+
 class Records:
     """One file a rollout in `directory`: the service's `Rollout` in a line, without the tokens."""
 
@@ -41,10 +47,13 @@ class Records:
             _check_same(known, json.loads(json.dumps(identity)), directory)
         write_whole(path, json.dumps(identity, indent=2) + "\n")
 
-    def rollout(self, task_id: str, seed: int) -> Rollout | None:
-        """None where there is no verdict."""
+    def verdict(self, task_id: str, seed: int) -> Verdict | None:
+        """None where there is none."""
         path = self._path(task_id, seed)
-        return Rollout.model_validate_json(path.read_text()) if path.exists() else None
+        if not path.exists():
+            return None
+        rollout = Rollout.model_validate_json(path.read_text())
+        return Verdict(rollout.reward == 1.0, rollout.reward_components)
 
     def put(self, rollout: Rollout, seed: int) -> None:
         trajectory = rollout.trajectory and rollout.trajectory.model_copy(update={"segments": []})
@@ -72,23 +81,22 @@ def evaluate(
     """`identity`: as of `Records`, in the output. Raises `BadSettings` and `ServiceCallError`."""
     records = Records(settings.output, identity)
     failures = run(settings, tasks, records, url)
-    rollouts = {
-        task.task_id: [records.rollout(task.task_id, seed) for seed in range(settings.seeds)]
+    verdicts = {
+        task.task_id: [records.verdict(task.task_id, seed) for seed in range(settings.seeds)]
         for task in tasks
     }
-    solved = {task_id: [_is_solved(one) for one in seeds] for task_id, seeds in rollouts.items()}
+    solved = {
+        task_id: [None if one is None else one.is_solved for one in seeds]
+        for task_id, seeds in verdicts.items()
+    }
     return Result(
         score=score(solved),
         pass_at_k={k: pass_at_k(solved, k) for k in settings.pass_at_k},
         components=component_means(
-            one.reward_components for seeds in rollouts.values() for one in seeds if one
+            one.components for seeds in verdicts.values() for one in seeds if one
         ),
         failures=failures,
     )
-
-
-def _is_solved(rollout: Rollout | None) -> bool | None:
-    return None if rollout is None else rollout.reward == 1.0
 
 
 def run(settings: Evaluation, tasks: Sequence[Task], records: Records, url: str) -> list[ErrorInfo]:
@@ -97,7 +105,7 @@ def run(settings: Evaluation, tasks: Sequence[Task], records: Records, url: str)
         (task, seed)
         for seed in range(settings.seeds)
         for task in tasks
-        if records.rollout(task.task_id, seed) is None
+        if records.verdict(task.task_id, seed) is None
     ]
     bar = tqdm(total=len(tasks) * settings.seeds, desc="rollouts", dynamic_ncols=True)
     bar.update(bar.total - len(missing))

@@ -43,11 +43,11 @@ def check_trained(task: str, output: Path, *, last_step: int) -> None:
         assert all(one["prorl/reward/cases_run"] >= 1 for one in steps)
 
 
-def check_weights_changed(output: Path) -> None:
-    """From those that were warm-started, and in most places."""
+def check_weights_changed(output: Path, trained: Path) -> None:
+    """From those that were warm-started, and in most places. `trained`: directory of the model."""
     run = min((output / "runs").iterdir())
     before = json.loads((run / "versions.json").read_text())["model"]["directory"]
-    old, new = (load_file(path / "model.safetensors") for path in (Path(before), output / "model"))
+    old, new = (load_file(path / "model.safetensors") for path in (Path(before), trained))
     assert old.keys() == new.keys()
     changed = sum(int((old[name] != new[name]).sum()) for name in old)
     assert changed > sum(one.numel() for one in old.values()) / 2

@@ -22,7 +22,7 @@ def test_code_is_trained_on(tmp_path: Path) -> None:
         assert command.wait() == 0, command.said
         assert command.survivors() == []
     check_trained("code", output, last_step=2)
-    check_weights_changed(output)
+    check_weights_changed(output, output / "model")
     state = json.loads((output / "checkpoints/checkpoint-2/trainer_state.json").read_text())
     log = state["log_history"]
     assert all(one["prorl/failed"] == 0 for one in log)
@@ -42,4 +42,4 @@ def test_mathematics_is_trained_on_killed_and_gone_on_with(tmp_path: Path) -> No
         assert command.wait() == 0, command.said
     assert progress(output)[before]["step"] > 1
     check_trained("math", output, last_step=3)
-    check_weights_changed(output)
+    check_weights_changed(output, output / "model")

@@ -25,13 +25,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+import prorl_service
 from prorl_service.cli_errors import one_line_errors
 from recipes.common import prepared, sources
 from recipes.common.sources import Source
-from recipes.math_code.data.catalogue import DATA_SETS
+from recipes.math_code.data.catalogue import DATA_SETS, IN_NORMAL_FORM
 from recipes.math_code.data.golds import Golds
 from recipes.math_code.data.selection import Selection, questions_of
 from recipes.math_code.offline import stem
+from recipes.math_code.offline.catalogue import OFFLINE
 from recipes.math_code.rows import Problem
 
 Name = Literal[
@@ -44,6 +46,10 @@ Name = Literal[
     "aime25",
     "amc23",
     "livecodebench",
+    "offline_math",
+    "offline_math_heldout",
+    "offline_code",
+    "offline_code_heldout",
     "offline_stem",
 ]
 
@@ -90,7 +96,8 @@ async def prepare(options: Options, console: Console | None = None) -> Manifest:
             def write(problem: Problem) -> None:
                 file.write(f"{problem.model_dump_json()}\n")
 
-            selection = Selection(DATA_SETS[options.dataset], golds, write, kept_out)
+            data_set = DATA_SETS.get(options.dataset, IN_NORMAL_FORM)
+            selection = Selection(data_set, golds, write, kept_out)
             await selection.select(source, options.limit, advance)
         if not selection.problems:
             raise prepared.nothing_usable(selection.rejected)
@@ -108,10 +115,9 @@ async def prepare(options: Options, console: Console | None = None) -> Manifest:
 
 
 def _source(options: Options) -> Source:
-    if options.dataset == "offline_stem":
-        rows = [problem.model_dump() for problem in stem.problems()]
-        revision = f"sha256:{sources.digest(stem.DIRECTORY)}"
-        return Source("this repository", revision, "all", rows, len(rows))
+    if options.dataset in OFFLINE:
+        rows = [problem.model_dump() for problem in OFFLINE[options.dataset]()]
+        return Source("this repository", prorl_service.__version__, "all", rows, len(rows))
     data_set = DATA_SETS[options.dataset]
     split = options.split or data_set.split
     files = data_set.files(split)

@@ -67,7 +67,7 @@ class StemProblem(_Problem):
 
 
 Problem: TypeAlias = MathProblem | CodeProblem | StemProblem
-_PROBLEM: TypeAdapter[Problem] = TypeAdapter(Annotated[Problem, Field(discriminator="kind")])
+PROBLEM: TypeAdapter[Problem] = TypeAdapter(Annotated[Problem, Field(discriminator="kind")])
 
 
 def write_rows(path: Path, problems: Iterable[Problem]) -> None:
@@ -77,4 +77,4 @@ def write_rows(path: Path, problems: Iterable[Problem]) -> None:
 def read_rows(path: Path) -> list[Problem]:
     """Raises pydantic's `ValidationError`."""
     # Not splitlines(): it splits at characters that JSON leaves as they are.
-    return [_PROBLEM.validate_json(line) for line in path.read_text().split("\n") if line]
+    return [PROBLEM.validate_json(line) for line in path.read_text().split("\n") if line]

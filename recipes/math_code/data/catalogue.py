@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from prorl_service.errors import InvalidRequest
 from recipes.common.row import Row, of_validation
 from recipes.math_code.data import mathematics, programs, science
-from recipes.math_code.rows import Problem
+from recipes.math_code.rows import PROBLEM, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,14 @@ DATA_SETS = {
             **{f"release_v{number}": LIVECODEBENCH[:number] for number in range(1, 7)},
         },
     ),
-    "offline_stem": DataSet("", "all", science.from_offline),
 }
+
+
+def _as_it_is(row: Row) -> Problem:
+    return PROBLEM.validate_python(row.fields)
+
+
+IN_NORMAL_FORM = DataSet("", "all", _as_it_is)
 
 
 def convert(data_set: DataSet, row: Row) -> Problem | None:

@@ -49,8 +49,3 @@ def _agreeing(row: Row) -> list[str]:
         if match is not None and value is True and row.has(match[1]):
             solutions.append(row.text(match[1]))
     return solutions
-
-
-def from_offline(row: Row) -> StemProblem:
-    """Those of this repository are in the normal form."""
-    return StemProblem.model_validate(row.fields)

@@ -70,7 +70,7 @@ def test_the_services_agents_take_them(data_set: str, fields: Fields) -> None:
 
 
 def test_every_data_set_has_a_row_here() -> None:
-    assert {name for name, _ in GOOD} == set(DATA_SETS) - {"offline_stem"}
+    assert {name for name, _ in GOOD} == set(DATA_SETS)
 
 
 def test_text_around_a_question_is_taken_off() -> None:

@@ -6,17 +6,16 @@ draws bench/results/math_demo.png.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from bench import result
-from recipes.common.splits import Split
 from recipes.demo.report import Step, write_curve
 from recipes.math_code.offline.math import problems
 from recipes.math_code.rows import write_rows
@@ -25,7 +24,6 @@ STEPS = 80
 HELDOUT = 200
 SEEDS = 2
 """Of each held-out problem."""
-LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +35,16 @@ class Run:
     curve: list[dict[str, Any]]
     train_s: float
 
-    def row(self, when: str) -> dict[str, object]:
-        scored = (self.before if when == "before" else self.after)["score"]
-        pass_at_2 = (self.before if when == "before" else self.after)["pass_at_k"]["2"]
+    def row(self, when: Literal["before", "after"]) -> dict[str, object]:
+        result = self.before if when == "before" else self.after
+        scored, pass_at_2 = result["score"], result["pass_at_k"]["2"]
         return {
             "training": when,
             "problems": scored["instances"],
-            "pass@1": scored["pass_at_1"],
-            "from": scored["low"],
-            "to": scored["high"],
-            "pass@2": pass_at_2["share"],
+            "pass@1": round(scored["pass_at_1"], 4),
+            "from": round(scored["low"], 4),
+            "to": round(scored["high"], 4),
+            "pass@2": round(pass_at_2["share"], 4),
         }
 
     def headline(self) -> dict[str, object]:
@@ -62,7 +60,7 @@ def run(directory: Path, steps: int) -> Run:
     trained = directory / "train"
     before = score(directory, "before")
     started = time.monotonic()
-    command("train", *rows(directory, "train"), f"output={trained}", f"steps={steps}")
+    command(directory, "train", f"output={trained}", f"steps={steps}", "trainer=trl")
     train_s = time.monotonic() - started
     after = score(directory, "after", f"model.path={trained / 'model'}", "model.warm_start=null")
     lines = (trained / "progress.jsonl").read_text().splitlines()
@@ -72,22 +70,21 @@ def run(directory: Path, steps: int) -> Run:
 def score(directory: Path, name: str, *overrides: str) -> dict[str, Any]:
     output = directory / name
     seeds = (f"seeds={SEEDS}", f"pass_at_k=[{SEEDS}]")
-    command("evaluate", *rows(directory, "heldout"), f"output={output}", *seeds, *overrides)
+    command(directory, "evaluate", f"output={output}", *seeds, *overrides)
     scored: dict[str, Any] = json.loads((output / "score.json").read_text())
     return scored
 
 
-def rows(directory: Path, split: Split) -> Sequence[str]:
-    """As an override."""
-    path = directory / f"{split}.jsonl"
-    write_rows(path, problems(split)[: HELDOUT if split == "heldout" else None])
-    return [f"data.rows={path}"]
-
-
-def command(module: str, *overrides: str) -> None:
-    own = ["task=math", "model=tiny", *(["trainer=trl"] if module == "train" else [])]
-    arguments = ["-m", f"recipes.math_code.{module}", *own, *overrides]
-    subprocess.run([sys.executable, *arguments], check=True)
+def command(directory: Path, module: Literal["train", "evaluate"], *overrides: str) -> None:
+    """On the problems of its split; what it caches is in `directory`, too."""
+    rows = directory / f"{module}.jsonl"
+    write_rows(rows, problems("train") if module == "train" else problems("heldout")[:HELDOUT])
+    given = ["task=math", "model=tiny", f"data.rows={rows}", *overrides]
+    subprocess.run(
+        [sys.executable, "-m", f"recipes.math_code.{module}", *given],
+        env={**os.environ, "PRORL_CACHE": str(directory / "cache")},
+        check=True,
+    )
 
 
 def draw(done: Run) -> None:

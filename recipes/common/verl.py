@@ -60,8 +60,8 @@ def configuration(
 ) -> dict[str, Any]:
     """VeRL's, as a file for Hydra."""
     uses_kl = settings.algorithm.kl_coefficient > 0
-    # A service elsewhere has no hub cache of ours.
-    tokenizer = settings.model.path if settings.service.url else str(model)
+    # A service elsewhere has no hub cache of ours: it is given the hub's name, if there is one.
+    tokenizer = settings.model.path if settings.service.url else None
     own = {
         "data": {"train_files": str(rows), "val_files": str(rows)},
         "actor_rollout_ref": {
@@ -74,7 +74,7 @@ def configuration(
             "default_local_dir": str((settings.output / "checkpoints").absolute()),
             "resume_mode": "auto",  # `never` with a checkpoint there was refused before
         },
-        "prorl": {"url": url, "tokenizer": tokenizer},
+        "prorl": {"url": url, "tokenizer": tokenizer or str(model)},
         "hydra": {"run": {"dir": str(run / "hydra")}},
     }
     merged = OmegaConf.merge(settings.arguments(), own)

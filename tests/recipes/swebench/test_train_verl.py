@@ -91,6 +91,14 @@ def test_the_papers_settings_reach_verl(tmp_path: Path) -> None:
     assert config.trainer.total_training_steps == 66
 
 
+def test_a_model_made_here_is_a_directory_to_a_service_elsewhere_too(tmp_path: Path) -> None:
+    chosen = settings(
+        Training, "swebench_train", "model=tiny", "trainer=verl", "service.url=http://elsewhere"
+    )
+    config = verl.configuration(chosen, tmp_path, tmp_path, "http://elsewhere", tmp_path)
+    assert config["prorl"]["tokenizer"] == str(tmp_path)
+
+
 def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
     output, rows = tmp_path / "output", rows_of_tiny(tmp_path)
     tracker = output / "checkpoints/latest_checkpointed_iteration.txt"

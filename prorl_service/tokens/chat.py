@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from tokenizers import Tokenizer
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
+from prorl_service.tokens.envelope import Envelope, learn
 
 ToolSchema = dict[str, Any]
 
@@ -32,8 +34,9 @@ PATTERNS = ["tokenizer*", "chat_template*", "config.json"]
 
 _STAND_IN = "\x02assistant turn\x03"
 """Content of the stand-in turn. Control characters keep it apart from any template's own text."""
-_QUESTION = Message(role="user", content=".")
-_ANSWER = Message(role="assistant", content=_STAND_IN)
+_BEFORE = [("user", "."), ("assistant", _STAND_IN)]
+MAX_ENVELOPES = 64
+"""Kept: one for each number of messages, which is that of calls in a turn."""
 
 
 class ChatFormat:
@@ -59,6 +62,7 @@ class ChatFormat:
         self._special_text = re.compile(
             "|".join(re.escape(added[id_].content) for id_ in self._special_ids) or r"(?!)"
         )
+        self._envelope = lru_cache(MAX_ENVELOPES)(self._learn_envelope)
         self.end_of_turn_id = self._find_end_of_turn()
 
     @classmethod
@@ -95,7 +99,8 @@ class ChatFormat:
         thinking: bool | None = None,
     ) -> list[int]:
         """Ids of a whole conversation, up to where the model is to answer."""
-        return self.encode(self._render(messages, tools, thinking))
+        turns = [(message.role, self._defuse(message.content)) for message in messages]
+        return self.encode(self._render(turns, tools, thinking))
 
     def delta_ids(
         self, messages: Sequence[Message], *, after: int, thinking: bool | None = None
@@ -104,7 +109,14 @@ class ChatFormat:
 
         A turn that did not end itself (stopped by length) is ended here, by the first id returned.
         """
-        ids = self.encode(self._after_stand_in(messages, thinking))
+        roles = tuple(message.role for message in messages)
+        contents = [self._defuse(message.content) for message in messages]
+        envelope = self._envelope(roles, thinking)
+        if envelope is None:
+            text = self._after_stand_in(roles, contents, thinking)
+        else:
+            text = envelope.around(contents)
+        ids = self.encode(text)
         return ids[1:] if after == self.end_of_turn_id else ids
 
     def encode(self, text: str) -> list[int]:
@@ -121,21 +133,15 @@ class ChatFormat:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def _render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSchema],
-        thinking: bool | None,
-        add_generation_prompt: bool = True,
+        self, turns: Sequence[tuple[str, str]], tools: Sequence[ToolSchema], thinking: bool | None
     ) -> str:
+        """`turns` are roles and contents."""
         switches = {} if thinking is None else {"enable_thinking": thinking}
         try:
             return self._template.render(
-                messages=[
-                    {"role": message.role, "content": self._defuse(message.content)}
-                    for message in messages
-                ],
+                messages=[{"role": role, "content": content} for role, content in turns],
                 tools=list(tools) or None,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=True,
                 **switches,
             )
         except TemplateError as error:
@@ -144,11 +150,17 @@ class ChatFormat:
     def _defuse(self, content: str) -> str:
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
 
-    def _after_stand_in(self, messages: Sequence[Message], thinking: bool | None) -> str:
-        return self._render([_QUESTION, _ANSWER, *messages], (), thinking).partition(_STAND_IN)[2]
+    def _after_stand_in(
+        self, roles: Sequence[str], contents: Sequence[str], thinking: bool | None
+    ) -> str:
+        turns = [*_BEFORE, *zip(roles, contents, strict=True)]
+        return self._render(turns, (), thinking).partition(_STAND_IN)[2]
+
+    def _learn_envelope(self, roles: tuple[str, ...], thinking: bool | None) -> Envelope | None:
+        return learn(lambda contents: self._after_stand_in(roles, contents, thinking), len(roles))
 
     def _find_end_of_turn(self) -> int:
-        ids = self.encode(self._after_stand_in([_QUESTION], None))
+        ids = self.encode(self._after_stand_in(["user"], ["."], None))
         if not ids or ids[0] not in self._special_ids:
             raise InvalidRequest.of_field(
                 "tokenizer",

@@ -38,7 +38,7 @@ class ScriptedGenerator:
 
     async def generate(
         self,
-        prompt_ids: list[int],
+        prompt_ids: Sequence[int],
         *,
         sampling: Sampling,
         max_tokens: int,

@@ -1,5 +1,6 @@
 """The agent of the workload, as the service runs it: as many turns as `world` says, no sandbox."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from bench.dapo import world
@@ -24,7 +25,7 @@ class WorldAgent(AgentHandler):
         return
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        prompt_ids = list(rollout.prompt_ids)
+        prompt_ids: Sequence[int] = rollout.prompt_ids
         for _ in range(world.end(self._seed, rollout.rollout_id).turns):
             await rollout.sample(prompt_ids)
             prompt_ids = rollout.next_prompt(ANSWER)

@@ -183,7 +183,7 @@ class RolloutContext:
         started = time.monotonic()
         self.calls_model = True
         generation = await self.generator.generate(
-            list(prompt_ids),
+            prompt_ids,
             sampling=self.sampling,
             max_tokens=self.room(len(prompt_ids)),
             seed=self._turn_seed(),
@@ -200,11 +200,12 @@ class RolloutContext:
         self.turns.append(turn)
         return turn
 
-    def next_prompt(self, messages: Sequence[Message]) -> list[int]:
+    def next_prompt(self, messages: Sequence[Message]) -> Sequence[int]:
         """The current chain, extended by messages that answer its last turn."""
         ids = self.ledger.ids
         thinking = self.sampling.thinking
-        return ids + self.chat.delta_ids(messages, after=ids[-1], thinking=thinking)
+        ids.extend(self.chat.delta_ids(messages, after=ids[-1], thinking=thinking))
+        return ids
 
     def trajectory(self, finish_reason: FinishReason) -> Trajectory:
         return Trajectory(

@@ -13,7 +13,7 @@ from prorl_service.tools.base import Toolset
 
 async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
     """Raises `BackendError` and `SandboxError`; what was sampled before stays in `rollout`."""
-    prompt_ids = list(rollout.prompt_ids)
+    prompt_ids = rollout.prompt_ids
     for _ in range(rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH

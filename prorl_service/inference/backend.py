@@ -148,7 +148,7 @@ class Backend:
     ) -> Generation:
         """Waits for as long as the model talks. A cancelled call makes the engine abort it."""
         body = {
-            "token_ids": prompt_ids,
+            "token_ids": list(prompt_ids),
             "sampling_params": {
                 "max_tokens": max_tokens,
                 "temperature": sampling.temperature,

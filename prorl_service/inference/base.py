@@ -1,5 +1,6 @@
 """What the rest of the service knows of inference: one call, token ids in, token ids out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +27,7 @@ class Generator(Protocol):
 
     async def generate(
         self,
-        prompt_ids: list[int],
+        prompt_ids: Sequence[int],
         *,
         sampling: Sampling,
         max_tokens: int,

@@ -6,7 +6,7 @@ call nothing is kept.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from prorl_service import metrics
 from prorl_service.errors import BackendError
@@ -37,7 +37,7 @@ class Session:
 
     async def generate(
         self,
-        prompt_ids: list[int],
+        prompt_ids: Sequence[int],
         *,
         sampling: Sampling,
         max_tokens: int,

@@ -41,7 +41,7 @@ class Chain:
 
     @property
     def oldest_version(self) -> int | None:
-        return min((one for one in self._versions if one != NOT_SAMPLED), default=None)
+        return min(set(self._versions) - {NOT_SAMPLED}, default=None)
 
     def is_prefix_of(self, prompt_ids: "array[int]") -> bool:
         return prompt_ids[: len(self.ids)] == self.ids
@@ -84,9 +84,12 @@ class Ledger:
         self._current: Chain | None = None
 
     @property
-    def ids(self) -> list[int]:
-        """The current chain: what the engine saw last, and what it sampled; empty before that."""
-        return self._current.ids.tolist() if self._current else []
+    def ids(self) -> "array[int]":
+        """The current chain: what the engine saw last, and what it sampled; empty before that.
+
+        A copy, of bytes: a turn makes no objects of what was there before it.
+        """
+        return self._current.ids[:] if self._current else array("i")
 
     def record(
         self,

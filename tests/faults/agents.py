@@ -1,6 +1,7 @@
 """The agent of the fault suite: turns with a real shell that has work in the background."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import ClassVar
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
@@ -19,7 +20,8 @@ class Shell(AgentHandler):
         await _bash(self._sandbox, "sleep 1000 &")
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        prompt_ids, pause_s = list(rollout.prompt_ids), self.task.data.get("sleep", 0.02)
+        prompt_ids: Sequence[int] = rollout.prompt_ids
+        pause_s = self.task.data.get("sleep", 0.02)
         for _ in range(rollout.limits.max_turns):
             await rollout.sample(prompt_ids)
             output = await _bash(self._sandbox, f"sleep {pause_s}; echo ok")

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
@@ -13,8 +14,10 @@ from prorl_service.tokens.chat import ChatFormat, _environment
 from prorl_service.tokens.envelope import learn
 
 TEMPLATES = Path(str(resources.files("trl").joinpath("chat_templates")))
+FOR_TRAINING = re.compile(r"{%-? *generation")
+"""A tag that only transformers' own Jinja knows."""
 NAMES = sorted(
-    path.stem for path in TEMPLATES.glob("*.jinja") if "generation %}" not in path.read_text()
+    path.stem for path in TEMPLATES.glob("*.jinja") if not FOR_TRAINING.search(path.read_text())
 )
 WORDS = ["<tool_response>", "</tool_response>", "<think>", "</think>", "```", "null", "{}", "[1]"]
 texts = st.one_of(

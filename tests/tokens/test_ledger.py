@@ -31,11 +31,11 @@ def histories(draw: st.DrawFn) -> tuple[Ledger, list[Seen]]:
         if not calls or kind == "fresh":
             prompt = fresh
         elif kind == "extend":
-            prompt = ledger.ids + fresh
+            prompt = [*ledger.ids, *fresh]
         elif kind == "retry":
             prompt = calls[-1].prompt
         else:
-            prompt = ledger.ids[: draw(st.integers(1, len(ledger.ids)))]
+            prompt = list(ledger.ids[: draw(st.integers(1, len(ledger.ids)))])
         sampled = draw(ids)
         size = len(sampled)
         logprobs = draw(st.lists(st.floats(-50, 0, width=32), min_size=size, max_size=size))
@@ -97,7 +97,7 @@ def test_a_conversation_goes_on_after_a_detour() -> None:
     ledger.record([9], [8], [-0.5], [0])  # a sub-agent
     span = ledger.record([1, 2, 3], [4], [-0.5], [0])
     assert span == Span(0, 2, 3)
-    assert ledger.ids == [1, 2, 3, 4]
+    assert list(ledger.ids) == [1, 2, 3, 4]
     assert [segment.prompt_ids for segment in ledger.to_segments()] == [[1], [9]]
 
 

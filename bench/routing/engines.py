@@ -23,6 +23,7 @@ from prorl_service import local
 from prorl_service.inference.backend import Backend, open_session
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.prompt import Prompt
 from prorl_service.inference.routing import Router
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import BackendSpec, Sampling
@@ -108,7 +109,7 @@ async def _warm_up(url: str) -> None:
         backend = Backend(url, session)
         calls = (
             backend.generate(
-                [i] * PROMPT_TOKENS,
+                Prompt([i] * PROMPT_TOKENS),
                 sampling=Sampling(temperature=1.0),
                 max_tokens=MAX_TOKENS,
                 seed=i,

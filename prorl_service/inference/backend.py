@@ -18,6 +18,7 @@ import orjson
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
+from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling, StopReason
 
 REFERENCE_ENGINE = "prorl-reference-engine"
@@ -138,7 +139,7 @@ class Backend:
 
     async def generate(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Prompt,
         *,
         sampling: Sampling,
         max_tokens: int,
@@ -148,7 +149,7 @@ class Backend:
     ) -> Generation:
         """Waits for as long as the model talks. A cancelled call makes the engine abort it."""
         body = {
-            "token_ids": list(prompt_ids),
+            "token_ids": orjson.Fragment(prompt.json()),
             "sampling_params": {
                 "max_tokens": max_tokens,
                 "temperature": sampling.temperature,
@@ -163,7 +164,7 @@ class Backend:
         route, headers = "/inference/v1/generate", {"X-Session-ID": session_id}
         answer = await self._call("POST", route, json=body, headers=headers)
         with self._sense(route):
-            generation = _read_generation(answer, len(prompt_ids), self.backend_id)
+            generation = _read_generation(answer, len(prompt), self.backend_id)
             _require(len(generation.token_ids) <= max_tokens, "more ids than asked for")
             _require(max(generation.token_ids, default=0) < self.vocab_size, "unknown ids")
         return generation

@@ -12,6 +12,7 @@ from prorl_service import metrics
 from prorl_service.errors import BackendError
 from prorl_service.inference.base import Generation
 from prorl_service.inference.member import Member
+from prorl_service.inference.prompt import Prompt
 from prorl_service.inference.routing import Call
 from prorl_service.schemas import Sampling
 
@@ -34,6 +35,8 @@ class Session:
         self._route = route
         self._call_ended = call_ended
         self._member: Member | None = None
+        self._prompt: Prompt | None = None
+        """The newest."""
 
     async def generate(
         self,
@@ -45,23 +48,24 @@ class Session:
         stop_token_ids: list[int],
     ) -> Generation:
         """Raises the last failure's `BackendError` after `MAX_ATTEMPTS`."""
+        prompt = self._prompt = Prompt(prompt_ids, before=self._prompt)
         failed: list[Member] = []
         while True:
             pinned = self._member.backend_id if self._member else None
-            call = Call(self._rollout_id, pinned, len(prompt_ids), max_tokens)
+            call = Call(self._rollout_id, pinned, len(prompt), max_tokens)
             member = await self._route(call, self._member, failed)
             self._pin(member)
             try:
                 return await member.call(
                     member.backend.generate(
-                        prompt_ids,
+                        prompt,
                         sampling=sampling,
                         max_tokens=max_tokens,
                         seed=seed,
                         session_id=self._rollout_id,
                         stop_token_ids=stop_token_ids,
                     ),
-                    prompt_tokens=len(prompt_ids),
+                    prompt_tokens=len(prompt),
                 )
             except BackendError as error:
                 failed.append(member)

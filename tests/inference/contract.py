@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from prorl_service.inference.backend import Backend, WeightSource, open_session
 from prorl_service.inference.base import Generation
 from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling
 
 TOLERANCE = 1e-4
@@ -76,7 +77,7 @@ async def ask(
 ) -> Generation:
     async with asyncio.timeout(TIMEOUT_S):
         return await backend.generate(
-            prompt_ids,
+            Prompt(prompt_ids),
             sampling=sampling,
             max_tokens=max_tokens,
             seed=seed,

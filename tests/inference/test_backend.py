@@ -14,6 +14,7 @@ from prorl_service.inference.backend import (
     open_session,
 )
 from prorl_service.inference.base import Generation
+from prorl_service.inference.prompt import Prompt
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
 from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
@@ -37,7 +38,12 @@ ANSWER: dict[str, Any] = {
 
 async def generate(backend: Backend) -> Generation:
     return await backend.generate(
-        PROMPT, sampling=Sampling(), max_tokens=5, seed=1, session_id="rollout", stop_token_ids=[9]
+        Prompt(PROMPT),
+        sampling=Sampling(),
+        max_tokens=5,
+        seed=1,
+        session_id="rollout",
+        stop_token_ids=[9],
     )
 
 

@@ -14,6 +14,7 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.backend import Backend, open_session
 from prorl_service.inference.base import Generation
+from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
@@ -65,7 +66,7 @@ async def generate(backend: Backend, session_id: str = "s", **changes: Any) -> G
     arguments: dict[str, Any] = {"prompt_ids": [1, 2, 3], "max_tokens": 5, **changes}
     prompt_ids = arguments.pop("prompt_ids")
     return await backend.generate(
-        prompt_ids, sampling=Sampling(), seed=None, session_id=session_id, **arguments
+        Prompt(prompt_ids), sampling=Sampling(), seed=None, session_id=session_id, **arguments
     )
 
 

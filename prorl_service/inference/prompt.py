@@ -1,0 +1,33 @@
+"""A prompt and its JSON, so that a turn spells out only the ids that the turn before did not have.
+
+All else that a call does with a long prompt is to copy bytes. Knows nothing of engines.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+import orjson
+
+
+class Prompt:
+    """Never changed once made."""
+
+    def __init__(self, ids: Sequence[int], before: "Prompt | None" = None) -> None:
+        """`before`: one that this may begin with. Raises `OverflowError` for what is no int32."""
+        self._ids = array("i", ids)
+        self._items = b""
+        known = 0
+        if before is not None and before._is_prefix_of(self._ids):
+            known, self._items = len(before), before._items
+        fresh = orjson.dumps(self._ids[known:].tolist())[1:-1]
+        self._items += b"," + fresh if self._items and fresh else fresh
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def _is_prefix_of(self, ids: "array[int]") -> bool:
+        return ids[: len(self._ids)] == self._ids
+
+    def json(self) -> bytes:
+        """A list of numbers."""
+        return b"[%b]" % self._items

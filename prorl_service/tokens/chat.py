@@ -2,9 +2,9 @@
 
 The template is rendered once for a rollout's first prompt. Later messages are rendered alone,
 behind a stand-in assistant turn, and only what follows that turn is tokenised: history is never
-rendered again, so earlier ids (reasoning included) stay as they were sampled. Works for any
-template whose assistant turn ends with one special token (ChatML and its kin; tested with
-Qwen3's).
+rendered again, so earlier ids (reasoning included) stay as they were sampled. What a template puts
+around messages is learned where that can be done (`envelope`). Works for any template whose
+assistant turn ends with one special token (ChatML and its kin; tested with Qwen3's).
 
 Text inside messages cannot forge turns: special tokens spelt out in it are broken by a zero-width
 space before encoding.
@@ -62,6 +62,7 @@ class ChatFormat:
         self._special_text = re.compile(
             "|".join(re.escape(added[id_].content) for id_ in self._special_ids) or r"(?!)"
         )
+        self._tells_time = "strftime_now" in template
         self._envelope = lru_cache(MAX_ENVELOPES)(self._learn_envelope)
         self.end_of_turn_id = self._find_end_of_turn()
 
@@ -157,6 +158,8 @@ class ChatFormat:
         return self._render(turns, (), thinking).partition(_STAND_IN)[2]
 
     def _learn_envelope(self, roles: tuple[str, ...], thinking: bool | None) -> Envelope | None:
+        if self._tells_time:
+            return None
         return learn(lambda contents: self._after_stand_in(roles, contents, thinking), len(roles))
 
     def _find_end_of_turn(self) -> int:

@@ -101,3 +101,11 @@ def test_deltas_are_those_of_a_rendering(chat: ChatFormat, contents: list[str]) 
     rendered = chat._after_stand_in(["tool"] * len(contents), contents, None)
     messages = [Message(role="tool", content=content) for content in contents]
     assert chat.delta_ids(messages, after=0) == chat.encode(rendered)
+
+
+def test_a_template_that_tells_the_time_is_rendered_each_time(tiny_model: Path) -> None:
+    model = ChatFormat.load(tiny_model)
+    template = (tiny_model / "chat_template.jinja").read_text() + "{{ strftime_now('%f') }}"
+    chat = ChatFormat(model._tokenizer, template, {})
+    messages = [Message(role="tool", content="")]
+    assert len({tuple(chat.delta_ids(messages, after=0)) for _ in range(9)}) > 1

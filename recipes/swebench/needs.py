@@ -11,8 +11,9 @@ from prorl_service.errors import InvalidRequest
 from recipes.swebench.costs import Costs
 from recipes.swebench.data.prefetch import IMAGE_MB
 
-TOKEN_BYTES = 13
-"""Of a chain in the service: id, mask, logprob, version (`prorl_service.tokens.ledger.Chain`)."""
+TOKEN_BYTES = 13 + 4 + 7
+"""In the service: id, mask, logprob, version (`prorl_service.tokens.ledger.Chain`); of the newest
+prompt id and, at most, JSON (`prorl_service.inference.prompt.Prompt`)."""
 AHEAD = 16
 """Sandboxes of a service before RUN: `--warm-sandboxes` and `--ready-rollouts`."""
 

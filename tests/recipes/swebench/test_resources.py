@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.inference.prompt import Prompt
 from prorl_service.tokens.ledger import Chain
 from recipes.swebench import resources
 from recipes.swebench.costs import Costs, read_costs
@@ -54,10 +55,10 @@ def test_all_at_once() -> None:
     assert found.cores == pytest.approx(8 * 31 / 110)
     # 8 in RUN, 8 x 10 / 110 in EVAL, 16 ahead on each of two nodes.
     assert found.sandboxes == 8 + 1 + 32
-    # On a node: at rest, and four rollouts with 1000 tokens of 13 bytes.
-    assert found.service_mb == pytest.approx(50 + 4 * 1.013)
+    # On a node: at rest, and four rollouts with 1000 tokens of 24 bytes.
+    assert found.service_mb == pytest.approx(50 + 4 * 1.024)
     # Two services, the images of four groups, sandboxes, and 8 x 30 / 110 runs of tests.
-    assert found.memory_gb == pytest.approx((2 * 54.052 + 400 + 82 + 3000) / 1000)
+    assert found.memory_gb == pytest.approx((2 * 54.096 + 400 + 82 + 3000) / 1000)
     assert found.disk_gb == 1.0
     assert found.slot_use == 1.0
     assert found.engine_calls == pytest.approx(8 * 8 / 11)
@@ -92,8 +93,10 @@ def test_fewer_slots_than_rollouts(slots: int, turns: float, use: float) -> None
 def test_tokens_take_what_the_ledger_takes() -> None:
     chain = Chain([1])
     chain.append_sampled([2], [0.0], [3])
-    arrays = (chain.ids, chain._mask, chain._logprobs, chain._versions)
-    assert sum(one.itemsize for one in arrays) == TOKEN_BYTES
+    prompt = Prompt([151_642, 151_643], before=Prompt([151_642]))
+    assert prompt.json() == b"[151642,151643]"
+    arrays = (chain.ids, chain._mask, chain._logprobs, chain._versions, prompt._ids)
+    assert sum(one.itemsize for one in arrays) + len(",151643") == TOKEN_BYTES
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -219,7 +219,8 @@ class Backend:
         """Up to here the engine has not touched its weights."""
         if isinstance(source, WeightFile):
             await self._call("POST", "/start_weight_update")
-            with await asyncio.to_thread(source.path.open, "rb") as file:
+            # Not in a thread: a file that it opens for a call that is cancelled stays open.
+            with source.path.open("rb") as file:
                 await self._call("POST", "/update_weights", data=file)
 
     async def _swap(self, source: WeightSource, version: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
@@ -40,7 +40,8 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
         reward_funcs=spec.reward_funcs,
         callbacks=[_ShowProgress(settings)],
     )
-    trainer.remove_callback(PrinterCallback)
+    for callback in (PrinterCallback, ProgressCallback):  # they print all that is logged
+        trainer.remove_callback(callback)
     trainer.train(resume_from_checkpoint=newest_checkpoint(Path(trainer.args.output_dir)))
     trainer.save_model(str(settings.output / "model"))
 

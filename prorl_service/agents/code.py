@@ -106,7 +106,7 @@ class CodeAgent(AgentHandler):
         report = await self._graded(rollout)
         log.info("%s: %s", rollout.rollout_id, report.summary())
         reward = report.share if self.data.partial_credit else float(report.all_passed)
-        return Verdict(reward, report.components())
+        return Verdict(reward, report.components(), {"outcomes": [*report.outcomes]})
 
     async def _graded(self, rollout: RolloutContext) -> CodeReport:
         if self.solution is None:

@@ -261,6 +261,7 @@ async def test_from_prompt_to_verdict(chat: ChatFormat, scoring: ScoringPool) ->
     assert verdict.reward == 1.0
     assert verdict.components["cases_passed"] == 3.0
     assert verdict.components["time_scale"] >= 1.0
+    assert verdict.report == {"outcomes": ["passed"] * 3}
 
 
 @pytest.mark.parametrize(

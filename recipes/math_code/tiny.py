@@ -11,8 +11,7 @@ from typing import Any
 
 from prorl_service.agents.registry import AgentRegistry
 from recipes.common.imitation import Imitation, Transcript, tool_call, warm_started
-from recipes.common.settings import BadSettings
-from recipes.math_code.offline import code, math
+from recipes.math_code.offline import code, math, stem
 from recipes.math_code.offline.examples import Attempt, Example
 
 COUNT = 2000
@@ -23,7 +22,7 @@ SEED = 0
 
 
 def warm_started_for(task: str, options: Mapping[str, Any], config: Imitation, cache: Path) -> Path:
-    """Directory of the model, below `cache`; made if not there yet. Raises `BadSettings`."""
+    """Directory of the model, below `cache`; made if not there yet."""
     transcripts = [
         _transcript(example, attempt, options)
         for example, attempt in _demonstrations(_examples(task, options))
@@ -37,10 +36,9 @@ def _examples(task: str, options: Mapping[str, Any]) -> list[Example]:
             return math.examples("train", tool=options["tools"][0])
         case "code":
             return code.examples("train")
-    raise BadSettings(
-        f"model=tiny has nothing to imitate for task={task}",
-        hint="model.path=DIRECTORY model.warm_start=null",
-    )
+        case "stem":
+            return stem.examples()
+    raise ValueError(f"no task {task!r}")
 
 
 def _demonstrations(examples: list[Example]) -> list[tuple[Example, Attempt]]:

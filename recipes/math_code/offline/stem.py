@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import StemProblem
 
 DIRECTORY = Path(__file__).parent / "stem_data"
@@ -38,6 +39,16 @@ class OfflineQuestion(BaseModel):
             options=self.options,
         )
 
+    def example(self) -> Example:
+        answers = [*self.options] or [self.answer, *self.wrong]
+        attempts = [_attempt(answer) for answer in answers]
+        return Example.of(self.problem(), attempts, answers.index(self.answer))
+
+
+def _attempt(answer: str) -> Attempt:
+    """The call finds nothing out: knowing the answer is what there is to learn."""
+    return Attempt("bash", {"command": f"echo '{answer}'"}, answer, rf"\boxed{{{answer}}}")
+
 
 def questions() -> list[OfflineQuestion]:
     text = (DIRECTORY / "questions.json").read_text()
@@ -46,3 +57,7 @@ def questions() -> list[OfflineQuestion]:
 
 def problems() -> list[StemProblem]:
     return [one.problem() for one in questions()]
+
+
+def examples() -> list[Example]:
+    return [one.example() for one in questions()]

@@ -1,17 +1,22 @@
 """What the commands of the recipe are given in tests, and what their runs must leave."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file
 
 from recipes.common.splits import Split
-from recipes.math_code.offline import code, math
-from recipes.math_code.rows import write_rows
+from recipes.math_code.offline import code, math, stem
+from recipes.math_code.rows import Problem, write_rows
 from tests.recipes.commands import progress
 
-PROBLEMS = {"math": math.problems, "code": code.problems}
-SOLVED = {"math": "correct", "code": "all_passed"}
+PROBLEMS: dict[str, Callable[[Split], Sequence[Problem]]] = {
+    "math": math.problems,
+    "code": code.problems,
+    "stem": lambda _: stem.problems(),
+}
+SOLVED = {"math": "correct", "code": "all_passed", "stem": "correct"}
 """The component that is the reward."""
 COUNT = 24
 

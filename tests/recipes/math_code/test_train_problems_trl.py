@@ -16,12 +16,13 @@ EXACT = 1e-4
 """Nats, between engine and trainer, of tokens that the newest policy has sampled."""
 
 
-def test_code_is_trained_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["code", "stem"])
+def test_code_and_stem_are_trained_on(task: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
-    with running(TRAIN, tmp_path / "log", *given("code", tmp_path), *SETTINGS) as command:
+    with running(TRAIN, tmp_path / "log", *given(task, tmp_path), *SETTINGS) as command:
         assert command.wait() == 0, command.said
         assert command.survivors() == []
-    check_trained("code", output, last_step=2)
+    check_trained(task, output, last_step=2)
     check_weights_changed(output, output / "model")
     state = json.loads((output / "checkpoints/checkpoint-2/trainer_state.json").read_text())
     log = state["log_history"]

@@ -232,7 +232,7 @@ async def test_a_timed_out_rollout_returns_what_was_sampled(
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
         (record,) = await outcome(
-            pipeline, group(limits=Limits(run_timeout_s=0.3), acts={Stage.RUN: "hang"})
+            pipeline, group(limits=Limits(run_timeout_s=1), acts={Stage.RUN: "hang"})
         )
     assert trajectory(record).finish_reason is FinishReason.TIMEOUT
     assert trajectory(record).segments[0].response_ids[:2] == [5, 6]
@@ -366,9 +366,9 @@ async def test_a_handler_that_swallows_cancellation_cannot_hold_up_a_shutdown(
 async def test_a_run_that_waits_for_its_engine_blames_the_engine(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    engine.latency_s = 1.5
+    engine.latency_s = 3
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=0.3)))
+        (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=1)))
     assert record.error is not None
     assert (record.error.kind, record.error.blame) == ("StageTimeout", Blame.BACKEND)
     assert record.error.retryable

@@ -46,20 +46,20 @@ ENDLESS = [
 async def test_a_time_out_interrupts_and_state_is_kept(sandbox: ServedSandbox) -> None:
     await value(sandbox, "kept = 42")
     for code in ENDLESS:
-        result = await ipython(sandbox, f"print('begun')\n{code}", timeout_s=0.5)
+        result = await ipython(sandbox, f"print('begun')\n{code}", timeout_s=1)
         assert result.is_error
         assert (result.data["status"], result.data["timed_out"]) == ("interrupted", True), code
         assert result.output.startswith("begun\n")
-        assert result.output.endswith("[timed out after 0.5 s]")
+        assert result.output.endswith("[timed out after 1 s]")
         assert await value(sandbox, "kept") == "42"
 
 
 async def test_code_that_ignores_the_interrupt_costs_the_kernel(sandbox: ServedSandbox) -> None:
     await value(sandbox, "kept = 42")
     deaf = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint('begun')\ntime.sleep(1000)"
-    result = await ipython(sandbox, deaf, timeout_s=0.5)
+    result = await ipython(sandbox, deaf, timeout_s=2)
     assert (result.data["status"], result.data["timed_out"]) == ("restarted", True)
-    assert result.output.startswith("begun\n[timed out after 0.5 s]\n[the kernel was ended by")
+    assert result.output.startswith("begun\n[timed out after 2 s]\n[the kernel was ended by")
     assert (await ipython(sandbox, "kept")).data["status"] == "error"
 
 

@@ -158,13 +158,13 @@ OVERRUN = [
 async def run_out_of_time(kind: Kind, command: str) -> None:
     async with running(kind) as sandbox:
         await bash(sandbox, "KEPT=kept")
-        result = await bash(sandbox, f"echo begun\n{command}", timeout_s=0.5)
+        result = await bash(sandbox, f"echo begun\n{command}", timeout_s=2)
         assert result.is_error
         assert result.data["timed_out"]
         assert result.data["exit_code"] is None
         assert not result.data["restarted"], command
         assert result.output.startswith("begun\n")
-        assert result.output.endswith("[timed out after 0.5 s]")
+        assert result.output.endswith("[timed out after 2 s]")
         assert "never" not in result.output
         assert await output(sandbox, "echo $KEPT") == "kept"
 
@@ -178,7 +178,7 @@ OVERRUN_AND_LOST = [
     "kill -STOP $$",
     "builtin() { :; }",
     "enable -n printf",
-    f"x=$({IGNORES_SIGNALS})",
+    "x=$(trap '' INT TERM; sleep 100)",
     "shopt -s extdebug; trap false DEBUG",
     "exec bash -c 'trap \"\" INT TERM; while true; do :; done'",
 ]
@@ -186,12 +186,10 @@ OVERRUN_AND_LOST = [
 
 async def run_out_of_time_and_lose_the_shell(kind: Kind, command: str) -> None:
     async with running(kind) as sandbox:
-        result = await bash(sandbox, command, timeout_s=0.5)
+        result = await bash(sandbox, command, timeout_s=2)
         assert result.data["timed_out"], command
         assert result.data["restarted"], command
-        assert result.output.endswith(
-            "[timed out after 0.5 s]\n[the shell exited and was restarted]"
-        )
+        assert result.output.endswith("[timed out after 2 s]\n[the shell exited and was restarted]")
         assert await output(sandbox, "echo alive") == "alive"
 
 

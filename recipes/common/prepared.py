@@ -74,6 +74,14 @@ def check_directory(directory: Path, dataset: str) -> None:
         )
 
 
+def check_offline(dataset: str, **options: object) -> None:
+    """Raises `InvalidRequest` for an option that says where a data set is, if this one is here."""
+    for option, value in options.items():
+        if value is not None:
+            problem = f"{dataset} comes with this repository, and is read from nowhere else"
+            raise InvalidRequest.of_field(option, problem, hint=f"leave --{option} out")
+
+
 def versions(*more: str) -> dict[str, str]:
     """`more`: packages beside those that all preparations use."""
     packages = {name: version(name) for name in (*PACKAGES, *more)}

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import InvalidRequest
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from recipes.math_code.corpus import Corpus, read_documents
 from recipes.math_code.offline import stem
@@ -88,3 +89,9 @@ async def test_they_are_prepared_with_their_documents(tmp_path: Path) -> None:
         assert AgentRegistry()[task.agent](task).prompt().messages[-1].content == row.question
     assert list(read_documents(tmp_path / "corpus")) == list(read_documents(stem.CORPUS))
     assert rows[0].question.endswith("\nC. It doubles.\nD. It grows fourfold.")
+
+
+async def test_they_are_read_from_nowhere_else(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="split: offline_stem comes with this repository"):
+        await prepare(Options("offline_stem", tmp_path / "out", split="train"))
+    assert not (tmp_path / "out").exists()

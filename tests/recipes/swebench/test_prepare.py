@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.errors import ProRLError, SandboxError
+from prorl_service.errors import InvalidRequest, ProRLError, SandboxError
 from recipes.swebench.data import prefetch
 from recipes.swebench.grading import Admission
 from recipes.swebench.prepare import Manifest, Options, prepare
@@ -90,6 +90,17 @@ async def test_a_directory_has_one_data_set(tmp_path: Path) -> None:
     await prepare(options(tmp_path, given, with_images=False))
     with pytest.raises(ProRLError, match="out has verified"):
         await prepare(options(tmp_path, given, with_images=False, dataset="lite"))
+
+
+@pytest.mark.parametrize(
+    ("given", "option"), [({"path": Path("rows")}, "from"), ({"revision": "1"}, "revision")]
+)
+async def test_the_offline_data_set_is_nowhere_else(
+    tmp_path: Path, given: dict[str, Any], option: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"{option}: offline comes with this repository"):
+        await prepare(Options("offline", tmp_path / "out", **given))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

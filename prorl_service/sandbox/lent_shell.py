@@ -17,7 +17,7 @@ from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.execd import command as bash
 from prorl_service.sandbox.execd.handover import take_fds
 
-SHORT_S = 0.02
+SHORT_S = 0.25
 """A command that takes longer goes back."""
 SHORT_BYTES = 1 << 14
 """Of output since the last command; with more it goes back, also where no command runs."""

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import os
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -146,6 +147,7 @@ class ServedSandbox(ABC):
         on_output: OnOutput | None,
     ) -> ToolResult:
         """In the lent shell if it can be done there, by the execution server otherwise."""
+        began_at = time.monotonic()
         while shell.running is not None:
             await asyncio.wait([shell.running])
         command = arguments.get("command")
@@ -158,9 +160,8 @@ class ServedSandbox(ABC):
             if result is not None:
                 return result
         read, nonce = shell.give_up()
-        answer = await self._request_tool(
-            "bash", arguments | _begun(nonce), timeout_s, on_output, payload=read
-        )
+        arguments |= _begun(nonce) | {"elapsed_s": time.monotonic() - began_at}
+        answer = await self._request_tool("bash", arguments, timeout_s, on_output, payload=read)
         if answer[0].get("lent"):
             shell.take()
         return _tool_result(*answer)
@@ -171,7 +172,7 @@ class ServedSandbox(ABC):
         if nonce is None:
             self._return_shell(read)
         elif self._channel is not None:
-            arguments = arguments | _begun(nonce)
+            arguments |= _begun(nonce)
             self._channel.tell("tool", payload=read, name="bash", arguments=arguments)
 
     def _return_shell(self, read: bytes) -> None:

@@ -62,7 +62,7 @@ class BashTool:
 
     def __call__(self, call: Call) -> None:
         """The payload is what was read while the shell was lent; `nonce` tells that the command was
-        begun then."""
+        begun then; `elapsed_s` is what the service has had of the time for it."""
         if "nonce" not in call.arguments:
             self._take_back(call.payload)
         command = call.arguments.get("command")
@@ -70,7 +70,8 @@ class BashTool:
             call.reply_tool("bash needs a `command`: text without NUL", is_error=True)
             return
         self._waiting.append(call)
-        self._loop.set_timer(call, call.deadline, partial(self._stop, call, TIMED_OUT))
+        deadline = call.deadline - call.arguments.get("elapsed_s", 0.0)
+        self._loop.set_timer(call, deadline, partial(self._stop, call, TIMED_OUT))
         call.on_cancel(partial(self._stop, call, CANCELLED))
         self._next()
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _PREFIX = "prorl-tmp"
@@ -16,8 +17,12 @@ _START_TIME = 19
 
 def temporary_directory(purpose: str) -> Path:
     """Its maker removes it; `sweep` does if the maker could not."""
-    pid = os.getpid()
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{pid}-{_began_at(pid)}-{purpose}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{_prefix_of(os.getpid())}-{purpose}-"))
+
+
+@cache  # asked for with every sandbox
+def _prefix_of(pid: int) -> str:
+    return f"{_PREFIX}-{pid}-{_began_at(pid)}"
 
 
 def sweep() -> None:

@@ -129,6 +129,10 @@ class Child(Process):
             raise
         super().__init__(os.pidfd_open(self._process.pid), messages)
 
+    @property
+    def pid(self) -> int:
+        return -1 if self.ended.done() else self._process.pid
+
     def _on_end(self) -> None:
         self._process.wait()
         super()._on_end()

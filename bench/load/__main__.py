@@ -3,8 +3,9 @@
 A whole run leaves bench/results/load.json and load.png; it takes about a quarter of an hour.
 
 Figures of a row, of all its batches together: `cpu_ms` is what the contender's own process used for
-a turn (one model call), `children_ms` what it started used, sandboxes and commands. `added_ms` is
-the time from the engine's answer to the rollout's next call. `lag_ms` is how late the event loop
+a turn (one model call), `children_ms` what the sandboxes and commands that it started used: all
+that the machine did meanwhile, without the engine's part, so that nothing else may run. `added_ms`
+is the time from the engine's answer to the rollout's next call. `lag_ms` is how late the event loop
 was. `wall_overhead` is the time of a batch (the median), beyond the engine's latency times the
 number of turns, as a share of it. `failures` are rollouts that did not make all calls with the
 right outputs, as the contender or the engine saw it. Of repeated rows the one with the median CPU
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench import result
 from bench.load import contenders, plot
@@ -107,26 +109,26 @@ def measure_row(name: str, measure: Measure, load: Load, model: Path) -> Row:
     with contenders.engine(model, load.latency_ms) as engine:
         measured = measure(engine, load.at_once, load.batches)
         seen = report(engine)
-    row = _row(name, load, measured, seen["gaps_ms"], complete=seen["complete"])
+    row = _row(name, load, measured, seen)
     print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     return row
 
 
-def _row(name: str, load: Load, measured: Measured, gaps_ms: list[float], *, complete: int) -> Row:
+def _row(name: str, load: Load, measured: Measured, seen: dict[str, Any]) -> Row:
     rollouts = load.at_once * load.batches
     row: Row = {"who": name, "at_once": load.at_once, "latency_ms": load.latency_ms}
-    failures = max(measured.failures, rollouts - complete)
+    failures = max(measured.failures, rollouts - seen["complete"])
     if not measured.walls_s:
         return {**row, **dict.fromkeys(FIGURES), "failures": failures}
     ideal_s = MODEL_CALLS * load.latency_ms / 1e3
     turns = rollouts * MODEL_CALLS
     figures = (
         rollouts / sum(measured.walls_s),
-        1e3 * measured.host_cpu_s / turns,
-        1e3 * measured.children_cpu_s / turns,
+        1e3 * measured.own_cpu_s / turns,
+        1e3 * (measured.machine_cpu_s - measured.own_cpu_s - seen["cpu_s"]) / turns,
         measured.peak_rss_mb,
-        quantile(gaps_ms, 0.5),
-        quantile(gaps_ms, 0.95),
+        quantile(seen["gaps_ms"], 0.5),
+        quantile(seen["gaps_ms"], 0.95),
         measured.lag_p50_ms,
         measured.lag_p99_ms,
         median(measured.walls_s) / ideal_s - 1,

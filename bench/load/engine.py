@@ -3,7 +3,7 @@
 `python -m bench.load.engine PORT MODEL_DIRECTORY LATENCY_MS`. Speaks the token-id route of vLLM
 that the service uses, and OpenAI's chat route for the others. `GET /report` says, of the rollouts
 since the last report, how many there were, how many did all turns with the right tool output, and
-how long each took from one answer to its next call.
+how long each took from one answer to its next call; and the processor time of the engine itself.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ class Engine:
         self._latency_s = latency_s
         self._sessions: dict[str, Session] = {}
         self._gaps_ms: list[float] = []
+        self._cpu_s = time.process_time()
         arguments = orjson.dumps({"command": COMMAND}).decode()
         call = f'{{"name": "bash", "arguments": {arguments}}}'
         self._arguments = arguments
@@ -80,8 +81,9 @@ class Engine:
                 one.calls == MODEL_CALLS and one.outputs in (0, TOOL_TURNS) for one in sessions
             ),
             "gaps_ms": self._gaps_ms,
+            "cpu_s": time.process_time() - self._cpu_s,
         }
-        self._sessions, self._gaps_ms = {}, []
+        self._sessions, self._gaps_ms, self._cpu_s = {}, [], time.process_time()
         return _json(report)
 
     async def _turn(self, request: web.Request) -> tuple[Session, bool]:

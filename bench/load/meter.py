@@ -6,6 +6,7 @@ rollout to warm up and then the batches one after the other, and prints one line
 
 import asyncio
 import json
+import os
 import resource
 import sys
 import time
@@ -19,11 +20,13 @@ LAG_INTERVAL_S = 0.02
 
 @dataclass
 class Measured:
-    """CPU times are of all batches together. `lags_ms` is empty where there is no event loop."""
+    """CPU times are of all batches together. The lags are None where there is no event loop."""
 
     walls_s: list[float] = field(default_factory=list)
-    host_cpu_s: float = 0.0
-    children_cpu_s: float = 0.0
+    own_cpu_s: float = 0.0
+    """Of the contender's process."""
+    machine_cpu_s: float = 0.0
+    """Of all processes of the machine, the stub engine's too, but for a client."""
     peak_rss_mb: float = 0.0
     lag_p50_ms: float | None = None
     lag_p99_ms: float | None = None
@@ -60,9 +63,16 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[round(share * (len(values) - 1))] if values else 0.0
 
 
-def cpu_s(who: int) -> float:
-    usage = resource.getrusage(who)
+def own_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def machine_cpu_s() -> float:
+    """Since it was started. Not of one's children: a process that nobody waits for is in no sum."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_rss_mb(process: int | str) -> float:
@@ -82,13 +92,13 @@ async def measure(batch: Batch, engine: str, n: int, batches: int, *, has_loop: 
     measured, probe = Measured(), LagProbe()
     if has_loop:
         probe.start()
-    own, children = cpu_s(resource.RUSAGE_SELF), cpu_s(resource.RUSAGE_CHILDREN)
+    own_s, machine_s = own_cpu_s(), machine_cpu_s()
     for _ in range(batches):
         started = time.perf_counter()
         measured.failures += await batch(n)
         measured.walls_s.append(time.perf_counter() - started)
-    measured.host_cpu_s = cpu_s(resource.RUSAGE_SELF) - own
-    measured.children_cpu_s = cpu_s(resource.RUSAGE_CHILDREN) - children
+    measured.own_cpu_s = own_cpu_s() - own_s
+    measured.machine_cpu_s = machine_cpu_s() - machine_s
     measured.peak_rss_mb = peak_rss_mb("self")
     if has_loop:
         probe.stop()

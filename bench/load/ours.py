@@ -1,13 +1,13 @@
 """The service itself: `prorl serve` in a process of its own, asked by its own client over HTTP."""
 
-import resource
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from bench.load.agent import LoadAgent
-from bench.load.meter import Measured, cpu_s, peak_rss_mb, report
+from bench.load.meter import Measured, machine_cpu_s, own_cpu_s, peak_rss_mb, report
 from bench.load.workload import MODEL_CALLS, SYSTEM, TASK, TOOL_TURNS, is_output
 from prorl_service import local
 from prorl_service.client import RolloutClient
@@ -15,8 +15,8 @@ from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 
 GROUP_SIZE = 8
 WAIT_S = 900.0
-TICK_S = 0.01
-"""Of the CPU times in /proc."""
+SETTLE_S = 0.5
+"""For the last sandboxes to end, and others to be started in their place."""
 
 MESSAGES = [Message(role="system", content=SYSTEM), Message(role="user", content=TASK)]
 
@@ -28,7 +28,6 @@ class Kind:
 
 
 def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Measured:
-    before_s = cpu_s(resource.RUSAGE_CHILDREN)
     options = [
         *("--agent", f"{LoadAgent.__module__}:{LoadAgent.__qualname__}"),
         *("--sandbox", kind.sandbox, "--run-workers", str(n)),
@@ -38,7 +37,7 @@ def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Meas
         with RolloutClient(service.url) as client:
             run(client, kind, 1)
             report(engine)
-            own_s = _own_cpu_s(service.pid)
+            own_s, machine_s = process_cpu_s(service.pid), machine_cpu_s() - own_cpu_s()
             for _ in range(batches):
                 started = time.perf_counter()
                 rollouts = run(client, kind, n)
@@ -47,10 +46,10 @@ def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Meas
                 lags = rollouts[-1].reward_components
                 measured.lag_p50_ms = lags.get("lag_p50_ms")
                 measured.lag_p99_ms = lags.get("lag_p99_ms")
-        measured.host_cpu_s = _own_cpu_s(service.pid) - own_s
+            time.sleep(SETTLE_S)
+        measured.own_cpu_s = process_cpu_s(service.pid) - own_s
+        measured.machine_cpu_s = machine_cpu_s() - own_cpu_s() - machine_s
         measured.peak_rss_mb = peak_rss_mb(service.pid)
-        all_own_s = _own_cpu_s(service.pid)
-    measured.children_cpu_s = cpu_s(resource.RUSAGE_CHILDREN) - before_s - all_own_s
     return measured
 
 
@@ -76,7 +75,7 @@ def is_complete(rollout: Rollout) -> bool:
     return len(turns) == MODEL_CALLS and len(outputs) == TOOL_TURNS
 
 
-def _own_cpu_s(pid: int) -> float:
+def process_cpu_s(pid: int) -> float:
     """Of all its threads, without what it started."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return TICK_S * (int(fields[11]) + int(fields[12]))
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -8,9 +8,9 @@ import pytest
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.served import ServedSandbox
 from tests.sandbox.helpers import Kind, bash, output, running
-from tests.sandbox.test_execd_trees import assert_only_the_shell_runs
-from tests.sandbox.test_shell_traps import IGNORES_SIGNALS
-from tests.sandbox.test_streaming import Viewer
+from tests.sandbox.inside.test_execd_trees import assert_only_the_shell_runs
+from tests.sandbox.inside.test_shell_traps import IGNORES_SIGNALS
+from tests.sandbox.inside.test_streaming import Viewer
 
 
 async def begin(sandbox: ServedSandbox, command: str) -> asyncio.Task[object]:

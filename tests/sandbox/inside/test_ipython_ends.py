@@ -11,9 +11,9 @@ from prorl_service.sandbox import runtime
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.served import ServedSandbox
 from tests.sandbox.helpers import Kind, bash, output, running
-from tests.sandbox.test_cancel import cancelled
-from tests.sandbox.test_ipython import ipython, value
-from tests.sandbox.test_streaming import Viewer
+from tests.sandbox.inside.test_cancel import cancelled
+from tests.sandbox.inside.test_ipython import ipython, value
+from tests.sandbox.inside.test_streaming import Viewer
 
 
 @pytest.fixture(params=["process", "bubblewrap"])

@@ -4,12 +4,13 @@ A whole run leaves bench/results/load.json and load.png; it takes about a quarte
 
 Figures of a row, of all its batches together: `cpu_ms` is what the contender's own process used for
 a turn (one model call), `children_ms` what the sandboxes and commands that it started used: all
-that the machine did meanwhile, without the engine's part, so that nothing else may run. `added_ms`
-is the time from the engine's answer to the rollout's next call. `lag_ms` is how late the event loop
-was. `wall_overhead` is the time of a batch (the median), beyond the engine's latency times the
-number of turns, as a share of it. `failures` are rollouts that did not make all calls with the
-right outputs, as the contender or the engine saw it. Of repeated rows the one with the median CPU
-is kept, failures of all.
+that the machine did meanwhile, without the engine's part, so that nothing else may run (with one
+rollout at once, which mostly waits, what does run is most of it). `added_ms` is the time from the
+engine's answer to the rollout's next call. `lag_ms` is how late the event loop was.
+`wall_overhead` is the time of a batch (the median), beyond the engine's latency times the number of
+turns, as a share of it. `failures` are rollouts that did not make all calls with the right outputs,
+as the contender or the engine saw it. Of repeated rows the one with the median CPU is kept,
+failures of all.
 """
 
 import argparse

@@ -21,6 +21,8 @@ SHORT_S = 0.25
 """A command that takes longer goes back."""
 SHORT_BYTES = 1 << 14
 """Of output since the last command; with more it goes back, also where no command runs."""
+SHORT_READS = 64
+"""As many pieces of it: each costs the loop 8 us, however small it is."""
 
 _READ_BYTES = 1 << 12  # a terminal gives no more at once
 _TERMINAL_MASTER = os.makedev(5, 2)
@@ -40,6 +42,7 @@ class LentShell:
         self._terminal = self._commands = -1
         self._lent = False
         self._output = bytearray()
+        self._reads = 0
         self._nonce = ""
         self._end: bash.EndMark | None = None
         self.running: asyncio.Future[ToolResult | None] | None = None
@@ -90,6 +93,7 @@ class LentShell:
             read += self._end.held
             nonce = self._nonce
         self._output.clear()
+        self._reads = 0
         self._end = None
         return read, nonce
 
@@ -112,7 +116,8 @@ class LentShell:
             self._output += data
         else:
             self._take_output(*self._end.feed(data))
-        if len(self._output) > self._max_bytes:
+        self._reads += 1
+        if len(self._output) > self._max_bytes or self._reads > SHORT_READS:
             self._leave()
 
     def _take_output(self, output: bytes, exit_code: int | None, rest: bytes) -> None:
@@ -122,6 +127,7 @@ class LentShell:
         if self.running is not None and not self.running.done():
             self.running.set_result(_result(self._output, exit_code))
         self._output = bytearray(rest)
+        self._reads = 0
         self._end = None
 
     def _leave(self) -> None:

@@ -74,6 +74,20 @@ async def test_what_says_more_goes_back(sandbox: ServedSandbox) -> None:
     assert await output(sandbox, "echo next") == "next"
 
 
+async def test_what_comes_in_many_pieces_goes_back(
+    sandbox: ServedSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lent_shell, "SHORT_S", 100)
+    await bash(sandbox, "true")
+    command = "while [ ! -e go ]; do printf x; sleep 0.01; done; echo end"
+    call = asyncio.create_task(bash(sandbox, command))
+    await until(lambda: not lent(sandbox))
+    await sandbox.upload("go", b"")
+    output = (await call).output
+    assert output.endswith("xend\n")
+    assert set(output) == set("xend\n")
+
+
 async def test_a_command_longer_than_the_pipe_takes_at_once(sandbox: ServedSandbox) -> None:
     await bash(sandbox, "true")
     assert await output(sandbox, f"echo {'x' * 100_000} | wc -c") == "100001"

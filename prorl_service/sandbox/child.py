@@ -131,6 +131,7 @@ class Child(Process):
 
     @property
     def pid(self) -> int:
+        """Without a look at /proc: it is asked for with every start."""
         return -1 if self.ended.done() else self._process.pid
 
     def _on_end(self) -> None:

@@ -74,9 +74,9 @@ def check_directory(directory: Path, dataset: str) -> None:
         )
 
 
-def check_offline(dataset: str, **options: object) -> None:
-    """Raises `InvalidRequest` for an option that says where a data set is, if this one is here."""
-    for option, value in options.items():
+def check_offline(dataset: str, path: Path | None, split: str | None, revision: str | None) -> None:
+    """Raises `InvalidRequest` for an option that says where a data set is: this one is here."""
+    for option, value in {"from": path, "split": split, "revision": revision}.items():
         if value is not None:
             problem = f"{dataset} comes with this repository, and is read from nowhere else"
             raise InvalidRequest.of_field(option, problem, hint=f"leave --{option} out")

@@ -116,10 +116,7 @@ async def prepare(options: Options, console: Console | None = None) -> Manifest:
 
 def _source(options: Options) -> Source:
     if options.dataset in OFFLINE:
-        prepared.check_offline(
-            options.dataset,
-            **{"from": options.path, "split": options.split, "revision": options.revision},
-        )
+        prepared.check_offline(options.dataset, options.path, options.split, options.revision)
         rows = [problem.model_dump() for problem in OFFLINE[options.dataset]()]
         return Source("this repository", prorl_service.__version__, "all", rows, len(rows))
     data_set = DATA_SETS[options.dataset]

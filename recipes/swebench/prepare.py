@@ -116,10 +116,7 @@ async def prepare(
 
 def _selection(options: Options, console: Console) -> Selection:
     if options.dataset == "offline":
-        prepared.check_offline(
-            options.dataset,
-            **{"from": options.path, "split": options.split, "revision": options.revision},
-        )
+        prepared.check_offline(options.dataset, options.path, options.split, options.revision)
         return select_offline(options.limit, console.print)
     data_set = DATA_SETS[options.dataset]
     split = options.split or data_set.split

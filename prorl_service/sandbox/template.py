@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, suppress
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
+from prorl_service.sandbox.execd.handover import receive_fds
 
 MAX_IDLE = 16
 """Containers without sandboxes that are kept for the next one: 70 MB of memory each."""
@@ -248,7 +249,7 @@ async def _answer(control: socket.socket, timeout_s: float) -> list[int]:
     """Raises `OSError` when there is none, `SandboxError` when it is that it cannot be done."""
     async with asyncio.timeout(timeout_s):
         await readable(control.fileno())
-    text, fds, _, _ = socket.recv_fds(control, MAX_ANSWER_BYTES, 1)
+    text, fds = receive_fds(control, MAX_ANSWER_BYTES, 1)
     if not text:
         raise ConnectionResetError("it ended")
     if text != b"done":

@@ -26,7 +26,7 @@ def offer(connection: socket.socket) -> socket.socket:
 def receive(connection: int) -> socket.socket | None:
     """The other side of `offer`; waits for it. None if a byte comes without one."""
     with socket.socket(fileno=os.dup(connection)) as copy:
-        _, fds, _, _ = socket.recv_fds(copy, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        _, fds = receive_fds(copy, 1, 1)
     if not fds:
         return None
     theirs = socket.socket(fileno=fds[0])
@@ -39,12 +39,20 @@ def send_fds(to: socket.socket, fds: Sequence[int]) -> None:
     socket.send_fds(to, [b"x"], fds)
 
 
+def receive_fds(come: socket.socket, max_bytes: int, max_fds: int) -> tuple[bytes, list[int]]:
+    """Not to be inherited: `socket.recv_fds` takes a flag for that, and forgets it."""
+    message, fds, _, _ = socket.recv_fds(come, max_bytes, max_fds)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return message, fds
+
+
 def take_fds(come: socket.socket) -> list[int]:
     """The last that were sent, if any are new."""
     newest: list[int] = []
     with contextlib.suppress(BlockingIOError):
         while True:
-            message, fds, _, _ = socket.recv_fds(come, 1, 2, socket.MSG_CMSG_CLOEXEC)
+            message, fds = receive_fds(come, 1, 2)
             for fd in newest:
                 os.close(fd)
             newest = fds

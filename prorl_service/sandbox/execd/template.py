@@ -17,6 +17,7 @@ import socket
 import sys
 
 from . import linux, nest
+from .handover import receive_fds
 from .server import CONNECTION, serve
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ def main() -> None:
     control = socket.socket(fileno=0)
     control.send(b"done")
     while True:
-        message, fds, _, _ = socket.recv_fds(control, MAX_ORDER_BYTES, 2)
+        message, fds = receive_fds(control, MAX_ORDER_BYTES, 2)
         if not message:
             os._exit(0)
         try:

@@ -236,3 +236,21 @@ async def test_truncation_keeps_head_and_tail(sandbox: ServedSandbox) -> None:
     assert result.output.startswith("first\n")
     assert result.output.endswith("'last'\n")
     assert len(result.output) < 5000
+
+
+DESCRIPTORS = """
+import os, socket
+kinds = set()
+for name in os.listdir("/proc/self/fd"):
+    try:
+        with socket.socket(fileno=os.dup(int(name))) as inherited:
+            kinds.add(inherited.type)
+    except OSError:
+        pass
+print(socket.SOCK_STREAM in kinds, socket.SOCK_SEQPACKET in kinds)
+"""
+
+
+async def test_the_way_to_the_service_is_not_inherited(sandbox: ServedSandbox) -> None:
+    """The kernel has sockets of its own, of streams."""
+    assert await value(sandbox, DESCRIPTORS) == "True False"

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench import result
-from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench import oracle
 from recipes.swebench.cheats import CHEATS
@@ -29,37 +28,37 @@ from recipes.swebench.second_grader import Comparison, compare, patches
 AT_ONCE = 2
 
 
-async def admission(rows: Sequence[SweInstance], sandboxes: SandboxProvider) -> list[float]:
+async def admission(rows: Sequence[SweInstance]) -> list[float]:
     """Seconds to grade each reference patch, one after the other. All must be admitted as they
     are."""
     seconds = []
-    for row in rows:
-        started = perf_counter()
-        await graded(row, row.patch, sandboxes)
-        seconds.append(perf_counter() - started)
-        admitted = await admit(row, sandboxes)
-        if admitted.row != row:
-            raise SystemExit(f"{row.instance_id} is not admitted as it is: {admitted}")
-        print(f"admitted {row.instance_id}, graded in {seconds[-1]:.1f} s", flush=True)
+    async with BubblewrapProvider() as sandboxes:
+        for row in rows:
+            started = perf_counter()
+            await graded(row, row.patch, sandboxes)
+            seconds.append(perf_counter() - started)
+            admitted = await admit(row, sandboxes)
+            if admitted.row != row:
+                raise SystemExit(f"{row.instance_id} is not admitted as it is: {admitted}")
+            print(f"admitted {row.instance_id}, graded in {seconds[-1]:.1f} s", flush=True)
     return seconds
 
 
-async def compare_all(
-    rows: Sequence[SweInstance], sandboxes: SandboxProvider
-) -> dict[str, list[Comparison]]:
+async def compare_all(rows: Sequence[SweInstance]) -> dict[str, list[Comparison]]:
     """By the name of the patch."""
     free = asyncio.Semaphore(AT_ONCE)
-
-    async def one(row: SweInstance, name: str, patch: str) -> Comparison:
-        async with free:
-            return await compare(row, name, patch, sandboxes)
-
     compared: dict[str, list[Comparison]] = {}
-    for row in rows:
-        named = patches(row, cheats=True)
-        for done in await asyncio.gather(*(one(row, *item) for item in named.items())):
-            compared.setdefault(done.patch, []).append(done)
-        print(f"compared {row.instance_id}", flush=True)
+    async with BubblewrapProvider() as sandboxes:
+
+        async def one(row: SweInstance, name: str, patch: str) -> Comparison:
+            async with free:
+                return await compare(row, name, patch, sandboxes)
+
+        for row in rows:
+            named = patches(row, cheats=True)
+            for done in await asyncio.gather(*(one(row, *item) for item in named.items())):
+                compared.setdefault(done.patch, []).append(done)
+            print(f"compared {row.instance_id}", flush=True)
     return compared
 
 
@@ -131,11 +130,10 @@ def draw(table: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def main() -> None:
     rows = build_all(default_directory())
-    sandboxes = BubblewrapProvider()
-    seconds = asyncio.run(admission(rows, sandboxes))
+    seconds = asyncio.run(admission(rows))
     rollouts = asyncio.run(oracle.roll_out(rows, sandbox="bubblewrap"))
     rewards = [rollout.reward for rollout in rollouts]
-    compared = asyncio.run(compare_all(rows, sandboxes))
+    compared = asyncio.run(compare_all(rows))
     table = [of_patch(name, one) for name, one in compared.items()]
     table.insert(3, of_oracle(rewards))
     draw(table, result.RESULTS / "swe_offline.png")

@@ -70,6 +70,7 @@ class Ours:
         return report.share if "partial_credit" in data else float(report.all_passed)
 
     async def close(self) -> None:
+        await self._sandboxes.close()
         await self._pool.close()
 
 

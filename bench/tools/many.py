@@ -29,10 +29,10 @@ STARTING_AT_ONCE = 16
 
 
 async def measure(effort: Effort) -> list[Row]:
-    async with rungs.apptainer() as provider:
+    async with rungs.apptainer() as apptainer, BubblewrapProvider() as bubblewrap:
         crowd_rungs = [
-            Rung(APPTAINER, provider, str(rungs.sif())),
-            Rung("ours, bubblewrap", BubblewrapProvider()),
+            Rung(APPTAINER, apptainer, str(rungs.sif())),
+            Rung("ours, bubblewrap", bubblewrap),
         ]
         rows = []
         for at_once in AT_ONCE:

@@ -118,7 +118,7 @@ async def _live_through(who: str, cycles: int) -> dict[str, float]:
 
 async def _rung(who: str, stack: AsyncExitStack) -> Rung:
     if who == BUBBLEWRAP:
-        return Rung(who, BubblewrapProvider())
+        return Rung(who, await stack.enter_async_context(BubblewrapProvider()))
     provider = await stack.enter_async_context(rungs.apptainer())
     return Rung(who, provider, str(rungs.sif()))
 

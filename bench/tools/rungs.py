@@ -13,14 +13,14 @@ from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider, 
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.process import ProcessSandboxProvider
-from prorl_service.sandbox.template import OUTER_USER
+from prorl_service.sandbox.template import container_user
 from tests.sandbox.images.debian import debian_directory, debian_image
 
 LIMITS = SandboxLimits(output_bytes=2 << 20)
 """All output is kept, as the others keep it."""
 
 TIMEOUT_S = 60.0
-CONTAINER_USER = OUTER_USER if os.geteuid() == 0 else None
+CONTAINER_USER = container_user()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +35,21 @@ class Rung:
 
 @asynccontextmanager
 async def all_rungs() -> AsyncIterator[list[Rung]]:
-    async with apptainer() as provider:
+    async with (
+        apptainer() as provider,
+        ProcessSandboxProvider() as process,
+        BubblewrapProvider() as bubblewrap,
+    ):
         yield [
-            Rung("ours, process", ProcessSandboxProvider()),
-            Rung("ours, bubblewrap", BubblewrapProvider()),
+            Rung("ours, process", process),
+            Rung("ours, bubblewrap", bubblewrap),
             Rung("ours, apptainer directory", provider, str(directory())),
             Rung("ours, apptainer SIF", provider, str(sif())),
         ]
 
 
-@asynccontextmanager
-async def apptainer() -> AsyncIterator[ApptainerProvider]:
-    """A provider that has started nothing yet. What it started ends with the context."""
-    provider = new_apptainer()
-    try:
-        yield provider
-    finally:
-        await provider.close()
-
-
-def new_apptainer() -> ApptainerProvider:
+def apptainer() -> ApptainerProvider:
+    """A provider that has started nothing yet."""
     return ApptainerProvider(_local)
 
 

@@ -19,7 +19,7 @@ import httpx
 from bench.tools.rungs import LIMITS, TIMEOUT_S
 from bench.tools.timing import Action, Effort, Row, row, take_turns
 from prorl_service.sandbox.channel import Channel
-from prorl_service.sandbox.process import ProcessSandbox
+from prorl_service.sandbox.process import ProcessSandboxProvider
 
 PART = "sockets"
 UDS, TCP = "frames, UDS", "frames, TCP"
@@ -48,24 +48,23 @@ def _true(channel: Channel) -> Action:
     return lambda: channel.request("tool", timeout_s=TIMEOUT_S, name="bash", arguments=arguments)
 
 
-class _Server(ProcessSandbox):
-    """An execution server on any connection."""
-
-    @asynccontextmanager
-    async def on(self, connection: socket.socket) -> AsyncIterator[None]:
-        child = await self._spawn(connection.fileno())
+@asynccontextmanager
+async def _server(connection: socket.socket) -> AsyncIterator[None]:
+    async with ProcessSandboxProvider() as provider:
+        sandbox = provider.create(image=None, limits=LIMITS)
+        process = await sandbox.spawn(connection.fileno())
         connection.close()
         try:
             yield
         finally:  # its connection has been closed
-            await child.ended
-            child.close()
-            await self._clean_up()
+            await process.ended
+            process.close()
+            await sandbox.clean_up()
 
 
 @asynccontextmanager
 async def _served(ours: socket.socket, theirs: socket.socket) -> AsyncIterator[Channel]:
-    async with _Server(LIMITS).on(theirs):
+    async with _server(theirs):
         ours.sendall(b"x")  # nothing to hand its shell over with: every call takes the whole way
         ours.setblocking(False)
         channel = Channel(max_payload_bytes=1 << 20, why_lost=lambda: "the server has ended")

@@ -162,17 +162,14 @@ async def _ours(image: Path, *, keeper: bool, first: First) -> AsyncIterator[Sta
 
 @asynccontextmanager
 async def _from_pool(image: Path, *, first: First) -> AsyncIterator[StartOne]:
-    pool = WarmSandboxes(rungs.new_apptainer(), spares=SPARES)
-    rung = Rung("", pool, str(image))
-    try:
-        async with rungs.running(rung):  # tells the pool which limits are wanted
-            pool.expect([rung.image] * SPARES)
-            while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(POLL_S)
-            async with _sandboxes(rung, first) as start:
-                yield start
-    finally:
-        await pool.close()
+    async with AsyncExitStack() as stack:
+        pool = WarmSandboxes(rungs.apptainer(), spares=SPARES)
+        rung = Rung("", await stack.enter_async_context(pool), str(image))
+        await stack.enter_async_context(rungs.running(rung))  # tells it which limits are wanted
+        pool.expect([rung.image] * SPARES)
+        while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(POLL_S)
+        yield await stack.enter_async_context(_sandboxes(rung, first))
 
 
 @asynccontextmanager

@@ -14,27 +14,26 @@ the container runs as: others can be read, not written.
 """
 
 import errno
+import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox import portable, runtime, seccomp
+from prorl_service.sandbox import portable, runtime
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.child import Process
 from prorl_service.sandbox.images.references import parse
 from prorl_service.sandbox.served import ServedSandbox
-from prorl_service.sandbox.template import OUTER_USER, Template, Templates
+from prorl_service.sandbox.template import Templates, container_user, try_once
 
 WORKDIR = "/workspace"
 HOME = "/root"
+USER = 0
 
-PROBE_TIMEOUT_S = 30.0
 INSTALL_HINT = "run scripts/install-sandbox: it installs Apptainer, or says what is in the way"
 
 _FILE_ERRNOS = (
@@ -44,7 +43,7 @@ _FILE_ERRNOS = (
 IMAGE_HINT = "it needs bash, and files that the user of the containers may read: see docs/images.md"
 # What an image can be to blame for: the provider has started a sandbox of an empty one here.
 _IMAGE_AT_FAULT = re.compile(
-    r"could not open image|read the squashfs image|not a directory|not found or was not executable"
+    r"could not open image|read the squashfs image|not a directory"
     rf"|\[Errno ({'|'.join(str(number) for number in _FILE_ERRNOS)})\]"
 )
 
@@ -75,7 +74,7 @@ class ApptainerProvider(SandboxProvider):
         self._apptainer = _find_apptainer()
         self._runtime = portable.directory()
         self._try()
-        self._templates = Templates(self._launch)
+        self._templates = Templates(self._launch, user=container_user())
 
     def create(self, *, image: str | None, limits: SandboxLimits) -> "ApptainerSandbox":
         return ApptainerSandbox(self._templates, self._reference(image), limits)
@@ -105,63 +104,34 @@ class ApptainerProvider(SandboxProvider):
 
     async def _launch(self, image: str, resources: AsyncExitStack) -> list[str]:
         path = await resources.enter_async_context(self._images(image))
-        return self._command(path, "from execd.template import main; main()")
+        return self._command(path, runtime.TEMPLATE)
 
-    def _command(self, image: Path, program: str) -> list[str]:
+    def _command(self, image: Path, *program: str) -> list[str]:
         return [
             *(self._apptainer, "--silent", "exec", *OPTIONS),
             *("--bind", f"{self._runtime}:{portable.INSIDE}:ro", str(image)),
-            *portable.server(program),
+            *portable.server(*program),
         ]
 
     def _try(self) -> None:
         """Start a sandbox of an empty image, up to its first command."""
-        user = OUTER_USER if os.geteuid() == 0 else None
+        user = container_user()
+        nest = runtime.nest(SandboxLimits(), workdir=WORKDIR, user=USER, of_image=True)
         with tempfile.TemporaryDirectory(prefix="prorl-") as image:
             for name in ("", "dev", "proc", "etc", "tmp", "root"):
                 path = Path(image, name)
                 path.mkdir(exist_ok=True)
                 if user is not None:
                     os.chown(path, user, user)
-            try:
-                done = subprocess.run(
-                    self._command(Path(image), "from execd.template import probe; probe()"),
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    cwd="/",
-                    user=user,
-                    group=user,
-                    extra_groups=None if user is None else [],
-                    timeout=PROBE_TIMEOUT_S,
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise _not_working(str(error)) from error
-        if done.returncode:
-            raise _not_working(done.stderr.strip() or f"exit code {done.returncode}")
+            command = self._command(Path(image), runtime.PROBE, json.dumps(nest))
+            try_once("Apptainer", command, hint=INSTALL_HINT)
 
 
 class ApptainerSandbox(ServedSandbox):
-    _template: Template | None = None
-
-    def __init__(self, templates: Templates, image: str, limits: SandboxLimits) -> None:
-        super().__init__(limits)
-        self._templates = templates
-        self._image = image
-
-    async def _spawn(self, connection: int) -> Process:
-        self._template, process = await self._templates.fork(self._image, self._order(), connection)
-        return process
-
     def _order(self) -> dict[str, object]:
-        """What `execd.template` calls an order."""
-        limits = self._limits
-        return {
-            "nest": {"workdir": WORKDIR, "disk_mb": limits.disk_mb},
-            "environment": runtime.environment(home=HOME, user="root"),
-            "filter": seccomp.program(allow_system_v=True).hex(),
-            "serve": runtime.config(limits, workdir=WORKDIR, user=None, own_processes=True),
-        }
+        environment = runtime.environment(home=HOME, user="root")
+        nest = runtime.nest(self._limits, workdir=WORKDIR, user=USER, of_image=True)
+        return runtime.isolated(self._limits, nest, environment)
 
     async def _start(self) -> None:
         try:
@@ -181,24 +151,9 @@ class ApptainerSandbox(ServedSandbox):
         template = self._template
         return template is not None and (template.has_served or not template.usable)
 
-    async def _prepare(self) -> None:
-        assert self._child is not None
-        self.server_pid = self._child.pid
-
-    def _end(self, child: Process) -> None:
-        child.kill()
-
-    async def _clean_up(self) -> None:
-        if self._template is not None:
-            self._templates.give_back(self._template)
-
 
 def _find_apptainer() -> str:
     path = shutil.which("apptainer") or shutil.which("singularity")
     if path is None:
         raise SandboxError("Apptainer is not installed", hint=INSTALL_HINT, retryable=False)
     return path
-
-
-def _not_working(reason: str) -> SandboxError:
-    return SandboxError(f"Apptainer does not work: {reason}", hint=INSTALL_HINT, retryable=False)

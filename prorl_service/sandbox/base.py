@@ -6,7 +6,7 @@ commands; what each kind isolates is said in that kind's module. `ProcessSandbox
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,12 @@ class SandboxProvider(Protocol):
     async def close(self) -> None:
         """Stop what runs for sandboxes to come. All that were given out have been stopped."""
         return
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class Elsewhere(SandboxProvider):

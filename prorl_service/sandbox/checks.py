@@ -17,7 +17,7 @@ from pathlib import Path
 from prorl_service.sandbox import seccomp
 from prorl_service.sandbox.apptainer import OPTIONS
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.template import OUTER_USER
+from prorl_service.sandbox.template import container_user
 
 COMMAND_TIMEOUT_S = 20.0
 WANTED_SPACE_GB = 20
@@ -98,8 +98,8 @@ def image_files() -> Finding:
     with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as directory:
         work = Path(directory)
         binds = _empty_image(work / "image")
-        if os.geteuid() == 0:
-            os.chown(work, OUTER_USER, OUTER_USER)
+        if (user := container_user()) is not None:
+            os.chown(work, user, user)
         build = [apptainer, "--silent", "build", "image.sif", "image"]
         run = [apptainer, "--silent", "exec", *OPTIONS, "--bind", ",".join(binds), "image.sif"]
         failure = _try(build, cwd=directory) or _try([*run, "/usr/bin/true"], cwd=directory)
@@ -247,7 +247,7 @@ def slurm() -> Finding:
 
 def _try(argv: list[str], *, cwd: str = "/", as_service: bool = True) -> str | None:
     """Why the command failed, in its last line; None if it did not."""
-    user = OUTER_USER if as_service and os.geteuid() == 0 else None
+    user = container_user() if as_service else None
     try:
         done = subprocess.run(
             argv,

@@ -2,8 +2,8 @@
 Python, or with another C library.
 
 It is the service's own Python, copied once into the cache with every shared library it loads, and
-started through the dynamic loader that comes with them. With it are the execution server and the
-packages of a Jupyter kernel.
+started through the dynamic loader that comes with them. With it are the execution server, the
+packages of a Jupyter kernel, and an /etc for sandboxes that have no image.
 """
 
 import hashlib
@@ -31,6 +31,7 @@ INSIDE = "/.prorl"
 
 _SOURCES = tuple(Path(module.__path__[0]) for module in (execd, kernel_programs, ptyprocess))
 _PACKAGES = "packages"
+_ETC = Path(__file__).parent / "etc"
 _PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = shutil.ignore_patterns(
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo"),
@@ -90,7 +91,7 @@ def _make_at(path: Path) -> None:
 def _key() -> str:
     """Of everything that goes into it."""
     state = hashlib.sha256(f"{sys.version} {sys.base_prefix}".encode())
-    for source in sorted(Path(__file__).parent.glob("*/*.py")):
+    for source in sorted([*Path(__file__).parent.glob("*/*.py"), *_ETC.iterdir()]):
         state.update(source.read_bytes())
     for path in kernel_packages():
         state.update(path.name.encode())  # the version is in the name of its metadata
@@ -108,6 +109,7 @@ def _make(path: Path) -> None:
         _copy(source, path / "lib" / source.name)
     for source in kernel_packages():
         _copy(source, path / _PACKAGES / source.name)
+    _copy(_ETC, path / _ETC.name)
     _copy_libraries([program, *path.glob("**/*.so")], path / "libraries")
     script = path / "bin" / "python3"
     script.write_text(f'#!/bin/sh\nat=${{0%/bin/*}}\nexec {" ".join(python("$at"))} "$@"\n')

@@ -6,29 +6,44 @@ death of the service end all descendants, but some may outlive a `kill -9` of th
 """
 
 import asyncio
-import json
 import os
 import shutil
 import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from prorl_service import leftovers
 from prorl_service.errors import TaskError
 from prorl_service.sandbox import portable, runtime
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.child import Child, Process
+from prorl_service.sandbox.child import Process
 from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.template import Templates
 
 
 class ProcessSandboxProvider(SandboxProvider):
     kind = "process"
 
+    def __init__(self) -> None:
+        self._templates = Templates(_launch, user=None)
+
     def create(self, *, image: str | None, limits: SandboxLimits) -> "ProcessSandbox":
         self.check(image)
-        return ProcessSandbox(limits)
+        return ProcessSandbox(self._templates, "", limits)
 
     def check(self, image: str | None) -> None:
         if image is not None:
             raise TaskError(f"the process sandbox has no images, and {image!r} was asked for")
+
+    def expect(self, images: Sequence[str | None]) -> None:
+        self._templates.expect("" for _ in images)
+
+    async def close(self) -> None:
+        await self._templates.close()
+
+
+async def _launch(_: str, resources: AsyncExitStack) -> list[str]:
+    return portable.server(runtime.TEMPLATE, at=str(portable.directory()))
 
 
 class ProcessSandbox(ServedSandbox):
@@ -36,32 +51,23 @@ class ProcessSandbox(ServedSandbox):
 
     _workdir: str | None = None
 
-    async def _spawn(self, connection: int) -> Process:
+    def _order(self) -> dict[str, object]:
         self._workdir = str(leftovers.temporary_directory("sandbox"))
         directory = str(portable.directory())
-        config = runtime.config(
-            self._limits,
-            workdir=self._workdir,
-            user=None,
-            own_processes=False,
-            runtime=directory,
-        )
-        child = Child(
-            portable.server(runtime.SERVE, json.dumps(config), at=directory),
-            stdin=connection,
-            env=runtime.host_environment(home=self._workdir, runtime=directory),
-            cwd=self._workdir,
-        )
-        self.server_pid = child.pid
-        return child
-
-    async def _prepare(self) -> None:
-        pass
+        return {
+            "nest": None,
+            "environment": runtime.host_environment(home=self._workdir, runtime=directory),
+            "filter": "",
+            "serve": runtime.config(
+                self._limits, workdir=self._workdir, own_processes=False, runtime=directory
+            ),
+        }
 
     def _end(self, child: Process) -> None:
         child.signal(signal.SIGTERM)
 
-    async def _clean_up(self) -> None:
+    async def clean_up(self) -> None:
+        await super().clean_up()
         if self._workdir is None:
             return
         try:

@@ -1,39 +1,31 @@
-"""What a bubblewrap sandbox sees as its file system, as arguments of `bwrap`.
+"""What bubblewrap sandboxes have as their file system, as arguments of `bwrap`.
 
-Nothing here is writable but /workspace, /tmp and /dev/shm, which live in memory and end with the
-sandbox. The root directory and /dev are made read-only last, since they too are memory.
+Nothing here is writable: what is, each sandbox puts over it (`execd.nest`). The root directory and
+/dev are made read-only last, since they are memory.
 """
 
 import os
 from pathlib import Path
 
 from prorl_service.sandbox import portable
-from prorl_service.sandbox.base import SandboxLimits
 
 WORKDIR = "/workspace"
-SHARED_MEMORY_MB = 64
 
-ETC = Path(__file__).parent / "etc"
 HOST_ETC = ("alternatives", "ld.so.cache")
 """Without these some programs of /usr do not start."""
 
-DIRECTORIES = ("/etc", "/run", "/var")
+DIRECTORIES = ("/etc", "/run", "/var", "/tmp", WORKDIR)
 """Made first: as parents of a mount they would be closed to everyone but root."""
 
 
-def arguments(limits: SandboxLimits, runtime: Path) -> list[str]:
-    temporary_mb = max(1, limits.disk_mb // 4)
+def arguments(runtime: Path) -> list[str]:
     return [
         *_host_programs(),
         *(item for path in DIRECTORIES for item in ("--perms", "0755", "--dir", path)),
-        *_etc(),
+        *_etc(runtime),
         *_read_only(runtime, portable.INSIDE),
-        *("--proc", "/proc", *_read_only("/proc/sys"), "--dev", "/dev"),
-        *_memory("/dev/shm", SHARED_MEMORY_MB, "1777"),
-        *_memory("/tmp", temporary_mb, "1777"),
-        *_memory(WORKDIR, max(1, limits.disk_mb - temporary_mb), "0755"),
-        *("--symlink", "/tmp", "/var/tmp"),
-        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKDIR),
+        *("--proc", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp"),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"),
     ]
 
 
@@ -49,9 +41,9 @@ def _host_programs() -> list[str]:
     return arguments
 
 
-def _etc() -> list[str]:
+def _etc(runtime: Path) -> list[str]:
     arguments = []
-    for path in sorted(ETC.iterdir()):
+    for path in sorted((runtime / "etc").iterdir()):
         arguments += _read_only(path, f"/etc/{path.name}")
     for name in HOST_ETC:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
@@ -60,7 +52,3 @@ def _etc() -> list[str]:
 
 def _read_only(source: Path | str, inside: str | None = None) -> list[str]:
     return ["--ro-bind", str(source), inside or str(source)]
-
-
-def _memory(inside: str, size_mb: int, mode: str) -> list[str]:
-    return ["--perms", mode, "--size", str(size_mb << 20), "--tmpfs", inside]

@@ -3,21 +3,38 @@
 import platform
 from typing import Any
 
-from prorl_service.sandbox import portable
+from prorl_service.sandbox import portable, seccomp
 from prorl_service.sandbox.base import SandboxLimits
 
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OPEN_FILES = 4096
 
-SERVE = "from execd.server import main; main(sys.argv[1])"
-"""The program of an execution server; its argument is the JSON of `config`."""
+TEMPLATE = "from execd.template import main; main()"
+PROBE = "from execd.template import probe; probe(sys.argv[1])"
+"""Tries what `TEMPLATE` will do; its argument is the JSON of `nest`."""
+
+
+def isolated(
+    limits: SandboxLimits, nest: dict[str, Any], environment: dict[str, str]
+) -> dict[str, object]:
+    """What `execd.template` calls an order, for a sandbox in namespaces of its own."""
+    return {
+        "nest": nest,
+        "environment": environment,
+        "filter": seccomp.program().hex(),
+        "serve": config(limits, workdir=nest["workdir"], own_processes=True),
+    }
+
+
+def nest(limits: SandboxLimits, *, workdir: str, user: int, of_image: bool) -> dict[str, Any]:
+    """The arguments of `execd.nest.enter`."""
+    return {"workdir": workdir, "disk_mb": limits.disk_mb, "user": user, "of_image": of_image}
 
 
 def config(
     limits: SandboxLimits,
     *,
     workdir: str,
-    user: int | None,
     own_processes: bool,
     runtime: str = portable.INSIDE,
 ) -> dict[str, Any]:
@@ -37,7 +54,6 @@ def config(
         rlimits["NPROC"] = limits.processes
     return {
         "workdir": workdir,
-        "user": user,
         "rlimits": rlimits,
         "memory_bytes": limits.memory_mb << 20 if own_processes else None,
         "output_bytes": limits.output_bytes,

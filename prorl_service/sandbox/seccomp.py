@@ -2,7 +2,7 @@
 
 Those are the kernel's key rings, sockets towards the hypervisor (AF_VSOCK) and other rare families,
 and the interfaces most kernel holes were in: further user namespaces, bpf, io_uring, perf,
-userfaultfd. Memory that belongs to no process is said not to exist, for it could not be counted.
+userfaultfd. Files in memory that have no name are said not to exist, for they could not be counted.
 Limits and scheduling of the execution server, which is process 1, are not its children's to change.
 All else is allowed. Made by hand because libseccomp's Python binding is rarely there.
 """
@@ -23,8 +23,6 @@ class Architecture(NamedTuple):
     clone: int
     unshare: int
     memfd_create: int
-    system_v: tuple[int, ...]
-    """shmget, msgget, semget"""
     of_process: tuple[int, ...]
     """prlimit64, sched_setscheduler, sched_setattr"""
     refused: tuple[int, ...]
@@ -34,13 +32,11 @@ class Architecture(NamedTuple):
 ARCHITECTURES = {
     "x86_64": Architecture(
         *(0xC000003E, 41, 56, 272, 319),
-        system_v=(29, 68, 64),
         of_process=(302, 144, 314),
         refused=(248, 249, 250, 298, 321, 323),
     ),
     "aarch64": Architecture(
         *(0xC00000B7, 198, 220, 97, 279),
-        system_v=(194, 186, 190),
         of_process=(261, 119, 274),
         refused=(217, 218, 219, 241, 280, 282),
     ),
@@ -58,18 +54,14 @@ LOAD, RETURN, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
 
 
 @functools.cache
-def program(*, allow_system_v: bool) -> bytes:
-    """The filter as `struct sock_filter[]`. Where call numbers are not known it allows them all.
-
-    What is System V's is for where its namespace limits it.
-    """
+def program() -> bytes:
+    """The filter as `struct sock_filter[]`. Where call numbers are not known it allows them all."""
     machine = ARCHITECTURES.get(platform.machine())
-    return b"".join(_instructions(machine, allow_system_v)) if machine else _allow()
+    return b"".join(_instructions(machine)) if machine else _allow()
 
 
-def _instructions(machine: Architecture, allow_system_v: bool) -> list[bytes]:
-    system_v = () if allow_system_v else machine.system_v
-    not_there = (CLONE3, machine.memfd_create, MEMFD_SECRET, *system_v)
+def _instructions(machine: Architecture) -> list[bytes]:
+    not_there = (CLONE3, machine.memfd_create, MEMFD_SECRET)
     new_user_namespace = [
         _load(FIRST_ARGUMENT),
         *_when(IF_ANY_BIT, CLONE_NEWUSER, [_refuse(EPERM)]),

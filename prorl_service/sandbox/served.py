@@ -1,4 +1,4 @@
-"""The verbs of a sandbox whose tools are served by an execution server. Kinds say how to start one.
+"""The verbs of a sandbox whose tools are served by an execution server, forked from a template.
 
 Owns the server's process and the connection to it, from `start` to the end of `stop`. There is no
 socket file: the server's standard input is one end of a socket pair, so nothing else can reach it,
@@ -22,6 +22,7 @@ from prorl_service.sandbox.channel import Channel, OnPart, Refused
 from prorl_service.sandbox.child import Process, close_in_forks
 from prorl_service.sandbox.execd import handover
 from prorl_service.sandbox.lent_shell import LentShell
+from prorl_service.sandbox.template import Template, Templates
 
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
@@ -33,9 +34,12 @@ MARGIN_S = 30.0
 
 
 class ServedSandbox(ABC):
-    def __init__(self, limits: SandboxLimits) -> None:
-        self.server_pid: int | None = None
-        """Of the execution server, as seen from here. For inspection."""
+    _template: Template | None = None
+
+    def __init__(self, templates: Templates, image: str, limits: SandboxLimits) -> None:
+        """`image` is what `templates` knows it by."""
+        self._templates = templates
+        self._image = image
         self._limits = limits
         self._child: Process | None = None
         self._channel: Channel | None = None
@@ -46,21 +50,28 @@ class ServedSandbox(ABC):
         self._closing: asyncio.Task[None] | None = None
         self._group: ControlGroup | None = None
 
-    @abstractmethod
-    async def _spawn(self, connection: int) -> Process:
-        """Start the server with `connection` as its standard input. Raises `OSError`."""
+    @property
+    def server_pid(self) -> int | None:
+        """Of the execution server, as seen from here. For inspection."""
+        return None if self._child is None else self._child.pid
 
     @abstractmethod
-    async def _prepare(self) -> None:
-        """Do what the server needs done from outside before it can answer."""
+    def _order(self) -> dict[str, object]:
+        """What `execd.template` calls an order. Asked for once; raises `OSError`."""
 
-    @abstractmethod
+    async def spawn(self, connection: int) -> Process:
+        """Start the server with `connection` as its standard input."""
+        self._template, process = await self._templates.fork(self._image, self._order(), connection)
+        return process
+
     def _end(self, child: Process) -> None:
         """Make everything inside end, at any time after `_spawn`; `child` will be the last."""
+        child.kill()
 
-    @abstractmethod
-    async def _clean_up(self) -> None:
+    async def clean_up(self) -> None:
         """Remove what was made, after everything has ended or where nothing was spawned."""
+        if self._template is not None:
+            self._templates.give_back(self._template)
 
     async def start(self) -> None:
         if self._starting or self._closing:
@@ -88,7 +99,7 @@ class ServedSandbox(ABC):
                     max_bytes=self._limits.output_bytes,
                     give_back=self._return_shell,
                 )
-                self._child = await self._spawn(theirs.fileno())
+                self._child = await self.spawn(theirs.fileno())
             except BaseException:
                 ours.close()
                 raise
@@ -105,16 +116,15 @@ class ServedSandbox(ABC):
         close_in_forks(ours)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
         self._channel = channel
-        await self._prepare()
-        self._limit_together()
+        self._limit_together(child)
         # The server starts nothing before its first request.
         await channel.request("ping", timeout_s=START_TIMEOUT_S)
 
-    def _limit_together(self) -> None:
+    def _limit_together(self, child: Process) -> None:
         delegation = cgroups.delegation()
-        if delegation is not None and self.server_pid is not None:
+        if delegation is not None:
             self._group = delegation.group(self._limits)
-            self._group.add(self.server_pid)
+            self._group.add(child.pid)
 
     def _why_lost(self) -> str:
         if self._closing is not None or self._child is None:
@@ -294,7 +304,7 @@ class ServedSandbox(ABC):
             await _wait_for_end(self._child)
         if self._group is not None:
             self._group.remove()
-        await self._clean_up()
+        await self.clean_up()
 
 
 def _begun(nonce: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Running containers that sandboxes are forked from, one per image, and how many are kept.
 
-What a container is made of is its kind's business. Inside runs `execd.template`, never a command
-of a model.
+What a container is made of is its kind's business; one kind has a process of no container. Inside
+runs `execd.template`, never a command of a model.
 """
 
 import asyncio
@@ -9,8 +9,11 @@ import errno
 import json
 import os
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
+from functools import cache, partial
+from pathlib import Path
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
@@ -22,22 +25,64 @@ MAX_IDLE = 16
 MAX_AHEAD = 8
 """Containers that are started, and images that are fetched, before a sandbox is asked for."""
 
-OUTER_USER = 65534
-"""Who runs containers where the service is root."""
+NOBODY = 65534
 
 START_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 2.0
+TRIAL_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 4096
 
 Launch = Callable[[AsyncExitStack], Awaitable[list[str]]]
 """Gives a container's command line. Enters in the stack what must last as long as the container."""
 
 
+@cache  # asked for with every container
+def container_user() -> int | None:
+    """Who runs containers: `NOBODY` where the service is root and may choose, else None."""
+    if os.geteuid() != 0:
+        return None
+    maps = [Path(f"/proc/self/{kind}_map").read_text().split() for kind in ("uid", "gid")]
+    return NOBODY if all(_covers(list(map(int, fields)), NOBODY) for fields in maps) else None
+
+
+def _covers(id_map: list[int], wanted: int) -> bool:
+    """Whether lines of (first id here, first id outside, number of ids) contain an id."""
+    return any(
+        first <= wanted < first + count
+        for first, count in zip(id_map[::3], id_map[2::3], strict=True)
+    )
+
+
+def try_once(name: str, command: list[str], *, hint: str) -> None:
+    """Run it as a container is run. Raises `SandboxError` with what is in the way."""
+    user = container_user()
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+            timeout=TRIAL_TIMEOUT_S,
+        )
+        reason = done.stderr.strip() or f"exit code {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        if done.returncode == 0:
+            return
+    raise SandboxError(f"{name} does not work: {reason}", hint=hint, retryable=False)
+
+
 class Template:
     """A container of one image. It runs from here on, until `stop` or until it dies."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, *, user: int | None) -> None:
+        self._user = user
         self.users = 0
         self.proven = False
         """It has forked sandboxes."""
@@ -70,7 +115,13 @@ class Template:
         close_in_forks(control)
         with control:
             with theirs:
-                child = _start_container(argv, theirs)
+                child = Child(
+                    argv,
+                    stdin=theirs.fileno(),
+                    env={"PATH": os.environ.get("PATH", os.defpath), "HOME": "/"},
+                    cwd="/",
+                    user=self._user,
+                )
             helpers: list[Process] = []
             try:
                 await _answer(control, START_TIMEOUT_S)
@@ -129,8 +180,12 @@ class Template:
 class Templates:
     """The containers of one service. The least recently used idle ones are ended."""
 
-    def __init__(self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]]) -> None:
+    def __init__(
+        self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]], *, user: int | None
+    ) -> None:
+        """`launch` is given the image, too. `user` runs them, or the service's own if None."""
         self._launch = launch
+        self._user = user
         self._running: dict[str, Template] = {}
         self._ahead: dict[str, Template | None] = {}
         """None: it was given up for another's image, and is not started again ahead."""
@@ -158,7 +213,8 @@ class Templates:
         """A container of the image, started if there is none."""
         template = self._running.pop(image, None)
         if template is None or not template.usable:
-            template = Template(lambda resources: self._launch(image, resources))
+            launch = partial(self._launch, image)
+            template = Template(launch, user=self._user)
         self._running[image] = template  # the last used is the last in order
         template.users += 1
         return template
@@ -225,16 +281,6 @@ class Templates:
 
 def _stop_all(templates: Iterable[Template]) -> list[Awaitable[None]]:
     return [template.stop() for template in templates]
-
-
-def _start_container(argv: list[str], control: socket.socket) -> Child:
-    return Child(
-        argv,
-        stdin=control.fileno(),
-        env={"PATH": os.environ.get("PATH", os.defpath), "HOME": "/"},
-        cwd="/",
-        user=OUTER_USER if os.geteuid() == 0 else None,
-    )
 
 
 async def _discard(forking: asyncio.Task[Process]) -> None:

@@ -246,11 +246,8 @@ def main(
 async def _run(options: Options, *, admit: bool) -> Manifest:
     if not admit:
         return await prepare(options)
-    sandboxes = provider("auto", images=ImageCache(options.image_cache).image)
-    try:
+    async with provider("auto", images=ImageCache(options.image_cache).image) as sandboxes:
         return await prepare(options, admit=lambda row: grading.admit(row, sandboxes))
-    finally:
-        await sandboxes.close()
 
 
 if __name__ == "__main__":

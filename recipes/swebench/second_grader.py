@@ -197,11 +197,12 @@ def main(
 
 
 async def _compare_all(rows: Sequence[SweInstance], cheats: bool) -> list[Comparison]:
-    sandboxes, compared = BubblewrapProvider(), []
-    for row in rows:
-        for name, patch in patches(row, cheats).items():
-            compared.append(await compare(row, name, patch, sandboxes))
-            print(" | ".join(map(str, compared[-1].row().values())), flush=True)
+    compared = []
+    async with BubblewrapProvider() as sandboxes:
+        for row in rows:
+            for name, patch in patches(row, cheats).items():
+                compared.append(await compare(row, name, patch, sandboxes))
+                print(" | ".join(map(str, compared[-1].row().values())), flush=True)
     return compared
 
 

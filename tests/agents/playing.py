@@ -43,7 +43,7 @@ async def played(
     agent: AgentHandler, rollout: RolloutContext
 ) -> tuple[FinishReason, list[str], Verdict]:
     """How RUN ended, what the tools answered, and the verdict."""
-    async with rollout.resources:
+    async with rollout.sandboxes, rollout.resources:
         await agent.init(rollout)
         reason = await agent.run(rollout)
         await rollout.resources.aclose()  # as the pipeline does between RUN and EVAL

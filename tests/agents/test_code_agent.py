@@ -19,7 +19,7 @@ from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
 from prorl_service.schemas import FinishReason, Message, Task
 from prorl_service.tokens.chat import ChatFormat
 from tests.agents.playing import call, context, played
-from tests.sandbox.helpers import Kind, providing, started
+from tests.sandbox.helpers import Kind, new_provider, started
 
 SUM = "n = int(input())\nprint(sum(map(int, input().split())))\n"
 SUMS = {"inputs": ["2\n1 2\n", "1\n5\n", "3\n1 1 1\n"], "outputs": ["3\n", "5\n", "3\n"]}
@@ -34,7 +34,7 @@ def scoring() -> Iterator[ScoringPool]:
 
 @asynccontextmanager
 async def fresh(kind: Kind = "bubblewrap") -> AsyncIterator[Sandbox]:
-    async with providing(kind) as provider, started(provider, SandboxLimits()) as sandbox:
+    async with new_provider(kind) as provider, started(provider, SandboxLimits()) as sandbox:
         yield sandbox
 
 

@@ -37,11 +37,12 @@ git checkout -q --detach; echo untracked > untracked.py; echo built > built.log
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[ServedSandbox]:
-    sandbox = BubblewrapProvider().create(image=None, limits=SandboxLimits())
-    await sandbox.start()
-    await run(sandbox, f"( {HISTORY} )")
-    yield sandbox
-    await sandbox.stop()
+    async with BubblewrapProvider() as provider:
+        sandbox = provider.create(image=None, limits=SandboxLimits())
+        await sandbox.start()
+        await run(sandbox, f"( {HISTORY} )")
+        yield sandbox
+        await sandbox.stop()
 
 
 async def run(sandbox: ServedSandbox, command: str) -> str:
@@ -90,16 +91,17 @@ async def test_what_cannot_be_added_does_not_cost_the_rest(sandbox: ServedSandbo
 
 @pytest.mark.parametrize(("file_mb", "applies"), [(8, False), (32, True)])
 async def test_a_patch_that_unfolds_to_too_much_does_not_apply(file_mb: int, applies: bool) -> None:
-    sandbox = BubblewrapProvider().create(image=None, limits=SandboxLimits(file_mb=file_mb))
-    await sandbox.start()
-    try:
-        await run(sandbox, f"( {HISTORY} )")
-        await prepare(sandbox, ENVIRONMENT)
-        patch = adding(bytes(16 << 20))
-        assert len(patch) < 100_000
-        assert await apply_text(sandbox, ENVIRONMENT, patch) is applies
-    finally:
-        await sandbox.stop()
+    async with BubblewrapProvider() as provider:
+        sandbox = provider.create(image=None, limits=SandboxLimits(file_mb=file_mb))
+        await sandbox.start()
+        try:
+            await run(sandbox, f"( {HISTORY} )")
+            await prepare(sandbox, ENVIRONMENT)
+            patch = adding(bytes(16 << 20))
+            assert len(patch) < 100_000
+            assert await apply_text(sandbox, ENVIRONMENT, patch) is applies
+        finally:
+            await sandbox.stop()
 
 
 def adding(content: bytes) -> bytes:

@@ -75,7 +75,7 @@ async def test_demonstrations_are_what_the_service_records(
             MathAgent(instance.task()),
             context(demonstration, generator, chat, scoring),
         )
-        async with rollout.resources:
+        async with rollout.sandboxes, rollout.resources:
             await agent.init(rollout)
             reason = await agent.run(rollout)
         verdict = await agent.eval(rollout)

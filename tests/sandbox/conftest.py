@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.served import ServedSandbox
-from tests.sandbox.helpers import ISOLATED, KINDS, Kind, providing, running, started
+from tests.sandbox.helpers import ISOLATED, KINDS, Kind, new_provider, running, started
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -33,7 +33,7 @@ async def sandbox(kind: Kind) -> AsyncIterator[ServedSandbox]:
 @pytest.fixture(params=ISOLATED)
 async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     """A provider of each kind that isolates."""
-    async with providing(request.param) as provider:
+    async with new_provider(request.param) as provider:
         yield provider
 
 

@@ -1,4 +1,3 @@
-import functools
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,27 +19,16 @@ KINDS: tuple[Kind, ...] = ("process", *ISOLATED)
 
 LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=16, file_mb=8, output_bytes=4096)
 
-bubblewrap = functools.cache(BubblewrapProvider)
-
 
 def new_provider(kind: Kind) -> SandboxProvider:
     if kind == "apptainer":
         return ApptainerProvider(local_image)
-    return bubblewrap() if kind == "bubblewrap" else ProcessSandboxProvider()
+    return BubblewrapProvider() if kind == "bubblewrap" else ProcessSandboxProvider()
 
 
 @asynccontextmanager
 async def local_image(path: str) -> AsyncIterator[Path]:
     yield Path(path)
-
-
-@asynccontextmanager
-async def providing(kind: Kind) -> AsyncIterator[SandboxProvider]:
-    provider = new_provider(kind)
-    try:
-        yield provider
-    finally:
-        await provider.close()
 
 
 def new_sandbox(
@@ -68,7 +56,7 @@ async def started(
 
 @asynccontextmanager
 async def running(kind: Kind, limits: SandboxLimits = LIMITS) -> AsyncIterator[ServedSandbox]:
-    async with providing(kind) as provider, started(provider, limits) as sandbox:
+    async with new_provider(kind) as provider, started(provider, limits) as sandbox:
         yield sandbox
 
 

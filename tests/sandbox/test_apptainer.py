@@ -1,7 +1,6 @@
 """What is particular to Apptainer: images, and the containers that sandboxes are forked from."""
 
 import asyncio
-import os
 import re
 import shutil
 import subprocess
@@ -16,14 +15,14 @@ from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox import template
 from prorl_service.sandbox.apptainer import ApptainerProvider
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.template import OUTER_USER
+from prorl_service.sandbox.template import container_user
 from tests.sandbox.helpers import (
     LIMITS,
     bash,
+    new_provider,
     new_sandbox,
     open_to_others,
     output,
-    providing,
     started,
 )
 
@@ -32,7 +31,7 @@ PROGRAMS = ("bash", "ls", "cat", "mkdir", "rm", "sleep", "touch", "id")
 
 @pytest.fixture
 async def apptainer() -> AsyncIterator[SandboxProvider]:
-    async with providing("apptainer") as provider:
+    async with new_provider("apptainer") as provider:
         yield provider
 
 
@@ -65,8 +64,8 @@ def make_tiny_image(image: Path) -> Path:
 def belong_to_container_user(image: Path) -> None:
     """Where tests run as root, its container does not; and pytest's directories are private."""
     open_to_others(image)
-    if os.geteuid() == 0:
-        subprocess.run(["chown", "-hR", f"{OUTER_USER}:{OUTER_USER}", image], check=True)
+    if (user := container_user()) is not None:
+        subprocess.run(["chown", "-hR", f"{user}:{user}", image], check=True)
 
 
 def containers() -> list[psutil.Process]:

@@ -13,8 +13,8 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.execd.nest import MAX_TERMINALS
 from prorl_service.sandbox.served import ServedSandbox
-from prorl_service.sandbox.template import OUTER_USER
-from tests.sandbox.helpers import bash, new_sandbox, output, providing, running, started
+from prorl_service.sandbox.template import container_user
+from tests.sandbox.helpers import bash, new_provider, new_sandbox, output, running, started
 from tests.sandbox.test_apptainer import belong_to_container_user, containers, make_tiny_image
 
 SHARED = """
@@ -180,7 +180,7 @@ async def bash_until_the_end(sandbox: ServedSandbox) -> None:
 
 
 async def test_a_container_that_loses_its_files_is_replaced() -> None:
-    async with providing("apptainer") as provider:
+    async with new_provider("apptainer") as provider:
         async with started(provider) as sandbox:
             (container,) = containers()
             (server,) = (
@@ -199,13 +199,12 @@ def _run_as(user: int | None, command: list[str]) -> None:
 
 
 async def test_what_a_living_container_refuses_is_not_tried_for_ever() -> None:
-    async with providing("apptainer") as provider, started(provider) as sandbox:
+    async with new_provider("apptainer") as provider, started(provider) as sandbox:
         assert sandbox.server_pid is not None
         template = psutil.Process(sandbox.server_pid).parent()
         assert template is not None
         no_more = ["prlimit", f"--pid={template.pid}", "--nproc=1:1"]
-        user = OUTER_USER if os.geteuid() == 0 else None
-        await asyncio.to_thread(_run_as, user, no_more)
+        await asyncio.to_thread(_run_as, container_user(), no_more)
         with pytest.raises(SandboxError, match="temporarily unavailable"):
             async with asyncio.timeout(20), started(provider):
                 pass
@@ -235,7 +234,7 @@ async def test_a_service_without_descriptors_says_so_and_loses_none(
 
 
 async def test_a_container_that_ends_under_many_starts_loses_no_descriptors() -> None:
-    async with providing("apptainer") as provider:
+    async with new_provider("apptainer") as provider:
         held: list[int] = []
         for _ in range(3):
             sandboxes = [new_sandbox(provider) for _ in range(8)]
@@ -258,5 +257,5 @@ async def test_an_absolute_link_for_tmp_stays_in_the_image(tmp_path: Path) -> No
     (image / "tmp").rmdir()
     (image / "tmp").symlink_to("/var/tmp")
     belong_to_container_user(image)
-    async with providing("apptainer") as provider, started(provider, image=image) as sandbox:
+    async with new_provider("apptainer") as provider, started(provider, image=image) as sandbox:
         assert await output(sandbox, "touch /tmp/x; ls /var/tmp") == "x"

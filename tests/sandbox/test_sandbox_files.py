@@ -5,7 +5,7 @@ import pytest
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.served import ServedSandbox
-from tests.sandbox.helpers import Kind, bash, new_sandbox, output, providing, running
+from tests.sandbox.helpers import Kind, bash, new_provider, new_sandbox, output, running
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4000])
@@ -66,7 +66,7 @@ async def test_a_file_beyond_the_limit_is_refused(kind: Kind) -> None:
 
 
 async def test_before_start_there_is_nothing_to_use(kind: Kind) -> None:
-    async with providing(kind) as provider:
+    async with new_provider(kind) as provider:
         sandbox = new_sandbox(provider)
         with pytest.raises(SandboxError, match="not started"):
             await sandbox.upload("file", b"")

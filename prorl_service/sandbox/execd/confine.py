@@ -7,12 +7,15 @@ import os
 import resource
 import signal
 
+from . import linux
+
 NICENESS = 5
 """The service that waits for a hundred sandboxes must not wait behind them."""
 
 
-def confine(*, workdir: str, user: int | None, rlimits: dict[str, int]) -> None:
-    """Take the limits, and become `user` (from root, who keeps nothing) owning `workdir`."""
+def confine(*, workdir: str, rlimits: dict[str, int]) -> None:
+    """Go to `workdir`, and take the limits."""
+    os.chdir(workdir)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # when memory runs out, a sandbox dies first
     os.nice(NICENESS)
@@ -24,16 +27,9 @@ def confine(*, workdir: str, user: int | None, rlimits: dict[str, int]) -> None:
         hard = resource.getrlimit(kind)[1]
         allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (allowed, allowed))
-    if user is None:
-        # Nobody may trace it; a change of user has the same effect.
-        _prctl("PR_SET_DUMPABLE", 0)
-    else:
-        os.chown(workdir, user, user)
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # nobody may trace it
     if os.getpid() != 1:
-        _prctl("PR_SET_CHILD_SUBREAPER", 1)  # orphans stay in sight
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # orphans stay in sight
         signal.signal(signal.SIGTERM, lambda *_: kill_all_and_exit())
 
 
@@ -43,12 +39,6 @@ def kill_all_and_exit() -> None:
         signal.set_wakeup_fd(-1)
         _kill_descendants()
     os._exit(0)
-
-
-def _prctl(option: str, value: int) -> None:
-    from . import linux  # a tenth of this program's start, and not always needed
-
-    linux.prctl(getattr(linux, option), value)
 
 
 def _kill_descendants() -> None:

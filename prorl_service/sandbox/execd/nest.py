@@ -1,9 +1,11 @@
-"""Turns a process in new namespaces into the first process of a sandbox over a container's image.
+"""Turns a process in new namespaces into the first process of a sandbox in a container.
 
-The container's root becomes the lower layer of an overlay whose upper layer is a file system in
-memory of limited size: every sandbox sees the image unchanged and may write all of it. What the
-container mounts besides (its /proc, /dev, host files) stays behind. The process is root of a user
-namespace that maps one user, the container's own, and keeps only what root needs for its files.
+Over an image, the container's root becomes the lower layer of an overlay whose upper layer is a
+file system in memory of limited size: every sandbox sees the image unchanged and may write all of
+it. What the container mounts besides (its /proc, /dev, host files) stays behind. Otherwise the root
+stays as it is, which is read-only, and what can be written is put over it: the working directory
+and /tmp, in memory of limited size. The process enters a user namespace that maps one user, the
+container's own, and keeps no capability but, as root, those for its files.
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ NAMESPACES = (
     | linux.CLONE_NEWCGROUP
 )
 CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SETGID, CAP_SETUID = 0, 1, 3, 4, 6, 7
-KEPT_CAPABILITIES = sum(
+CAPABILITIES_FOR_FILES = sum(
     1 << number
     for number in (CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SETGID, CAP_SETUID)
 )
 """Nothing that reaches beyond its own files: no mounts, devices, network, tracing."""
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+LINKS = {
+    **{"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"},
+    "ptmx": "pts/ptmx",
+}
 SHARED_MEMORY_MB = 64
 SYSTEM_V = {
     "shmall": f"{(SHARED_MEMORY_MB << 20) // resource.getpagesize()}",
@@ -48,16 +53,27 @@ HOST_NAME = "sandbox"
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
-def enter(*, runtime: str, workdir: str, disk_mb: int) -> None:
+def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool) -> None:
     """To be called once by the first process of `NAMESPACES`, which is root of the container.
 
     `runtime` is the directory the container has this program in; below it, `mnt` is an empty one.
+    `user` is who it will be.
     """
     linux.set_host_name(HOST_NAME)
     _bring_up_loopback()
     for name, limit in SYSTEM_V.items():
         with open(f"/proc/sys/kernel/{name}", "w") as file:
             file.write(limit)
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    if of_image:
+        _make_root(runtime, workdir, disk_mb)
+    else:
+        _cover_root(workdir, disk_mb)
+    _enter_user_namespace(user)
+    linux.keep_capabilities(CAPABILITIES_FOR_FILES if user == 0 else 0)
+
+
+def _make_root(runtime: str, workdir: str, disk_mb: int) -> None:
     root = _mount_overlay(f"{runtime}/mnt", disk_mb)
     _mount_proc(f"{root}/proc")
     _mount_dev(f"{root}/dev")
@@ -67,15 +83,21 @@ def enter(*, runtime: str, workdir: str, disk_mb: int) -> None:
     os.makedirs("/tmp", exist_ok=True)
     os.chmod("/tmp", 0o1777)
     os.makedirs(workdir, exist_ok=True)
-    os.chdir(workdir)
-    _enter_user_namespace()
-    linux.keep_capabilities(KEPT_CAPABILITIES)
 
 
-def _enter_user_namespace() -> None:
+def _cover_root(workdir: str, disk_mb: int) -> None:
+    temporary_mb = max(1, disk_mb // 4)
+    _mount_proc("/proc")
+    _mount_pts_and_shm("/dev")
+    _mount_memory("/tmp", temporary_mb, "1777")
+    _mount_memory(workdir, max(1, disk_mb - temporary_mb), "0755")
+
+
+def _enter_user_namespace(user: int) -> None:
     """Last of all: what was mounted before cannot be undone in it, and processes are counted."""
     linux.unshare(linux.CLONE_NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", "0 0 1"), ("gid_map", "0 0 1")):
+    to_root = f"{user} 0 1"
+    for name, text in (("setgroups", "deny"), ("uid_map", to_root), ("gid_map", to_root)):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
@@ -88,9 +110,7 @@ def _bring_up_loopback() -> None:
 
 
 def _mount_overlay(base: str, disk_mb: int) -> str:
-    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
-    options = f"size={disk_mb}m,nr_inodes={disk_mb * FILES_PER_MB},mode=0755"
-    linux.mount("tmpfs", base, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    _mount_memory(base, disk_mb, "0755")
     upper, work, root = (f"{base}/{name}" for name in ("upper", "work", "root"))
     for path in (upper, work, root):
         os.mkdir(path)
@@ -118,15 +138,22 @@ def _mount_dev(path: str) -> None:
                 linux.mount(f"/dev/{name}", f"{path}/{name}", flags=linux.MS_BIND)
     for name, target in LINKS.items():
         os.symlink(target, f"{path}/{name}")
-    os.mkdir(f"{path}/pts")
-    options = f"newinstance,ptmxmode=0666,mode=0620,max={MAX_TERMINALS}"
-    linux.mount("devpts", f"{path}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
-    os.symlink("pts/ptmx", f"{path}/ptmx")
-    os.mkdir(f"{path}/shm")
-    options = f"size={SHARED_MEMORY_MB}m,mode=1777"
-    linux.mount("tmpfs", f"{path}/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    for name in ("pts", "shm"):
+        os.mkdir(f"{path}/{name}")
+    _mount_pts_and_shm(path)
     read_only = linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID
     linux.mount("none", path, flags=read_only, options="size=64k,mode=0755")
+
+
+def _mount_pts_and_shm(dev: str) -> None:
+    options = f"newinstance,ptmxmode=0666,mode=0620,max={MAX_TERMINALS}"
+    linux.mount("devpts", f"{dev}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
+    _mount_memory(f"{dev}/shm", SHARED_MEMORY_MB, "1777")
+
+
+def _mount_memory(path: str, size_mb: int, mode: str) -> None:
+    options = f"size={size_mb}m,nr_inodes={size_mb * FILES_PER_MB},mode={mode}"
+    linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
 
 
 def _change_root(root: str) -> None:

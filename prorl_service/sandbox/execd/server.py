@@ -8,10 +8,10 @@ its source in `add_tool`.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import select
 import signal
+import traceback
 from functools import partial
 
 from .bash import BashTool
@@ -38,24 +38,19 @@ IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _READ_BYTES = 1 << 16  # more would be mapped and unmapped anew for each read
 
 
-def main(config: str) -> None:
-    """Serve until the connection ends. `config` is JSON: the arguments of `serve`."""
-    serve(**json.loads(config))
-
-
 def serve(
     *,
     workdir: str,
-    user: int | None,
     rlimits: dict[str, int],
     memory_bytes: int | None,
     output_bytes: int,
     file_bytes: int,
     kernel: dict[str, Any] | None,
 ) -> None:
+    """Until the connection ends."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    confine(workdir=workdir, user=user, rlimits=rlimits)
+    confine(workdir=workdir, rlimits=rlimits)
     handover = receive(CONNECTION)
     # The first request tells that this process is where its limits are: children inherit that.
     select.select([CONNECTION], [], [])
@@ -132,8 +127,6 @@ class Connection:
         except OSError as error:
             call.fail(error.strerror or str(error), error.errno)
         except Exception:  # the boundary: a bug in one operation is that call's failure alone
-            import traceback  # slow to import
-
             call.fail(traceback.format_exc())
 
     def _answer(self, header: dict[str, Any], payload: bytes) -> None:

@@ -1,9 +1,9 @@
-"""The one program of a container that is a template: forks a sandbox of it whenever it is told to.
+"""The one program of a template: forks a sandbox whenever it is told to.
 
 A message on standard input, a socket of packets, is the JSON of `Order` with two descriptors: the
 new sandbox's connection and where it writes its messages. The answer is a descriptor of the new
-process. The template runs nothing of the model's, and its end is the end of all its sandboxes: it
-is the first process of the container's PID namespace.
+process. The template runs nothing of the model's. In a container its end is the end of all its
+sandboxes: it is the first process of the PID namespace.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from typing import Any, TypedDict
 
     class Order(TypedDict):
-        nest: dict[str, Any]
-        """Arguments of `nest.enter` but `runtime`."""
+        nest: dict[str, Any] | None
+        """Arguments of `nest.enter` but `runtime`; None for a sandbox that is not isolated."""
         environment: dict[str, str]
         """Over the container's own."""
         filter: str
-        """System-call filter, in hexadecimal digits."""
+        """System-call filter, in hexadecimal digits; empty for none."""
         serve: dict[str, Any]
         """Arguments of `server.serve`."""
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _fork(order: Order, connection: int, messages: int) -> int:
-    pid = linux.fork_into(nest.NAMESPACES)
+    pid = linux.fork_into(nest.NAMESPACES if order["nest"] else 0)
     if pid:
         return os.pidfd_open(pid)
     try:
@@ -77,18 +77,23 @@ def _fork(order: Order, connection: int, messages: int) -> int:
         os.closerange(3, 64)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.environ.update(order["environment"])
-        nest.enter(runtime=RUNTIME, **order["nest"])
-        linux.filter_system_calls(bytes.fromhex(order["filter"]))
+        if order["nest"]:
+            nest.enter(runtime=RUNTIME, **order["nest"])
+        if order["filter"]:
+            linux.filter_system_calls(bytes.fromhex(order["filter"]))
         serve(**order["serve"])
     except BaseException as error:  # the boundary: what went wrong is for the service to read
         os.write(2, f"{type(error).__name__}: {error}".encode())
     os._exit(1)
 
 
-def probe() -> None:
-    """Exit with 0 if a sandbox can be made here, with what is in the way otherwise."""
+def probe(arguments: str) -> None:
+    """Exit with 0 if a sandbox can be made here, with what is in the way otherwise.
+
+    `arguments` is the JSON of what `Order` has for `nest.enter`.
+    """
     pid = linux.fork_into(nest.NAMESPACES)
     if pid == 0:
-        nest.enter(runtime=RUNTIME, workdir="/workspace", disk_mb=1)
+        nest.enter(runtime=RUNTIME, **json.loads(arguments))
         os._exit(0)
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -12,8 +12,6 @@ from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
 
-provider = functools.cache(BubblewrapProvider)
-
 
 @functools.cache
 def instances() -> dict[str, SweInstance]:
@@ -35,4 +33,5 @@ def patch_of(instance_id: str, files: Mapping[str, str | None], *, fixed: bool =
 
 
 async def graded(row: SweInstance, patch: str | bytes) -> SweReport:
-    return await grading.graded(row, patch, provider())
+    async with BubblewrapProvider() as sandboxes:
+        return await grading.graded(row, patch, sandboxes)

@@ -13,7 +13,7 @@ from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider, BubblewrapSandbox
 from recipes.swebench.grading import Admission, admit, sometimes
 from recipes.swebench.rows import SweInstance
-from tests.recipes.swebench.instances import checkout, instance, provider
+from tests.recipes.swebench.instances import checkout, instance
 
 
 def row(instance_id: str = "texttable-1.6.4", **changes: Any) -> SweInstance:
@@ -21,7 +21,8 @@ def row(instance_id: str = "texttable-1.6.4", **changes: Any) -> SweInstance:
 
 
 async def admitted(row: SweInstance) -> Admission:
-    return await admit(row, provider(), times=2)
+    async with BubblewrapProvider() as sandboxes:
+        return await admit(row, sandboxes, times=2)
 
 
 async def test_an_instance_is_admitted_as_it_is() -> None:
@@ -79,11 +80,12 @@ async def test_a_flaky_test_is_taken_out_of_its_list() -> None:
             "PASS_TO_PASS": [*original.PASS_TO_PASS, name],
         }
     )
-    admission = await admit(flaky, UnlikeNodes(), times=2)
+    only = flaky.model_copy(update={"FAIL_TO_PASS": [name], "PASS_TO_PASS": []})
+    async with UnlikeNodes() as sandboxes:
+        admission = await admit(flaky, sandboxes, times=2)
+        refused = await admit(only, sandboxes, times=2)
     kept = flaky.model_copy(update={"PASS_TO_PASS": original.PASS_TO_PASS})
     assert admission == Admission(kept, flaky=(name,))
-    only = flaky.model_copy(update={"FAIL_TO_PASS": [name], "PASS_TO_PASS": []})
-    refused = await admit(only, UnlikeNodes(), times=2)
     assert refused == Admission(None, reason="all tests to be fixed are flaky")
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from prorl_service.rewards.swe import SweOutcome
 from prorl_service.sandbox.archives import load_archive
+from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading, offline, second_grader
 from recipes.swebench.rows import read_rows, write_rows
-from tests.recipes.swebench.instances import checkout, instance, patch_of, provider
-from tests.sandbox.helpers import providing
+from tests.recipes.swebench.instances import checkout, instance, patch_of
+from tests.sandbox.helpers import new_provider
 from tests.sandbox.images.debian import debian_image
 
 IDS = [release.instance_id for release in offline.releases()]
@@ -23,9 +24,10 @@ IDS = [release.instance_id for release in offline.releases()]
 async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id: str) -> None:
     row = instance(instance_id)
     named = second_grader.patches(row)
-    compared = await asyncio.gather(
-        *(second_grader.compare(row, name, patch, provider()) for name, patch in named.items())
-    )
+    async with BubblewrapProvider() as sandboxes:
+        compared = await asyncio.gather(
+            *(second_grader.compare(row, name, patch, sandboxes) for name, patch in named.items())
+        )
     for one in compared:
         resolved = one.patch == "reference"
         assert one.ours.resolved is resolved, f"{one.row()}\n{one.ours.statuses}\n{one.ours.log}"
@@ -45,7 +47,7 @@ async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id:
 async def test_in_a_container_it_is_the_same() -> None:
     row = instance("tomlkit-0.13.1")
     image = str(debian_image())
-    async with providing("apptainer") as containers:
+    async with new_provider("apptainer") as containers:
         assert (await grading.graded(row, row.patch, containers, image)).resolved
         nothing = patch_of(row.instance_id, {"notes.txt": "I looked at it."})
         report = await grading.graded(row, nothing, containers, image)

@@ -24,7 +24,7 @@ from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.data import published
 from tests.recipes.swebench.data.published import Fields
 from tests.recipes.swebench.instances import instance
-from tests.sandbox.helpers import providing, started
+from tests.sandbox.helpers import new_provider, started
 from tests.sandbox.images.debian import debian_directory
 
 ID = "parse-1.20.1"
@@ -85,7 +85,7 @@ def fixed(place: Path) -> Image:
 
 @pytest.fixture
 async def containers() -> AsyncIterator[SandboxProvider]:
-    async with providing("apptainer") as provider:
+    async with new_provider("apptainer") as provider:
         yield provider
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
+from .stream import Stream
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from .loop import Loop
-    from .stream import Stream
 
     Answer = Callable[[dict[str, Any], bytes], None]
 
@@ -30,8 +31,6 @@ class Call:
         self.deadline = time.monotonic() + self.timeout_s
         self.payload = payload
         if header.get("stream"):
-            from .stream import Stream  # most calls are not watched
-
             self._stream = Stream(loop, self.send_part)
 
     def reply(self, payload: bytes = b"", **result: Any) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from functools import partial
 
+from .kernel import Kernel
 from .output import HeadTail
 
 TYPE_CHECKING = False
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .call import Call
-    from .kernel import Kernel
     from .loop import Loop
 
 GRACE_S = 1.0
@@ -78,8 +78,6 @@ class IPythonTool:
             self._kernel.run(call.arguments["code"])
 
     def _start_kernel(self) -> Kernel:
-        from .kernel import Kernel  # many sandboxes never need it
-
         assert self._installation is not None
         return Kernel(
             self._loop,

@@ -14,19 +14,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pty
 import selectors
 import signal
 import sys
 import termios
 
+from ptyprocess import PtyProcess
+
 from .command import END_BYTES, EndMark, new_nonce, script
-
-# ptyprocess needs `which` alone of shutil, which takes a tenth of this program's start, and has its
-# own where shutil is missing.
-sys.modules["shutil"] = None  # type: ignore[assignment]
-from ptyprocess import PtyProcess  # noqa: E402
-
-del sys.modules["shutil"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,35 +193,44 @@ class Shell:
 
 
 def _spawn() -> tuple[PtyProcess, int]:
-    """A bash on a terminal, and the descriptor to write its commands to."""
-    read, write = os.pipe()
+    """A bash on a terminal, and the descriptor to write its commands to.
 
-    def prepare() -> None:
-        os.dup2(read, 0)
-        for number in RESTORED_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        # No translation of line ends: programs' bytes as they are, and twice the speed.
-        attributes = termios.tcgetattr(1)
-        attributes[1] &= ~termios.OPOST
-        termios.tcsetattr(1, termios.TCSANOW, attributes)
-
-    try:
-        process = PtyProcess.spawn(
+    `PtyProcess.spawn` forks and goes on as this program, which copies half of its memory.
+    """
+    with contextlib.ExitStack() as after, contextlib.ExitStack() as failing:
+        read, write = os.pipe()
+        after.callback(os.close, read)
+        failing.callback(os.close, write)
+        terminal, other_end = pty.openpty()
+        after.callback(os.close, other_end)
+        failing.callback(os.close, terminal)
+        _set_up(terminal)
+        pid = os.posix_spawnp(
+            "bash",
             ["bash", "--noprofile", "--norc", "--noediting", "-i"],
-            env=_environment(),
-            echo=False,
-            preexec_fn=prepare,
-            dimensions=(50, 200),
-            pass_fds=(read,),
+            _environment(),
+            setsid=True,
+            setsigdef=RESTORED_SIGNALS,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, read, 0),
+                # The first terminal that the leader of a session opens becomes its own.
+                (os.POSIX_SPAWN_OPEN, 1, os.ttyname(other_end), os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
         )
-    except BaseException:
-        os.close(write)
-        raise
-    finally:
-        os.close(read)
-    os.set_blocking(process.fd, False)
+        failing.pop_all()
+    os.set_blocking(terminal, False)
     os.set_blocking(write, False)
-    return process, write
+    return PtyProcess(pid, terminal), write
+
+
+def _set_up(terminal: int) -> None:
+    """No echo, and no translation of line ends: bytes as they are, and twice the speed."""
+    attributes = termios.tcgetattr(terminal)
+    attributes[1] &= ~termios.OPOST
+    attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+    termios.tcsetwinsize(terminal, (50, 200))
 
 
 def _environment() -> dict[str, str]:

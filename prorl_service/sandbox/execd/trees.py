@@ -8,8 +8,10 @@ is what is removed while it is being read. Names come in order, so that equal tr
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
+import tarfile
 from functools import partial
 
 from .files import NEVER_WAIT, checked_path, open_regular
@@ -17,7 +19,6 @@ from .worker import in_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tarfile import TarFile, TarInfo
     from typing import BinaryIO
 
     from .call import Call
@@ -42,16 +43,11 @@ def restore(call: Call) -> None:
 
 
 def _snapshot(root: int, max_bytes: int, out: BinaryIO) -> None:
-    import tarfile  # slow to import
-
     with tarfile.open(fileobj=_Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
         _add_directory(tar, root, "", MAX_DEPTH)
 
 
 def _restore(path: str, content: bytes, out: BinaryIO) -> None:
-    import io
-    import tarfile
-
     if not hasattr(tarfile, "data_filter"):
         raise OSError(errno.ENOTSUP, "needs a Python with extraction filters")
     try:
@@ -63,7 +59,7 @@ def _restore(path: str, content: bytes, out: BinaryIO) -> None:
         raise OSError(errno.EINVAL, str(error)) from error
 
 
-def _add_directory(tar: TarFile, directory: int, prefix: str, depth: int) -> None:
+def _add_directory(tar: tarfile.TarFile, directory: int, prefix: str, depth: int) -> None:
     if not depth:
         raise OSError(errno.ELOOP, "nested too deeply")
     with os.scandir(directory) as entries:
@@ -75,7 +71,7 @@ def _add_directory(tar: TarFile, directory: int, prefix: str, depth: int) -> Non
             continue
 
 
-def _add(tar: TarFile, directory: int, name: str, prefix: str, depth: int) -> None:
+def _add(tar: tarfile.TarFile, directory: int, name: str, prefix: str, depth: int) -> None:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     info = tar.tarinfo(prefix + name)
     info.mode = stat.S_IMODE(status.st_mode)
@@ -92,7 +88,9 @@ def _add(tar: TarFile, directory: int, name: str, prefix: str, depth: int) -> No
             tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
 
 
-def _add_subdirectory(tar: TarFile, info: TarInfo, directory: int, depth: int) -> None:
+def _add_subdirectory(
+    tar: tarfile.TarFile, info: tarfile.TarInfo, directory: int, depth: int
+) -> None:
     try:
         info.type = b"5"
         tar.addfile(info)

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import signal
+import traceback
 from functools import partial
 
 from .protocol import PART_BYTES
@@ -58,8 +59,6 @@ def _work(write: int, work: Callable[[BinaryIO], None]) -> None:
     except OSError as error:
         code = error.errno or errno.EIO
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -103,9 +103,7 @@ class ServedSandbox(ABC):
             except BaseException:
                 ours.close()
                 raise
-        # Whatever ended it, nothing inside may outlive it.
         child = self._child
-        child.ended.add_done_callback(lambda _: self._end(child))
         child.ended.add_done_callback(lambda _: shell.close())
         channel = Channel(
             # Text decoded with replacement is up to three times what was kept of the output.
@@ -336,7 +334,8 @@ class _Parts:
 
 
 async def _wait_for_end(child: Process) -> None:
-    await asyncio.wait([child.ended], timeout=STOP_TIMEOUT_S)
-    child.kill()
-    await child.ended
+    done, _ = await asyncio.wait([child.ended], timeout=STOP_TIMEOUT_S)
+    if not done:
+        child.kill()
+        await child.ended
     child.close()

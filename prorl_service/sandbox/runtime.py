@@ -65,14 +65,15 @@ def config(
 def environment(*, home: str, user: str = "agent") -> dict[str, str]:
     """Variables of every sandbox. None are inherited from the service: its own hold secrets.
 
-    Programs are told not to page, prompt or colour.
+    Programs are told not to page, prompt or colour. Text is UTF-8, and no more of the locale is
+    set: it would make every program open a dozen files.
     """
     return {
         "HOME": home,
         "USER": user,
         "LOGNAME": user,
         "SHELL": "/bin/bash",
-        "LANG": "C.UTF-8",
+        "LC_CTYPE": "C.UTF-8",
         "TERM": "dumb",
         "NO_COLOR": "1",
         "PAGER": "cat",

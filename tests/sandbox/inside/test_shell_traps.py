@@ -60,6 +60,7 @@ SURVIVED = [
     Trap(r"printf 'dos\r\nunix\n'", 0, "dos\nunix\n"),
     Trap(r"printf '\033[31mred\033[0m'", 0, "\x1b[31mred\x1b[0m"),
     Trap("echo grüße 你好 🎉", 0, "grüße 你好 🎉\n"),
+    Trap("echo grüße | grep -o 'gr..e'", 0, "grüße\n"),
     Trap("echo 'it'\\''s' \"$HOME\" '!' !! \\$x", 0, "it's"),
     Trap("stty raw -isig -echo </dev/tty; echo set", 0, "set"),
     Trap("stty sane </dev/tty; echo a; echo b", 0, "a\nb\n"),

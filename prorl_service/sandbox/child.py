@@ -77,6 +77,7 @@ class Process:
         """Let go of it and of what it wrote. Its end is not told any more."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._pidfd = -1
         if self._messages is not None:
             os.close(self._messages)
 
@@ -89,7 +90,9 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """As seen from here; -1 once it is gone."""
+        """As seen from here; -1 once it is gone or closed."""
+        if self._pidfd < 0:
+            return -1
         with open(f"/proc/self/fdinfo/{self._pidfd}") as file:
             fields = dict(line.split(":", 1) for line in file)
         return int(fields["Pid"])

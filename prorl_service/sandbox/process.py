@@ -52,7 +52,8 @@ class ProcessSandbox(ServedSandbox):
     _workdir: str | None = None
 
     def _order(self) -> dict[str, object]:
-        self._workdir = str(leftovers.temporary_directory("sandbox"))
+        if self._workdir is None:
+            self._workdir = str(leftovers.temporary_directory("sandbox"))
         directory = str(portable.directory())
         return {
             "nest": None,

@@ -22,7 +22,7 @@ from prorl_service.sandbox.channel import Channel, OnPart, Refused
 from prorl_service.sandbox.child import Process, close_in_forks
 from prorl_service.sandbox.execd import handover
 from prorl_service.sandbox.lent_shell import LentShell
-from prorl_service.sandbox.template import Template, Templates
+from prorl_service.sandbox.template import ContainerDied, Template, Templates
 
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
@@ -57,7 +57,7 @@ class ServedSandbox(ABC):
 
     @abstractmethod
     def _order(self) -> dict[str, object]:
-        """What `execd.template` calls an order. Asked for once; raises `OSError`."""
+        """What `execd.template` calls an order. Raises `OSError`."""
 
     async def spawn(self, connection: int) -> Process:
         """Start the server with `connection` as its standard input."""
@@ -91,19 +91,7 @@ class ServedSandbox(ABC):
         self._start_ended.set()
 
     async def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._shell = shell = LentShell(
-                    handover.offer(ours),
-                    max_bytes=self._limits.output_bytes,
-                    give_back=self._return_shell,
-                )
-                self._child = await self.spawn(theirs.fileno())
-            except BaseException:
-                ours.close()
-                raise
-        child = self._child
+        ours, shell, child = await self._connect()
         child.ended.add_done_callback(lambda _: shell.close())
         channel = Channel(
             # Text decoded with replacement is up to three times what was kept of the output.
@@ -117,6 +105,27 @@ class ServedSandbox(ABC):
         self._limit_together(child)
         # The server starts nothing before its first request.
         await channel.request("ping", timeout_s=START_TIMEOUT_S)
+
+    async def _connect(self) -> tuple[socket.socket, LentShell, Process]:
+        """To a new server. A container that died unnoticed is replaced."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._shell = shell = LentShell(
+                    handover.offer(ours),
+                    max_bytes=self._limits.output_bytes,
+                    give_back=self._return_shell,
+                )
+                self._child = child = await self.spawn(theirs.fileno())
+            except ContainerDied:
+                ours.close()
+                shell.close()
+            except BaseException:
+                ours.close()
+                raise
+            else:
+                return ours, shell, child
+        return await self._connect()
 
     def _limit_together(self, child: Process) -> None:
         delegation = cgroups.delegation()

@@ -78,6 +78,10 @@ def try_once(name: str, command: list[str], *, hint: str) -> None:
     raise SandboxError(f"{name} does not work: {reason}", hint=hint, retryable=False)
 
 
+class ContainerDied(SandboxError):
+    """One that had forked others. It may have forked this one, too: the connection is spoilt."""
+
+
 class Template:
     """A container of one image. It runs from here on, until `stop` or until it dies."""
 
@@ -88,13 +92,14 @@ class Template:
         """It has forked sandboxes."""
         self.has_served = False
         """One of them has answered."""
+        self._ending = False
         self._one_at_a_time = asyncio.Lock()
         self._ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
         self._life = asyncio.create_task(self._live(launch))
 
     @property
     def usable(self) -> bool:
-        return not (self._life.done() or self._life.cancelling())
+        return not (self._ending or self._life.done() or self._life.cancelling())
 
     async def _live(self, launch: Launch) -> None:
         try:
@@ -133,11 +138,17 @@ class Template:
             except OSError as error:
                 raise SandboxError(f"no container: {child.messages() or error}") from None
             finally:
+                self._ending = True
                 control.shutdown(socket.SHUT_RDWR)  # tells whoever waits here for an answer, too
                 await _end([child, *helpers])
+                async with self._one_at_a_time:  # until then somebody waits at its descriptor
+                    pass
 
     async def fork(self, order: dict[str, object], connection: int) -> Process:
-        """A new sandbox with that connection. Raises `SandboxError` and what starting raised."""
+        """A new sandbox with that connection.
+
+        Raises `SandboxError`, `ContainerDied` among them, and what starting raised.
+        """
         control = await asyncio.shield(self._ready)
         forking = asyncio.create_task(self._fork(control, order, connection))
         try:
@@ -163,7 +174,8 @@ class Template:
             if not isinstance(error, OSError):
                 raise
             self._begin_to_end()
-            raise SandboxError(f"the container died: {error}") from error
+            died = ContainerDied if self.proven else SandboxError
+            raise died(f"the container died: {error}") from error
         self.proven = True
         return Process(pidfds[0], messages)
 
@@ -197,22 +209,21 @@ class Templates:
     ) -> tuple[Template, Process]:
         """A new sandbox of the image, and its container, to be given back.
 
-        Raises `SandboxError`, and what starting a container raises.
+        Raises as `Template.fork`.
         """
         template = self.borrow(image)
         try:
             return template, await template.fork(order, connection)
-        except BaseException as error:
+        except BaseException:
             self.give_back(template)
-            if not (isinstance(error, SandboxError) and template.proven) or template.usable:
-                raise
-        # It had died unnoticed.
-        return await self.fork(image, order, connection)
+            raise
 
     def borrow(self, image: str) -> Template:
         """A container of the image, started if there is none."""
+        if image in self._running and not self._running[image].usable:
+            self._end(image)  # it died; what is left of it takes a while
         template = self._running.pop(image, None)
-        if template is None or not template.usable:
+        if template is None:
             launch = partial(self._launch, image)
             template = Template(launch, user=self._user)
         self._running[image] = template  # the last used is the last in order

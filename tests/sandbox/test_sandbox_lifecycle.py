@@ -183,6 +183,21 @@ async def test_a_killed_bwrap_takes_its_sandbox_along() -> None:
     assert_gone(processes)
 
 
+@pytest.mark.parametrize("delay_ms", [0, 1, 10])
+async def test_a_template_that_is_killed_is_replaced_and_leaves_nothing(
+    kind: Kind, delay_ms: int
+) -> None:
+    before = held()
+    async with new_provider(kind) as provider, started(provider) as sandbox:
+        template = psutil.Process(sandbox.server_pid).parent()
+        assert template is not None
+        template.kill()
+        await asyncio.sleep(delay_ms / 1000)
+        async with started(provider) as next_one:
+            assert await output(next_one, "echo here") == "here"
+    assert held() == before
+
+
 async def test_what_a_failing_start_wrote_is_in_the_error(
     provider: SandboxProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

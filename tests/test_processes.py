@@ -44,7 +44,7 @@ def engine(tiny_model: Path, tmp_path: Path) -> Iterator[local.LocalProcess]:
 
 @pytest.fixture
 def service(engine: local.LocalProcess, tmp_path: Path) -> Iterator[local.LocalProcess]:
-    options = ["--wait-for-backend-s", "20"]
+    options = ["--wait-for-backend-s", "40"]  # an engine starts in 20 s where others keep it busy
     with local.service([engine.url], log=tmp_path / "service.log", options=options) as process:
         yield process
 

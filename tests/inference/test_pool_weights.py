@@ -126,6 +126,7 @@ async def test_a_failed_upload_leaves_nothing_behind(
             await pool.stream_weights(broken_upload(), version=1)
         assert kept(tmp_path) == set()
         await pool.stream_weights(upload(b"good"), version=1)
+        await until(pool, BackendState.HEALTHY, 3)
         engines[0].refuses_weights = True
         with pytest.raises(BackendRejected):
             await pool.stream_weights(upload(b"bad"), version=2)

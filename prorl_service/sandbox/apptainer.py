@@ -1,7 +1,7 @@
 """A sandbox over an image in an Apptainer container: needs no root, no daemon, no setuid program.
 
 Apptainer starts one container per image, in 0.1 s; every sandbox of that image is forked from it
-in 6 ms, into PID, mount, network, IPC, UTS, cgroup and user namespaces of its own (`template`,
+in 8 ms, into PID, mount, network, IPC, UTS, cgroup and user namespaces of its own (`template`,
 `execd.nest`). It sees the image unchanged and may write all of it: the writes go to memory and end
 with the sandbox. Nothing of the host is there but the execution server's own files, read-only. The
 user is root of its namespace alone, with the capabilities that root needs for files; on the host it

@@ -44,7 +44,7 @@ def engine(tiny_model: Path, tmp_path: Path) -> Iterator[local.LocalProcess]:
 
 @pytest.fixture
 def service(engine: local.LocalProcess, tmp_path: Path) -> Iterator[local.LocalProcess]:
-    options = ["--wait-for-backend-s", "40"]  # an engine starts in 20 s where others keep it busy
+    options = ["--wait-for-backend-s", "40"]  # 20 were too few on a busy machine
     with local.service([engine.url], log=tmp_path / "service.log", options=options) as process:
         yield process
 

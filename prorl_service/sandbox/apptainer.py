@@ -116,7 +116,7 @@ class ApptainerProvider(SandboxProvider):
     def _try(self) -> None:
         """Start a sandbox of an empty image, up to its first command."""
         user = container_user()
-        nest = runtime.nest(SandboxLimits(), workdir=WORKDIR, user=USER, of_image=True)
+        nest = runtime.nesting(SandboxLimits(), workdir=WORKDIR, user=USER, of_image=True)
         with tempfile.TemporaryDirectory(prefix="prorl-") as image:
             for name in ("", "dev", "proc", "etc", "tmp", "root"):
                 path = Path(image, name)
@@ -130,7 +130,7 @@ class ApptainerProvider(SandboxProvider):
 class ApptainerSandbox(ServedSandbox):
     def _order(self) -> dict[str, object]:
         environment = runtime.environment(home=HOME, user="root")
-        nest = runtime.nest(self._limits, workdir=WORKDIR, user=USER, of_image=True)
+        nest = runtime.nesting(self._limits, workdir=WORKDIR, user=USER, of_image=True)
         return runtime.isolated(self._limits, nest, environment)
 
     async def _start(self) -> None:

@@ -31,7 +31,7 @@ ISOLATION = [
     *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
     *("--unshare-cgroup-try", "--uid", "0", "--gid", "0"),
 ]
-TEMPLATE = [
+OF_THE_TEMPLATE = [
     # It makes the sandboxes' namespaces and mounts. It is the first process of its own, so that
     # its end ends everything; it ends with its connection, hence with the service.
     *("--cap-add", "ALL", "--as-pid-1"),
@@ -46,7 +46,8 @@ class BubblewrapProvider(SandboxProvider):
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed", hint=INSTALL_HINT, retryable=False)
-        self._container = [bwrap, *ISOLATION, *TEMPLATE, *rootfs.arguments(portable.directory())]
+        self._container = [bwrap, *ISOLATION, *OF_THE_TEMPLATE]
+        self._container += rootfs.arguments(portable.directory())
         nest = json.dumps(_nest(SandboxLimits()))
         try_once("bubblewrap", self._command(runtime.PROBE, nest), hint=INSTALL_HINT)
         self._templates = Templates(self._launch, user=container_user())
@@ -82,4 +83,4 @@ class BubblewrapSandbox(ServedSandbox):
 
 
 def _nest(limits: SandboxLimits) -> dict[str, object]:
-    return runtime.nest(limits, workdir=rootfs.WORKDIR, user=INNER_USER, of_image=False)
+    return runtime.nesting(limits, workdir=rootfs.WORKDIR, user=INNER_USER, of_image=False)

@@ -99,7 +99,7 @@ class Process:
 
 
 class Child(Process):
-    """Leads a session and process group of its own. Starting it takes the event loop 0.6 ms."""
+    """Leads a session and process group of its own."""
 
     def __init__(
         self,
@@ -107,9 +107,8 @@ class Child(Process):
         *,
         stdin: int,
         env: Mapping[str, str],
-        cwd: str | None = None,
-        pass_fds: Sequence[int] = (),
-        user: int | None = None,
+        cwd: str,
+        user: int | None,
     ) -> None:
         """`user`, also its group, is for a service that is root."""
         messages = bounded_memory()
@@ -121,7 +120,6 @@ class Child(Process):
                 stderr=messages,
                 env=env,
                 cwd=cwd,
-                pass_fds=pass_fds,
                 start_new_session=True,
                 user=user,
                 group=user,
@@ -131,11 +129,6 @@ class Child(Process):
             os.close(messages)
             raise
         super().__init__(os.pidfd_open(self._process.pid), messages)
-
-    @property
-    def pid(self) -> int:
-        """Without a look at /proc: it is asked for with every start."""
-        return -1 if self.ended.done() else self._process.pid
 
     def _on_end(self) -> None:
         self._process.wait()

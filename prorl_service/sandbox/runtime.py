@@ -11,7 +11,7 @@ OPEN_FILES = 4096
 
 TEMPLATE = "from execd.template import main; main()"
 PROBE = "from execd.template import probe; probe(sys.argv[1])"
-"""Tries what `TEMPLATE` will do; its argument is the JSON of `nest`."""
+"""Tries what `TEMPLATE` will do; its argument is the JSON of `nesting`."""
 
 
 def isolated(
@@ -26,7 +26,7 @@ def isolated(
     }
 
 
-def nest(limits: SandboxLimits, *, workdir: str, user: int, of_image: bool) -> dict[str, Any]:
+def nesting(limits: SandboxLimits, *, workdir: str, user: int, of_image: bool) -> dict[str, Any]:
     """The arguments of `execd.nest.enter`."""
     return {"workdir": workdir, "disk_mb": limits.disk_mb, "user": user, "of_image": of_image}
 

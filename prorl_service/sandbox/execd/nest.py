@@ -57,7 +57,8 @@ def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool
     """To be called once by the first process of `NAMESPACES`, which is root of the container.
 
     `runtime` is the directory the container has this program in; below it, `mnt` is an empty one.
-    `user` is who it will be.
+    `user` is who it will be. `of_image`: all of the root may be written; otherwise `workdir` and
+    /tmp alone, which share `disk_mb`.
     """
     linux.set_host_name(HOST_NAME)
     _bring_up_loopback()

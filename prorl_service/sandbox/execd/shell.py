@@ -195,7 +195,7 @@ class Shell:
 def _spawn() -> tuple[PtyProcess, int]:
     """A bash on a terminal, and the descriptor to write its commands to.
 
-    `PtyProcess.spawn` forks and goes on as this program, which copies half of its memory.
+    `PtyProcess.spawn` forks and goes on as this program: what each touches then is copied.
     """
     with contextlib.ExitStack() as after, contextlib.ExitStack() as failing:
         read, write = os.pipe()

@@ -33,7 +33,8 @@ def _read(turn: Turn, rollout: RolloutContext) -> Reply:
         reply = Reply(turn.text, problem="the reply was cut off at its length limit")
     else:
         reply = parse_reply(turn.text)
-    turn.format_error = reply.problem
+    if reply.problem is not None:
+        turn.format_error = reply.problem
     return reply
 
 

@@ -1,7 +1,5 @@
 """The bash tool: one persistent shell per sandbox."""
 
-from dataclasses import replace
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
@@ -23,4 +21,4 @@ class Bash:
     ) -> ToolResult:
         call = {"command": arguments.command}
         result = await sandbox.call_tool("bash", call, timeout_s=timeout_s)
-        return replace(result, output=result.output.rstrip("\n"))
+        return ToolResult(result.output.rstrip("\n"), result.is_error, result.data)

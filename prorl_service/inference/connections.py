@@ -81,13 +81,16 @@ class Connections:
 
     async def _connect(self, url: str, origin: "_Origin") -> "_Connection":
         """Raises `OSError`, and `ValueError` for a host that has no name."""
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self._idle[url]),
-                origin.host,
-                origin.port,
-                ssl=_tls() if origin.is_tls else None,
-            )
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(self._idle[url]),
+                    origin.host,
+                    origin.port,
+                    ssl=_tls() if origin.is_tls else None,
+                )
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {CONNECT_TIMEOUT_S:g} s") from None
         return connection
 
 

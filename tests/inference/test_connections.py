@@ -1,9 +1,10 @@
 """`Connections` against servers that say what a test tells them to, byte for byte."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,20 @@ async def test_a_url_that_leads_nowhere_is_unreachable(url: str, connections: Co
 async def test_a_port_where_nobody_listens_is_unreachable(connections: Connections) -> None:
     with pytest.raises(Unreachable, match="onnect"):
         await get(connections, f"http://127.0.0.1:{free_port()}")
+
+
+async def test_a_host_that_does_not_take_connections_is_unreachable(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        address = full.getsockname()
+        for _ in range(2):  # more than it queues
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        with pytest.raises(Unreachable, match=r"within 0\.2 s"):
+            await get(connections, f"http://127.0.0.1:{address[1]}")
 
 
 # --- connections --------------------------------------------------------------------------------

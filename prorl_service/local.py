@@ -4,6 +4,7 @@ They end with the `with` block, or with the thread that entered it, whatever end
 a child's parent-death signal to a thread): enter it in the main thread, or in one that lives on.
 """
 
+import random
 import socket
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from prorl_service.errors import ProRLError
 STOP_TIMEOUT_S = 20
 PORT_TIMEOUT_S = 2
 """That of a process that was killed may be taken for a moment longer."""
+FIRST_PORT = 10_000
+"""Below it are those that people choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,13 @@ def _running(arguments: list[str], log: Path, port: int | None) -> Iterator[Loca
 
 
 def free_port() -> int:
+    """One that the kernel gives nobody who asks for any, if there are such: until something listens
+    there, nothing else comes by it."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(FIRST_PORT, first_given)
+    for port in random.sample(ports, min(len(ports), 100)):
+        if _bind(port) is None:
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -49,6 +49,13 @@ def test_port_of_another_server_is_refused(tmp_path: Path) -> None:
     assert not log.exists()
 
 
+def test_a_free_port_is_not_one_that_another_is_given_meanwhile() -> None:
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = [local.free_port() for _ in range(20)]
+    assert all(local.FIRST_PORT <= port < first_given for port in ports)
+    assert len(set(ports)) > 1
+
+
 def test_health_is_asked_for_until_it_is_good(tmp_path: Path) -> None:
     with answering(503, 503) as (url, left), child("input()") as process:
         local._wait_until_healthy(local.LocalProcess(url, tmp_path / "log", process))

@@ -174,6 +174,7 @@ async def test_what_a_service_gives_up_by_itself_is_begun_anew(
         async with AsyncRolloutClient(one.url) as other:
             if (await at(one)).total():
                 await other.cancel(group.rollout_ids())
+                break
     ended = await client.wait(group.rollout_ids(), WAIT_S)
     assert_done(ended, [group])
     assert {one.attempt for one in ended} == {2}
@@ -202,7 +203,7 @@ async def test_a_front_that_was_restarted_goes_on(
     services: list[local.LocalProcess], settings: Settings
 ) -> None:
     quick = [scored(f"quick{i}", 0, 1) for i in range(4)]
-    slow = [scored(f"slow{i}", 0, 1, sleep=2) for i in range(2)]
+    slow = [scored(f"slow{i}", 0, 1, sleep=6) for i in range(2)]  # until both are seen to run
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.submit(slow)
         await until_both_run(services)

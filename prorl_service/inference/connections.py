@@ -125,6 +125,7 @@ class _Connection(asyncio.Protocol):
                 await self._send(body)
             answer = await waiting
         except BaseException:
+            waiting.cancel()
             self.close()
             raise
         if not self._transport.is_closing():

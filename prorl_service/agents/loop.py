@@ -33,8 +33,7 @@ def _read(turn: Turn, rollout: RolloutContext) -> Reply:
         reply = Reply(turn.text, problem="the reply was cut off at its length limit")
     else:
         reply = parse_reply(turn.text)
-    if reply.problem is not None:
-        turn.format_error = reply.problem
+    turn.format_error = reply.problem
     return reply
 
 

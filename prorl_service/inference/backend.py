@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, get_args
 
+import aiohttp
 import orjson
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
-from prorl_service.inference.connections import Connections, Unreachable
 from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling, StopReason
 
@@ -42,11 +42,25 @@ INT32_END = 2**31
 RESUME_TIMEOUT_S = 30.0
 
 PauseMode = Literal["abort", "wait", "keep"]
-STOP_REASONS = get_args(StopReason)
 
 
 class WeightsRejected(BackendRejected):
     """The engine found the weights unfit and has not touched its own."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """For all engines together; the caller closes it.
+
+    No limit on connections and no total time-out: hundreds of calls are in flight, each as long as
+    the model talks. Idle connections go before uvicorn closes them (after 5 s), because a request
+    that meets a closing connection fails.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=60),
+        trust_env=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +103,12 @@ class Backend:
     `BackendRejected` if it refuses the request itself.
     """
 
-    def __init__(self, url: str, connections: Connections) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url.rstrip("/")
         self.backend_id = self.url.split("://", 1)[1]
         self.vocab_size = INT32_END
         """No answer may hold an id that is not below it; whoever knows the model lowers it."""
-        self._connections = connections
+        self._session = session
 
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
         """What is served, and by which weights."""
@@ -149,9 +163,9 @@ class Backend:
             },
         }
         route, headers = "/inference/v1/generate", {"X-Session-ID": session_id}
-        content = await self._request("POST", route, json=body, headers=headers)
+        answer = await self._call("POST", route, json=body, headers=headers)
         with self._sense(route):
-            generation = _read_generation(orjson.loads(content), len(prompt), self.backend_id)
+            generation = _read_generation(answer, len(prompt), self.backend_id)
             _require(len(generation.token_ids) <= max_tokens, "more ids than asked for")
             _require(max(generation.token_ids, default=0) < self.vocab_size, "unknown ids")
         return generation
@@ -227,35 +241,31 @@ class Backend:
     # --- one call -------------------------------------------------------------------------------
 
     async def _call(
-        self, method: str, route: str, *, json: Any = None, data: BinaryIO | None = None
-    ) -> Any:
-        """The answer's JSON, or None for an empty answer."""
-        content = await self._request(method, route, json=json, data=data)
-        with self._sense(route):
-            return orjson.loads(content) if content else None
-
-    async def _request(
         self,
         method: str,
         route: str,
         *,
         json: Any = None,
-        data: BinaryIO | None = None,
+        data: BinaryIO | bytes | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> bytes:
-        body: BinaryIO | bytes = data or b""
+    ) -> Any:
+        """The answer's JSON, or None for an empty answer."""
         if json is not None:
-            body = orjson.dumps(json)
+            data = orjson.dumps(json)
             headers = {**headers, "Content-Type": "application/json"}
         try:
-            answer = await self._connections.request(
-                method, self.url, route, headers=headers, body=body
-            )
-        except Unreachable as error:
-            raise BackendUnavailable(f"{method} {self.url}{route}: {error}") from error
-        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:  # no engine sends elsewhere
-            raise _failure(f"{method} {self.url}{route}", answer.status, answer.content)
-        return answer.content
+            async with self._session.request(
+                method, self.url + route, data=data, headers=headers
+            ) as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            raise BackendUnavailable(
+                f"{method} {self.url}{route}: {error or repr(error)}"
+            ) from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise _failure(f"{method} {self.url}{route}", response.status, content)
+        with self._sense(route):
+            return orjson.loads(content) if content else None
 
     async def _ask(self, route: str, key: str, default: Any) -> Any:
         """`default` if there is no such route: vLLM outside its development mode."""
@@ -297,22 +307,22 @@ def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Genera
     usage, choice = answer["usage"], answer["choices"][0]
     token_ids, finish_reason = choice["token_ids"], choice["finish_reason"]
     entries = choice["logprobs"]["content"] if token_ids else []
-    logprobs = [entry["logprob"] for entry in entries]
+    logprobs = [float(entry["logprob"]) for entry in entries]
     versions = _expand(choice["weight_versions"] or [], len(token_ids))
     cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     _require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
-    _require(finish_reason in STOP_REASONS, f"finish_reason {finish_reason!r}")
+    _require(finish_reason in get_args(StopReason), f"finish_reason {finish_reason!r}")
     _require(token_ids or finish_reason == "abort", "no ids")
     _require(
-        set(map(type, token_ids)) <= {int} and min(token_ids, default=0) >= 0, "ids that are none"
+        all(type(token) is int and 0 <= token < INT32_END for token in token_ids),
+        "ids that are none",
     )
     _require(len(logprobs) == len(token_ids), f"{len(logprobs)} logprobs, {len(token_ids)} ids")
     _require(type(cached_tokens) is int, f"cached_tokens {cached_tokens!r}")
-    least, most = min(logprobs, default=0.0), max(logprobs, default=0.0)
-    _require(least > UNLIKELY and most < ROUNDING, "impossible logprobs")
+    _require(all(UNLIKELY < logprob < ROUNDING for logprob in logprobs), "impossible logprobs")
     return Generation(
         token_ids=token_ids,
-        logprobs=[min(logprob, 0.0) for logprob in logprobs] if most > 0 else logprobs,
+        logprobs=[min(logprob, 0.0) for logprob in logprobs],
         policy_versions=versions,
         finish_reason=finish_reason,
         cached_tokens=cached_tokens,

@@ -21,8 +21,7 @@ from prorl_service.errors import (
     NotFound,
     ProRLError,
 )
-from prorl_service.inference.backend import Backend, EngineInfo, WeightFile
-from prorl_service.inference.connections import Connections
+from prorl_service.inference.backend import Backend, EngineInfo, WeightFile, open_session
 from prorl_service.inference.member import Member
 from prorl_service.inference.routing import Call, LeastTime, Load, Router
 from prorl_service.inference.served import ModelInUse
@@ -57,7 +56,7 @@ async def _forget_weights(_: Weights) -> None: ...
 
 
 class BackendPool:
-    """`async with BackendPool(...)`; closing it stops the monitors and closes the connections."""
+    """`async with BackendPool(...)`; closing it stops the monitors and the HTTP session."""
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class BackendPool:
         self.config = config
         self.model = ModelInUse()
         self.background = Background()
-        self._connections = Connections()
         self._members: dict[str, Member] = {}
         self._weights = newest
         self._keep = keep
@@ -84,13 +82,14 @@ class BackendPool:
         """Replaced at each change, so that all who wait for one look again."""
 
     async def __aenter__(self) -> "BackendPool":
+        self._session = open_session()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for member in self._members.values():
             member.end_lease()
         await self.background.close()
-        self._connections.close()
+        await self._session.close()
 
     # --- membership -----------------------------------------------------------------------------
 
@@ -112,7 +111,7 @@ class BackendPool:
 
         With `must_answer=False` a backend that does not answer yet joins when it does.
         """
-        backend = Backend(spec.url, self._connections)
+        backend = Backend(spec.url, self._session)
         member = Member(backend, spec, Load(self._max_calls(spec)))
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:

@@ -76,7 +76,7 @@ def _without_calls(text: str) -> tuple[str, list[str]]:
 def _parse_call(body: str) -> ToolCall:
     try:
         call = _DECODER.decode(body)
-        if body.count("{") + body.count("[") > MAX_DEPTH and _is_deeper_than(MAX_DEPTH, call):
+        if _is_deeper_than(MAX_DEPTH, call):
             raise RecursionError
         if "\\u" in body:  # nothing else can make a lone surrogate
             json.dumps(call, ensure_ascii=False).encode()

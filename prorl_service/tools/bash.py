@@ -1,5 +1,7 @@
 """The bash tool: one persistent shell per sandbox."""
 
+from dataclasses import replace
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
@@ -21,4 +23,4 @@ class Bash:
     ) -> ToolResult:
         call = {"command": arguments.command}
         result = await sandbox.call_tool("bash", call, timeout_s=timeout_s)
-        return ToolResult(result.output.rstrip("\n"), result.is_error, result.data)
+        return replace(result, output=result.output.rstrip("\n"))

@@ -52,7 +52,8 @@ def test_port_of_another_server_is_refused(tmp_path: Path) -> None:
 def test_a_free_port_is_not_one_that_another_is_given_meanwhile() -> None:
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = [local.free_port() for _ in range(20)]
-    assert all(local.FIRST_PORT <= port < first_given for port in ports)
+    if first_given > local.FIRST_PORT:
+        assert all(local.FIRST_PORT <= port < first_given for port in ports)
     assert len(set(ports)) > 1
 
 

@@ -21,6 +21,8 @@ from uuid import uuid4
 import aiohttp
 from jupyter_client.manager import start_new_async_kernel
 
+from prorl_service.local import free_port
+
 RunCode = Callable[[str], Awaitable[str]]
 
 GATEWAY_VERSION = "3.0.1"
@@ -83,7 +85,7 @@ async def direct() -> AsyncIterator[RunCode]:
 
 @asynccontextmanager
 async def gateway(*, acknowledge_at_once: bool) -> AsyncIterator[RunCode]:
-    port = _free_port()
+    port = free_port()
     server = await asyncio.create_subprocess_exec(
         _gateway_program(),
         *("--ip=127.0.0.1", f"--port={port}", *_GATEWAY_OPTIONS),
@@ -151,12 +153,6 @@ async def _until_answered(http: aiohttp.ClientSession) -> None:
                     return
             except aiohttp.ClientConnectionError:
                 await asyncio.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def _gateway_program() -> Path:

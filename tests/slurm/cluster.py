@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from prorl_service.local import free_port
+
 CHECKOUT = Path(__file__).parents[2]
 START_S = 60
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
@@ -171,12 +173,11 @@ def _start(
     stack.callback(process.terminate)
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+def _free_ports(count: int) -> set[int]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return ports
 
 
 def _idle(environment: Mapping[str, str]) -> int:

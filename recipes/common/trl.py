@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
@@ -73,8 +73,17 @@ def newest_checkpoint(directory: Path) -> str | None:
         int(match[1]): path.parent
         for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/trainer_state.json")
         if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.parent.name))
+        and _is_whole(path)
     }
     return str(found[max(found)]) if found else None
+
+
+def _is_whole(state: Path) -> bool:
+    try:
+        TrainerState.load_from_json(str(state))
+    except ValueError:
+        return False
+    return True
 
 
 class _ShowProgress(TrainerCallback):  # type: ignore[misc]

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from transformers import TrainerState
 
 from recipes.common.trl import newest_checkpoint
 from recipes.common.versions import commit
@@ -61,9 +62,12 @@ def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(tmp_path: Path) -> None:
-    for step in (2, 9, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
+    states = [tmp_path / f"checkpoint-{step}/trainer_state.json" for step in (2, 9, 10, 11, 12)]
+    for state in states:
+        state.parent.mkdir()
     assert newest_checkpoint(tmp_path) is None
-    for step in (2, 9):
-        (tmp_path / f"checkpoint-{step}/trainer_state.json").touch()
+    for state in states[:4]:
+        TrainerState().save_to_json(str(state))
+    states[2].write_text(states[2].read_text()[:-9])
+    states[3].write_text("")
     assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-9")

@@ -52,7 +52,9 @@ def test_cancellation_storms_leave_nothing_behind(tiny_model: Path, tmp_path: Pa
             answers = list(pool.map(client.cancel, storms))
         traces.note(running)
         assert all(rollout.is_terminal for answer in answers for rollout in answer)
-        states = Counter(rollout.state for rollout in client.wait(ids_of(groups), WAIT_S))
+        ended = client.wait(ids_of(groups), WAIT_S)
+        assert [rollout.error for rollout in ended if rollout.error] == []
+        states = Counter(rollout.state for rollout in ended)
         assert states[RolloutState.CANCELLED] > 0
         assert states.keys() <= {RolloutState.CANCELLED, RolloutState.DONE}
         client.submit([group("after", n=1)])

@@ -23,7 +23,7 @@ from secrets import token_hex
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-import aiohttp
+import httpx
 import orjson
 
 from prorl_service.errors import EvaluatorError, ProRLError
@@ -94,7 +94,7 @@ class JudgeConfig:
 
     def __post_init__(self) -> None:
         """Raises `ProRLError`."""
-        if not re.fullmatch(r"https?://[^\s?#]+", self.url) or not self.model.strip():
+        if not _is_address(self.url) or not self.model.strip():
             raise ProRLError(
                 "a judge needs a URL and the name of a model",
                 hint="`--judge-url http://host:port/v1 --judge-model NAME`",
@@ -125,10 +125,10 @@ class Judge:
         if self._config.key is not None:
             headers["Authorization"] = f"Bearer {self._config.key}"
         self._http = await self._resources.enter_async_context(
-            aiohttp.ClientSession(
+            httpx.AsyncClient(
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_S),
-                trust_env=True,  # proxies: judges are often outside of the cluster
+                timeout=None,  # of a call as a whole, in `_ask`
+                limits=httpx.Limits(max_connections=None),  # `max_calls` is the limit
             )
         )
         self._resources.callback(self._cache.close)
@@ -199,26 +199,38 @@ class Judge:
         }
         url = f"{self._config.url.rstrip('/')}/chat/completions"
         try:
-            async with self._http.post(
-                url, data=orjson.dumps(body), allow_redirects=False
-            ) as response:
+            async with (
+                asyncio.timeout(CALL_TIMEOUT_S),
+                self._http.stream("POST", url, content=orjson.dumps(body)) as response,
+            ):
                 self._check(response)
                 content = await _read(response)
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (httpx.HTTPError, TimeoutError) as error:
             raise _Transient(f"{type(error).__name__}: {error}") from error
         return _text_of(content)
 
-    def _check(self, response: aiohttp.ClientResponse) -> None:
+    def _check(self, response: httpx.Response) -> None:
         """Nothing of the body is told: endpoints like to repeat keys in it."""
-        if response.status == HTTPStatus.OK:
+        if response.status_code == HTTPStatus.OK:
             return
-        problem = f"it answered {response.status}"
-        if response.status in TRANSIENT or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        problem = f"it answered {response.status_code}"
+        if (
+            response.status_code in TRANSIENT
+            or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+        ):
             raise _Transient(problem, _retry_after_s(response.headers))
         raise EvaluatorError(
             f"the judge refuses to be asked: {problem}",
             hint=f"look at --judge-url, --judge-model and {KEY_VARIABLE}",
         )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return re.fullmatch(r"https?://[^\s?#]+", url) is not None
 
 
 def take_key(file: Path | None) -> str | None:
@@ -237,9 +249,9 @@ def take_key(file: Path | None) -> str | None:
     return key
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def _read(response: httpx.Response) -> bytes:
     content = bytearray()
-    async for chunk in response.content.iter_any():
+    async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > MAX_REPLY_BYTES:
             raise _Transient(f"its reply has more than {MAX_REPLY_BYTES} bytes")

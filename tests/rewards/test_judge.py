@@ -238,7 +238,8 @@ async def test_an_answer_that_argues_is_not_judged(endpoint: StubJudge) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "model"), [("localhost", "m"), ("http://x?key=1", "m"), ("http://x", " ")]
+    ("url", "model"),
+    [("localhost", "m"), ("http://x?key=1", "m"), ("http://x:port", "m"), ("http://x", " ")],
 )
 def test_settings_that_cannot_work_are_refused(url: str, model: str) -> None:
     with pytest.raises(ProRLError, match="URL and the name"):

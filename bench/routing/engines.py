@@ -11,7 +11,7 @@ of its stop ids, of which short turns have more. Tokens are seeded: all policies
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 from bench.routing.quota import Quotas
 from bench.routing.summary import Run
 from prorl_service import local
-from prorl_service.inference.backend import Backend, open_session
+from prorl_service.inference.backend import Backend
+from prorl_service.inference.connections import Connections
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.prompt import Prompt
@@ -105,8 +106,8 @@ class Fleet:
 
 async def _warm_up(url: str) -> None:
     """The first steps of a process take much longer."""
-    async with open_session() as session:
-        backend = Backend(url, session)
+    async with aclosing(Connections()) as connections:
+        backend = Backend(url, connections)
         calls = (
             backend.generate(
                 Prompt([i] * PROMPT_TOKENS),

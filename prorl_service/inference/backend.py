@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, get_args
 
-import aiohttp
 import orjson
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
+from prorl_service.inference.connections import Connections, Method, Unreachable
 from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling, StopReason
 
@@ -46,21 +46,6 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 class WeightsRejected(BackendRejected):
     """The engine found the weights unfit and has not touched its own."""
-
-
-def open_session() -> aiohttp.ClientSession:
-    """For all engines together; the caller closes it.
-
-    No limit on connections and no total time-out: hundreds of calls are in flight, each as long as
-    the model talks. Idle connections go before uvicorn closes them (after 5 s), because a request
-    that meets a closing connection fails.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=60),
-        trust_env=False,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +88,12 @@ class Backend:
     `BackendRejected` if it refuses the request itself.
     """
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, connections: Connections) -> None:
         self.url = url.rstrip("/")
         self.backend_id = self.url.split("://", 1)[1]
         self.vocab_size = INT32_END
         """No answer may hold an id that is not below it; whoever knows the model lowers it."""
-        self._session = session
+        self._connections = connections
 
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
         """What is served, and by which weights."""
@@ -242,30 +227,26 @@ class Backend:
 
     async def _call(
         self,
-        method: str,
+        method: Method,
         route: str,
         *,
         json: Any = None,
-        data: BinaryIO | bytes | None = None,
+        data: BinaryIO | bytes = b"",
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
         """The answer's JSON, or None for an empty answer."""
         if json is not None:
             data = orjson.dumps(json)
             headers = {**headers, "Content-Type": "application/json"}
+        url = self.url + route
         try:
-            async with self._session.request(
-                method, self.url + route, data=data, headers=headers
-            ) as response:
-                content = await response.read()
-        except aiohttp.ClientError as error:
-            raise BackendUnavailable(
-                f"{method} {self.url}{route}: {error or repr(error)}"
-            ) from error
-        if response.status >= HTTPStatus.BAD_REQUEST:
-            raise _failure(f"{method} {self.url}{route}", response.status, content)
+            answer = await self._connections.request(method, url, headers=headers, body=data)
+        except Unreachable as error:
+            raise BackendUnavailable(f"{method} {url}: {error}") from error
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:  # no engine sends elsewhere
+            raise _failure(f"{method} {url}", answer.status, answer.content)
         with self._sense(route):
-            return orjson.loads(content) if content else None
+            return orjson.loads(answer.content) if answer.content else None
 
     async def _ask(self, route: str, key: str, default: Any) -> Any:
         """`default` if there is no such route: vLLM outside its development mode."""
@@ -313,16 +294,16 @@ def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Genera
     _require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
     _require(finish_reason in get_args(StopReason), f"finish_reason {finish_reason!r}")
     _require(token_ids or finish_reason == "abort", "no ids")
-    _require(
-        all(type(token) is int and 0 <= token < INT32_END for token in token_ids),
-        "ids that are none",
-    )
+    # Thousands of ids: no loop in Python.
+    _require(set(map(type, token_ids)) <= {int}, "ids that are none")
+    _require(min(token_ids, default=0) >= 0, "ids below 0")
     _require(len(logprobs) == len(token_ids), f"{len(logprobs)} logprobs, {len(token_ids)} ids")
     _require(type(cached_tokens) is int, f"cached_tokens {cached_tokens!r}")
-    _require(all(UNLIKELY < logprob < ROUNDING for logprob in logprobs), "impossible logprobs")
+    least, most = min(logprobs, default=0.0), max(logprobs, default=0.0)
+    _require(least > UNLIKELY and most < ROUNDING, "impossible logprobs")
     return Generation(
         token_ids=token_ids,
-        logprobs=[min(logprob, 0.0) for logprob in logprobs],
+        logprobs=[min(logprob, 0.0) for logprob in logprobs] if most > 0 else logprobs,
         policy_versions=versions,
         finish_reason=finish_reason,
         cached_tokens=cached_tokens,

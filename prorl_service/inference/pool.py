@@ -21,7 +21,8 @@ from prorl_service.errors import (
     NotFound,
     ProRLError,
 )
-from prorl_service.inference.backend import Backend, EngineInfo, WeightFile, open_session
+from prorl_service.inference.backend import Backend, EngineInfo, WeightFile
+from prorl_service.inference.connections import Connections
 from prorl_service.inference.member import Member
 from prorl_service.inference.routing import Call, LeastTime, Load, Router
 from prorl_service.inference.served import ModelInUse
@@ -31,7 +32,6 @@ from prorl_service.leases import Lease
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, WeightsReport
 
 log = logging.getLogger(__name__)
-
 
 RETRY_S = 0.5
 """Before a call is made again at the same backend; twice as long before the next time."""
@@ -56,7 +56,7 @@ async def _forget_weights(_: Weights) -> None: ...
 
 
 class BackendPool:
-    """`async with BackendPool(...)`; closing it stops the monitors and the HTTP session."""
+    """`async with BackendPool(...)`; closing it stops the monitors and closes the connections."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class BackendPool:
         self.config = config
         self.model = ModelInUse()
         self.background = Background()
+        self._connections = Connections()
         self._members: dict[str, Member] = {}
         self._weights = newest
         self._keep = keep
@@ -82,14 +83,13 @@ class BackendPool:
         """Replaced at each change, so that all who wait for one look again."""
 
     async def __aenter__(self) -> "BackendPool":
-        self._session = open_session()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for member in self._members.values():
             member.end_lease()
         await self.background.close()
-        await self._session.close()
+        await self._connections.aclose()
 
     # --- membership -----------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class BackendPool:
 
         With `must_answer=False` a backend that does not answer yet joins when it does.
         """
-        backend = Backend(spec.url, self._session)
+        backend = Backend(spec.url, self._connections)
         member = Member(backend, spec, Load(self._max_calls(spec)))
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:

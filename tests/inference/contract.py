@@ -6,7 +6,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,8 +17,9 @@ import httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from prorl_service.inference.backend import Backend, WeightSource, open_session
+from prorl_service.inference.backend import Backend, WeightSource
 from prorl_service.inference.base import Generation
+from prorl_service.inference.connections import Connections
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling
@@ -45,8 +46,8 @@ class Engine:
 
     @asynccontextmanager
     async def backend(self) -> AsyncIterator[Backend]:
-        async with open_session() as session:
-            yield Backend(self.url, session)
+        async with aclosing(Connections()) as connections:
+            yield Backend(self.url, connections)
 
     async def load(self, backend: Backend, source: WeightSource, checkpoint: Path) -> None:
         await backend.load_weights(source, self.version + 1, timeout_s=TIMEOUT_S)

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 
-from prorl_service.inference.backend import (
-    Backend,
-    open_session,
-)
+from prorl_service.inference.backend import Backend
+from prorl_service.inference.connections import Connections
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -27,8 +25,8 @@ async def backend_of(routes: dict[str, Handler]) -> AsyncIterator[Backend]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        async with open_session() as session:
-            yield Backend(f"http://127.0.0.1:{runner.addresses[0][1]}/", session)
+        async with aclosing(Connections()) as connections:
+            yield Backend(f"http://127.0.0.1:{runner.addresses[0][1]}/", connections)
     finally:
         await runner.cleanup()
 

@@ -1,19 +1,17 @@
 """What `Backend` makes of engines that misbehave, over real HTTP."""
 
 import asyncio
+from contextlib import aclosing
 from copy import deepcopy
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
-from prorl_service.inference.backend import (
-    Backend,
-    open_session,
-)
+from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
+from prorl_service.inference.connections import Connections
 from prorl_service.inference.prompt import Prompt
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
@@ -186,8 +184,8 @@ async def test_status_codes_are_told_apart(
 
 
 async def test_nobody_there_is_unavailable() -> None:
-    async with open_session() as session:
-        backend = Backend(f"http://127.0.0.1:{free_port()}", session)
+    async with aclosing(Connections()) as connections:
+        backend = Backend(f"http://127.0.0.1:{free_port()}", connections)
         with pytest.raises(BackendUnavailable):
             await generate(backend)
         assert not await backend.is_healthy(timeout_s=5)
@@ -256,10 +254,3 @@ async def test_a_policy_label_that_is_no_version_is_an_error(label: str | None) 
     async with backend_of(routes) as backend:
         with pytest.raises(BackendError, match="weight_info answered nonsense"):
             await backend.describe()
-
-
-async def test_sessions_outlast_any_answer_and_any_number_of_calls() -> None:
-    async with open_session() as session:
-        assert session.timeout.total is None
-        assert isinstance(session.connector, aiohttp.TCPConnector)
-        assert session.connector.limit == 0

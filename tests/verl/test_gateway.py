@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import aiohttp
@@ -12,8 +13,9 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServer
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from prorl_service.errors import BackendRejected
-from prorl_service.inference.backend import Backend, open_session
+from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
+from prorl_service.inference.connections import Connections
 from prorl_service.inference.prompt import Prompt
 from prorl_service.schemas import Sampling
 from prorl_verl.engines import Engines
@@ -57,8 +59,8 @@ def engines(cluster: tuple[list[Any], Any], servers: list[Any]) -> Engines:
 async def backend(engines: Engines) -> AsyncIterator[Backend]:
     gateway = Gateway(engines, model="m", root="/models/m", max_model_len=MAX_LEN)
     port = await gateway.start("127.0.0.1", 0)
-    async with open_session() as session:
-        yield Backend(f"http://127.0.0.1:{port}", session)
+    async with aclosing(Connections()) as connections:
+        yield Backend(f"http://127.0.0.1:{port}", connections)
     await gateway.stop()
 
 

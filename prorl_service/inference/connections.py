@@ -1,0 +1,130 @@
+"""HTTP towards inference engines: one request, one answer, over connections that are kept.
+
+A model call is what the service does most, so what a client spends on one counts: libcurl takes
+half the CPU time of aiohttp (docs/architecture.md). Knows nothing of routes or JSON.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from os import fstat
+from typing import BinaryIO, Literal
+
+import pycurl
+
+CONNECT_TIMEOUT_MS = 60_000
+KEEP_ALIVE_S = 4
+"""Idle connections are not used for longer: uvicorn closes them after 5 s."""
+MAX_CONNECTIONS = 1 << 20
+"""libcurl would close those beyond four times the requests under way."""
+FILE_PART_BYTES = 1 << 20
+
+Method = Literal["GET", "POST"]
+
+
+class Unreachable(Exception):
+    """No answer: nobody listens there, it hung up, or what it says is no HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    content: bytes
+
+
+class Connections:
+    """To all engines together: as many as there are requests, each of which may take for ever.
+
+    For one event loop, and to be closed on it.
+    """
+
+    def __init__(self) -> None:
+        self._multi = pycurl.AsyncCurlMulti()
+        self._multi.setopt(pycurl.M_MAXCONNECTS, MAX_CONNECTIONS)
+        self._idle: list[pycurl.Curl] = []
+        """Without settings. To make one takes longer than to reset it."""
+        self._trusted = ssl.get_default_verify_paths()
+
+    async def aclose(self) -> None:
+        """Cancels the requests under way."""
+        await self._multi.aclose()
+
+    async def request(
+        self, method: Method, url: str, *, headers: Mapping[str, str], body: bytes | BinaryIO = b""
+    ) -> Answer:
+        """Raises `Unreachable`. A cancelled one closes its connection, which tells the engine.
+
+        Of a file what is left of it is sent, unless there is an answer before. No line ends in
+        `headers`.
+        """
+        handle = self._idle.pop() if self._idle else pycurl.Curl()
+        try:
+            self._set(handle, url, headers)
+            if not isinstance(body, bytes):
+                with closing(_Parts(handle, body)):
+                    return await self._perform(handle)
+            if method == "POST":
+                handle.setopt(pycurl.POSTFIELDS, body)
+            return await self._perform(handle)
+        except (pycurl.error, UnicodeError) as error:
+            raise Unreachable(str(error.args[-1])) from error
+
+    def _set(self, handle: pycurl.Curl, url: str, headers: Mapping[str, str]) -> None:
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        handle.setopt(pycurl.HTTPHEADER, [*lines, "Expect:"])  # no wait for "100 Continue"
+        handle.setopt(pycurl.USERAGENT, "prorl-service")
+        handle.setopt(pycurl.URL, url)
+        handle.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
+        handle.setopt(pycurl.PROXY, "")  # none from the environment
+        handle.setopt(pycurl.NOSIGNAL, 1)
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS)
+        handle.setopt(pycurl.MAXAGE_CONN, KEEP_ALIVE_S)
+        if self._trusted.cafile:
+            handle.setopt(pycurl.CAINFO, self._trusted.cafile)
+        if self._trusted.capath:
+            handle.setopt(pycurl.CAPATH, self._trusted.capath)
+
+    async def _perform(self, handle: pycurl.Curl) -> Answer:
+        content: list[bytes] = []
+        handle.setopt(pycurl.WRITEFUNCTION, content.append)
+        await self._multi.perform(handle)
+        answer = Answer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content))
+        handle.reset()
+        self._idle.append(handle)
+        return answer
+
+
+class _Parts:
+    """Of the file that `handle` sends. They are read in a thread: libcurl asks on the event loop,
+    and goes on when it is told that there is one."""
+
+    def __init__(self, handle: pycurl.Curl, file: BinaryIO) -> None:
+        handle.setopt(pycurl.POST, 1)
+        handle.setopt(pycurl.POSTFIELDSIZE_LARGE, fstat(file.fileno()).st_size - file.tell())
+        handle.setopt(pycurl.UPLOAD_BUFFERSIZE, FILE_PART_BYTES)
+        handle.setopt(pycurl.READFUNCTION, self._read)
+        self._handle = handle
+        self._file = file
+        self._part: asyncio.Task[bytes] | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._part is not None:
+            self._part.cancel()
+
+    def _read(self, size: int) -> bytes | int:
+        if self._is_closed:
+            return pycurl.READFUNC_ABORT
+        if self._part is None:
+            self._part = asyncio.create_task(asyncio.to_thread(self._file.read, size))
+            self._part.add_done_callback(self._go_on)
+            return pycurl.READFUNC_PAUSE
+        part, self._part = self._part, None
+        return part.result()
+
+    def _go_on(self, _: asyncio.Task[bytes]) -> None:
+        if not self._is_closed:
+            self._handle.pause(pycurl.PAUSE_CONT)

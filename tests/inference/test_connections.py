@@ -1,0 +1,380 @@
+"""`Connections` against servers that say what a test tells them to, byte for byte."""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prorl_service.inference import connections as module
+from prorl_service.inference.connections import Answer, Connections, Unreachable
+from prorl_service.local import free_port
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""What a server does with one connection."""
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[Connections]:
+    async with aclosing(Connections()) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def server_that(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Its URL."""
+
+    talks: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.add(asyncio.current_task())
+        try:
+            await talk(reader, writer)
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(TIMEOUT_S):
+        yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
+    server.close()
+    for one in talks:
+        if one is not None:
+            one.cancel()
+    await asyncio.gather(*(one for one in talks if one is not None))
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    return head, await reader.readexactly(int(length[1]) if length else 0)
+
+
+def answering(*answers: bytes) -> Talk:
+    """One for each request of a connection, and then no more."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read_request(reader)
+            writer.write(answer)
+        await reader.read()
+
+    return talk
+
+
+async def get(connections: Connections, url: str) -> Answer:
+    return await connections.request("GET", url + "/health", headers={})
+
+
+# --- requests and answers -----------------------------------------------------------------------
+
+
+async def test_a_request_says_what_it_was_given(connections: Connections) -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await read_request(reader))
+        writer.write(OK)
+
+    async with server_that(talk) as url:
+        answer = await connections.request(
+            "POST", url + "/route?mode=keep", headers={"X-Session-ID": "r"}, body=b"body"
+        )
+    ((head, body),) = seen
+    assert (answer, body) == (Answer(200, b"ok"), b"body")
+    lines = head.decode().splitlines()
+    assert lines[0] == "POST /route?mode=keep HTTP/1.1"
+    assert {f"Host: {url.removeprefix('http://')}", "X-Session-ID: r"} < set(lines)
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nlater", Answer(503, b"later")),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, b"")),
+        (b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, Answer(200, b"ok")),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
+            Answer(200, b"abc"),
+        ),
+    ],
+)
+@given(cuts=st.sets(st.integers(1, 60)))
+async def test_an_answer_may_come_in_any_pieces(
+    said: bytes, answer: Answer, cuts: set[int]
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        ends = [*sorted(cuts), len(said)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            writer.write(said[start:end])
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with aclosing(Connections()) as connections, server_that(talk) as url:
+        assert await get(connections, url) == answer
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+    ],
+)
+async def test_what_is_no_answer_is_none(said: bytes, connections: Connections) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(said)
+
+    async with server_that(talk) as url:
+        with pytest.raises(Unreachable):
+            await get(connections, url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[", "http://:80", "http://h:99999", "http://a..b", "http://no.such.invalid"]
+)
+async def test_a_url_that_leads_nowhere_is_unreachable(url: str, connections: Connections) -> None:
+    with pytest.raises(Unreachable):
+        await get(connections, url)
+
+
+async def test_a_port_where_nobody_listens_is_unreachable(connections: Connections) -> None:
+    with pytest.raises(Unreachable, match="onnect"):
+        await get(connections, f"http://127.0.0.1:{free_port()}")
+
+
+async def test_a_host_that_does_not_take_connections_is_unreachable(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_TIMEOUT_MS", 200)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        address = full.getsockname()
+        for _ in range(2):  # more than it queues
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        with pytest.raises(Unreachable, match="timed out"):
+            await get(connections, f"http://127.0.0.1:{address[1]}")
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+class Counting:
+    """Counts connections, and answers all requests."""
+
+    def __init__(self, answer: bytes = OK) -> None:
+        self.opened = 0
+        self._answer = answer
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.opened += 1
+        while True:
+            await read_request(reader)
+            writer.write(self._answer)
+
+
+async def test_a_connection_is_used_again_and_no_two_requests_share_one(
+    connections: Connections,
+) -> None:
+    async with server_that(count := Counting()) as url:
+        for _ in range(3):
+            await get(connections, url)
+        assert count.opened == 1
+        await asyncio.gather(*(get(connections, url) for _ in range(20)))
+        await asyncio.gather(*(get(connections, url) for _ in range(20)))
+        assert count.opened == 20
+
+
+async def test_a_connection_that_is_to_be_closed_is_not_used_again(
+    connections: Connections,
+) -> None:
+    closing_answer = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with server_that(count := Counting(closing_answer)) as url:
+        for _ in range(3):
+            assert await get(connections, url) == Answer(200, b"ok")
+        assert count.opened == 3
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with server_that(count := Counting()) as url:
+        monkeypatch.setattr(module, "KEEP_ALIVE_S", 1)
+        await get(connections, url)
+        await asyncio.sleep(2.1)
+        await get(connections, url)
+        assert count.opened == 2
+
+
+async def test_a_connection_that_the_engine_closed_is_not_used_again(
+    connections: Connections,
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(OK)
+
+    async with server_that(talk) as url:
+        for _ in range(3):
+            assert await get(connections, url) == Answer(200, b"ok")
+            await asyncio.sleep(0.1)
+
+
+async def test_an_answer_that_nobody_asked_for_is_nobodys(connections: Connections) -> None:
+    forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
+    async with server_that(answering(OK + forged)) as url:
+        for _ in range(3):
+            assert await get(connections, url) == Answer(200, b"ok")
+            await asyncio.sleep(0.05)
+
+
+async def test_a_cancelled_request_closes_its_connection_and_no_other(
+    connections: Connections,
+) -> None:
+    asked, left = asyncio.Semaphore(0), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, body = await read_request(reader)
+        asked.release()
+        if body == b"cancelled":
+            await reader.read()
+            left.set()
+        else:
+            await left.wait()
+            writer.write(OK)
+
+    async with server_that(talk) as url:
+        calls = [
+            asyncio.create_task(connections.request("POST", url + "/", headers={}, body=body))
+            for body in (b"cancelled", b"other")
+        ]
+        await asked.acquire()
+        await asked.acquire()
+        calls[0].cancel()
+        assert await calls[1] == Answer(200, b"ok")
+    assert calls[0].cancelled()
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+CONTENT = bytes(range(256)) * (1 << 17)
+"""More than a transport and two sockets take at once."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "weights"
+    path.write_bytes(CONTENT)
+    return path
+
+
+async def test_a_file_arrives_whole_and_the_connection_is_used_again(
+    file: Path, connections: Connections
+) -> None:
+    bodies: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            bodies.append((await read_request(reader))[1])
+            writer.write(OK)
+
+    async with server_that(talk) as url:
+        with file.open("rb") as opened:
+            await connections.request("POST", url + "/", headers={}, body=opened)
+        await get(connections, url)
+    assert bodies == [CONTENT, b""]
+
+
+async def test_a_file_that_is_refused_is_not_sent_to_its_end(
+    file: Path, connections: Connections
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        is_file = head.startswith(b"POST")
+        writer.write(OK.replace(b"200 OK", b"413 Too Large") if is_file else OK)
+        await asyncio.sleep(TIMEOUT_S)
+
+    async with server_that(talk) as url:
+        with file.open("rb") as opened:
+            answer = await connections.request("POST", url + "/", headers={}, body=opened)
+            assert opened.tell() < len(CONTENT)
+        assert answer == Answer(413, b"ok")
+        assert await get(connections, url) == Answer(200, b"ok")
+
+
+async def test_a_file_that_nobody_waits_for_is_sent_no_further(
+    file: Path, connections: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        assert len(await reader.read()) < len(CONTENT)
+        left.set()
+
+    async with server_that(talk) as url:
+        with file.open("rb") as opened:
+            call = asyncio.create_task(connections.request("POST", url, headers={}, body=opened))
+            await asked.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        await left.wait()
+    assert caplog.messages == []
+
+
+def test_it_works_on_uvloop(file: Path) -> None:
+    async def use() -> None:
+        async with aclosing(Connections()) as connections:
+            async with server_that(count := Counting()) as url:
+                with file.open("rb") as opened:
+                    await connections.request("POST", url, headers={}, body=opened)
+                await get(connections, url)
+                assert count.opened == 1
+            async with server_that(answering(OK)) as url:
+                await get(connections, url)
+                call = asyncio.create_task(get(connections, url))
+                await asyncio.sleep(0.1)
+                call.cancel()
+            with pytest.raises(Unreachable):
+                await get(connections, url)
+
+    uvloop.run(use())
+
+
+# --- TLS ----------------------------------------------------------------------------------------
+
+
+async def test_tls_is_for_those_whose_certificate_is_trusted(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(served)
+    async with server_that(Counting(), served) as url:
+        with pytest.raises(Unreachable, match="certificate"):
+            await get(connections, url)
+        with authority.cert_pem.tempfile() as trusted:
+            monkeypatch.setenv("SSL_CERT_FILE", trusted)
+            async with aclosing(Connections()) as trusting:
+                assert await get(trusting, url) == Answer(200, b"ok")

@@ -56,8 +56,8 @@ class Connections:
     ) -> Answer:
         """Raises `Unreachable`. A cancelled one closes its connection, which tells the engine.
 
-        Of a file what is left of it is sent, unless there is an answer before. No line ends in
-        `headers`.
+        Of a file what is left of it is sent, unless there is an answer before. One that finds its
+        kept connection closed is made again, on a new one. No line ends in `headers`.
         """
         handle = self._idle.pop() if self._idle else pycurl.Curl()
         try:

@@ -1,14 +1,15 @@
 """One inference engine over HTTP: vLLM, or our reference engine, which speaks the same routes.
 
 Everything an engine answers is checked here, so the rest of the service may trust a `Generation`.
-Knows nothing of other engines, retries or health over time: the pool does, and owns the session.
+Knows nothing of other engines, retries or health over time: the pool does, and owns the connections.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, get_args
@@ -98,21 +99,15 @@ class Backend:
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
         """What is served, and by which weights."""
         async with self._budget(timeout_s):
-            models = await self._call("GET", "/v1/models")
-            label = await self._ask("/weight_info", "weight_version", NEVER_UPDATED)
-            is_paused = await self._ask("/is_paused", "is_paused", False)
-        with self._sense("/weight_info"):
-            version = _policy_version(label)
-        with self._sense("/v1/models"):
-            model = models["data"][0]
-            return EngineInfo(
-                model=model["id"],
-                root=model["root"],
-                max_model_len=int(model["max_model_len"]),
-                policy_version=version,
-                streams_weights=model["owned_by"] == REFERENCE_ENGINE,
-                is_paused=is_paused,
-            )
+            info: EngineInfo = await self._call("GET", "/v1/models", read=_read_models)
+            # vLLM has these in its development mode only.
+            with suppress(BackendRejected):
+                version = await self._call("GET", "/weight_info", read=_read_version)
+                info = replace(info, policy_version=version)
+            with suppress(BackendRejected):
+                is_paused = await self._call("GET", "/is_paused", read=itemgetter("is_paused"))
+                info = replace(info, is_paused=is_paused)
+        return info
 
     async def is_healthy(self, *, timeout_s: float) -> bool:
         """Says that the engine's process lives; a paused engine is healthy, too."""
@@ -148,11 +143,16 @@ class Backend:
             },
         }
         route, headers = "/inference/v1/generate", {"X-Session-ID": session_id}
-        answer = await self._call("POST", route, json=body, headers=headers)
-        with self._sense(route):
+
+        def read(answer: Any) -> Generation:
             generation = _read_generation(answer, len(prompt), self.backend_id)
             _require(len(generation.token_ids) <= max_tokens, "more ids than asked for")
             _require(max(generation.token_ids, default=0) < self.vocab_size, "unknown ids")
+            return generation
+
+        generation: Generation = await self._call(
+            "POST", route, json=body, headers=headers, read=read
+        )
         return generation
 
     # --- weights --------------------------------------------------------------------------------
@@ -233,8 +233,9 @@ class Backend:
         json: Any = None,
         data: BinaryIO | bytes = b"",
         headers: Mapping[str, str] = MappingProxyType({}),
+        read: Callable[[Any], Any] = lambda _: None,
     ) -> Any:
-        """The answer's JSON, or None for an empty answer."""
+        """What `read` makes of the answer's JSON, or of None if the answer is empty."""
         if json is not None:
             data = orjson.dumps(json)
             headers = {**headers, "Content-Type": "application/json"}
@@ -245,25 +246,10 @@ class Backend:
             raise BackendUnavailable(f"{method} {url}: {error}") from error
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:  # no engine sends elsewhere
             raise _failure(f"{method} {url}", answer.status, answer.content)
-        with self._sense(route):
-            return orjson.loads(answer.content) if answer.content else None
-
-    async def _ask(self, route: str, key: str, default: Any) -> Any:
-        """`default` if there is no such route: vLLM outside its development mode."""
         try:
-            answer = await self._call("GET", route)
-        except BackendRejected:
-            return default
-        with self._sense(route):
-            return answer[key]
-
-    @contextmanager
-    def _sense(self, route: str) -> Iterator[None]:
-        """Turns what goes wrong when an answer is read into a `BackendError`."""
-        try:
-            yield
+            return read(orjson.loads(answer.content) if answer.content else None)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise BackendError(f"{self.url}{route} answered nonsense: {error!r}") from error
+            raise BackendError(f"{url} answered nonsense: {error!r}") from error
 
     @asynccontextmanager
     async def _budget(self, timeout_s: float) -> AsyncIterator[None]:
@@ -275,6 +261,25 @@ class Backend:
             raise BackendUnavailable(message) from None
 
 
+# What reads an answer raises one of the errors that `_call` expects for any that is not sound.
+
+
+def _read_models(answer: Any) -> EngineInfo:
+    model = answer["data"][0]
+    return EngineInfo(
+        model=model["id"],
+        root=model["root"],
+        max_model_len=int(model["max_model_len"]),
+        policy_version=None,
+        streams_weights=model["owned_by"] == REFERENCE_ENGINE,
+        is_paused=False,
+    )
+
+
+def _read_version(answer: Any) -> int | None:
+    return _policy_version(answer["weight_version"])
+
+
 def _policy_version(label: str) -> int | None:
     if label == NEVER_UPDATED:
         return None
@@ -284,7 +289,6 @@ def _policy_version(label: str) -> int | None:
 
 
 def _read_generation(answer: Any, prompt_length: int, backend_id: str) -> Generation:
-    """Raises one of the errors that `_sense` expects for anything but a sound answer."""
     usage, choice = answer["usage"], answer["choices"][0]
     token_ids, finish_reason = choice["token_ids"], choice["finish_reason"]
     entries = choice["logprobs"]["content"] if token_ids else []

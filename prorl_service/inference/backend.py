@@ -1,7 +1,7 @@
 """One inference engine over HTTP: vLLM, or our reference engine, which speaks the same routes.
 
 Everything an engine answers is checked here, so the rest of the service may trust a `Generation`.
-Knows nothing of other engines, retries or health over time: the pool does, and owns the connections.
+Knows nothing of other engines, retries or health over time: the pool does, and owns connections.
 """
 
 import asyncio

@@ -68,7 +68,9 @@ class Journal:
         self._db = tables.open_file(path)
         self._name = "the journal in memory" if path is None else f"the journal {path}"
         self._retention = retention
-        self._operations: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._asked: list[_Operation] = []
+        """In this turn of the event loop. To wake the thread costs more than to ask."""
+        self._operations: queue.SimpleQueue[list[_Operation] | None] = queue.SimpleQueue()
         """None ends the thread."""
         self._thread = threading.Thread(target=self._serve, name="journal", daemon=True)
         self._is_closed = False
@@ -85,6 +87,7 @@ class Journal:
     async def __aexit__(self, *_: object) -> None:
         """What can be written is."""
         self._is_closed = True
+        self._hand_over()
         self._operations.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -144,8 +147,14 @@ class Journal:
         if self._is_closed:
             future.cancel()
         else:
-            self._operations.put(_Operation(kind, work, future))
+            if not self._asked:
+                self._loop.call_soon(self._hand_over)
+            self._asked.append(_Operation(kind, work, future))
         return future
+
+    def _hand_over(self) -> None:
+        asked, self._asked = self._asked, []
+        self._operations.put(asked)
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -172,12 +181,12 @@ class Journal:
 
     def _take(self, wait_s: float | None) -> tuple[list[_Operation], bool]:
         """All operations that wait, once there is one or `wait_s` is over; False after the last."""
-        operations = []
+        operations: list[_Operation] = []
         with suppress(queue.Empty):
-            one = self._operations.get(timeout=wait_s)
-            while one is not None:
-                operations.append(one)
-                one = self._operations.get_nowait()
+            asked = self._operations.get(timeout=wait_s)
+            while asked is not None:
+                operations += asked
+                asked = self._operations.get_nowait()
             return operations, False
         return operations, True
 

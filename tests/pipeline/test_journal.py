@@ -55,6 +55,15 @@ async def test_a_restart_finds_what_has_ended_and_what_has_not(tmp_path: Path) -
         assert await journal.recall("weights") == b"newest"
 
 
+async def test_what_is_asked_for_just_before_the_end_is_written(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a", n=1)])
+        last = journal.end(ended("a"))
+    await last
+    async with Journal(tmp_path / "j") as journal:
+        assert await journal.count_ended() == {RolloutState.DONE: 1}
+
+
 async def test_what_is_acknowledged_is_forgotten_and_what_is_under_way_is_not(
     tmp_path: Path,
 ) -> None:

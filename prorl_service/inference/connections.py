@@ -68,7 +68,7 @@ class Connections:
             if method == "POST":
                 handle.setopt(pycurl.POSTFIELDS, body)
             return await self._perform(handle)
-        except (pycurl.error, UnicodeError) as error:
+        except (pycurl.error, ValueError) as error:
             raise Unreachable(str(error.args[-1])) from error
 
     def _set(self, handle: pycurl.Curl, url: str, headers: Mapping[str, str]) -> None:

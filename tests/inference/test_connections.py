@@ -149,7 +149,16 @@ async def test_what_is_no_answer_is_none(said: bytes, connections: Connections) 
 
 
 @pytest.mark.parametrize(
-    "url", ["http://[", "http://:80", "http://h:99999", "http://a..b", "http://no.such.invalid"]
+    "url",
+    [
+        "http://[",
+        "http://a\0b",
+        "http://ü",
+        "http://:80",
+        "http://h:99999",
+        "http://a..b",
+        "http://no.such.invalid",
+    ],
 )
 async def test_a_url_that_leads_nowhere_is_unreachable(url: str, connections: Connections) -> None:
     with pytest.raises(Unreachable):

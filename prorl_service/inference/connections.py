@@ -87,9 +87,13 @@ class Connections:
             handle.setopt(pycurl.CAPATH, self._trusted.capath)
 
     async def _perform(self, handle: pycurl.Curl) -> Answer:
+        head: list[bytes] = []
         content: list[bytes] = []
+        handle.setopt(pycurl.HEADERFUNCTION, head.append)
         handle.setopt(pycurl.WRITEFUNCTION, content.append)
         await self._multi.perform(handle)
+        if b"\r\n" not in head:  # libcurl takes it for an answer without content
+            raise Unreachable("it hung up before it had answered")
         answer = Answer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content))
         handle.reset()
         self._idle.append(handle)

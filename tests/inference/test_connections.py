@@ -133,6 +133,7 @@ async def test_an_answer_may_come_in_any_pieces(
     "said",
     [
         b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok",
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",

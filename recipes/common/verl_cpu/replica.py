@@ -71,7 +71,7 @@ class TinyRollout(BaseRollout):  # type: ignore[misc]
     ) -> None:
         """As a file, so that the server checks names and shapes as it does for any client."""
         if wire_format != "named_tensors":
-            raise NotImplementedError(wire_format)
+            raise ValueError(f"weights come as named_tensors on CPUs, not as {wire_format}")
         tensors = {name: tensor async for name, tensor in ensure_async_iterator(weights)}
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "model.safetensors"

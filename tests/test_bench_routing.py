@@ -21,7 +21,7 @@ def test_the_worst_ratio_is_to_the_best_other_of_mean_and_p90() -> None:
         ("one added late", MIN_HEAP): [Run([12.0] * 11, 0), Run([12.0] * 11, 0)],
         ("one added late", OTHER): [Run(ALIKE, 0), Run(ALIKE, 0)],
     }
-    table = rows("engines", runs, fmean)
+    table = rows("engines", runs)
     assert table[0] | {"moves": 2.0} == table[0]
     assert table[1]["ours_to_this"] == 0.1
     assert table[1]["error"] == 0.0

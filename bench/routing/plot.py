@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from bench.routing.policies import POLICIES
 from bench.routing.summary import Row
@@ -30,12 +30,14 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
         at = [scenarios.index(str(row["scenario"])) + (number - 1.5) * WIDTH for row in these]
         means = [float(str(row["mean_s"])) for row in these]
         bars = axes.bar(at, means, WIDTH * 0.9, color=color, label=policy)
-        axes.bar_label(bars, fmt="%.3g", fontsize=7, padding=1)
+        seconds = [f"{mean:.0f}" if mean >= 100 else f"{mean:.3g}" for mean in means]
+        axes.bar_label(bars, seconds, fontsize=7, padding=1)
         tails = [float(str(row["p90_s"])) for row in these]
         label = "p90" if number == len(POLICIES) - 1 else None
         axes.plot(at, tails, "_", color="tab:red", markersize=12, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("seconds, mean, log scale")
     axes.set_xticks(range(len(scenarios)), scenarios)
     axes.margins(y=0.15)

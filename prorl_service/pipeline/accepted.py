@@ -20,9 +20,6 @@ from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.pipeline.under_way import GroupsUnderWay
 from prorl_service.schemas import Group, Rollout, RolloutState, Stage
 
-READ_AT_ONCE = 16
-"""Answers in memory for one caller who takes them as they end."""
-
 
 class AcceptedRollouts(ABC):
     def __init__(self, journal: Journal, admission: Admission, *, max_unfinished: int) -> None:
@@ -118,7 +115,7 @@ class AcceptedRollouts(ABC):
 
     async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
         """Raises `NotFound`."""
-        return self._under_way.get(rollout_id) or (await self._ended([rollout_id]))[0]
+        return self._under_way.get(rollout_id) or await self._ended(rollout_id)
 
     async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
         """The rollouts one by one, each as soon as it has ended. Raises `NotFound`.
@@ -146,14 +143,11 @@ class AcceptedRollouts(ABC):
                     record.watch(note)
                     watched.append(record)
             try:
-                left = len(ids)
-                while left:
-                    taken = await _take(queue)
-                    for rollout in await self._ended([one for one in taken if one is not None]):
-                        yield rollout
-                        left -= 1
-                    if None in taken:
+                for _ in ids:
+                    rollout_id_or_end = await queue.get()
+                    if rollout_id_or_end is None:
                         return
+                    yield await self._ended(rollout_id_or_end)
             finally:
                 for record in watched:
                     record.unwatch(note)
@@ -215,12 +209,11 @@ class AcceptedRollouts(ABC):
     def count_by_state(self) -> dict[RolloutState, int]:
         return self._under_way.count_by_state()
 
-    async def _ended(self, rollout_ids: Sequence[str]) -> list[EndedRollout]:
-        packed = await self._journal.answers(rollout_ids)
-        try:
-            return [EndedRollout(packed[rollout_id]) for rollout_id in rollout_ids]
-        except KeyError as missing:
-            raise _unknown(missing.args[0]) from None
+    async def _ended(self, rollout_id: str) -> EndedRollout:
+        packed = await self._journal.answer(rollout_id)
+        if packed is None:
+            raise _unknown(rollout_id)
+        return EndedRollout(packed)
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """In order. Raises `NotFound`."""
@@ -232,14 +225,6 @@ class AcceptedRollouts(ABC):
             return [wire[rollout_id] for rollout_id in rollout_ids]
         except KeyError as missing:
             raise _unknown(missing.args[0]) from None
-
-
-async def _take(queue: "asyncio.Queue[str | None]") -> list[str | None]:
-    """What is there, once something is: at most `READ_AT_ONCE`."""
-    taken = [await queue.get()]
-    while len(taken) < READ_AT_ONCE and not queue.empty():
-        taken.append(queue.get_nowait())
-    return taken
 
 
 def _unknown(rollout_id: str) -> NotFound:

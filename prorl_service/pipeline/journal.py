@@ -6,8 +6,6 @@ memory, by the same code, and ends with the process.
 
 One thread owns the connection and works through what is asked for in order. All writes that wait
 when it is free become one transaction (group commit), which is on disk when their futures are done.
-Writes that cannot be refused wait for others first, as a transaction costs an fsync, and each step
-of SQLite gives the GIL away.
 While the file cannot be written, submissions are refused, ended rollouts are kept for later, and a
 write is tried every `RETRY_S` until one succeeds.
 """
@@ -40,8 +38,6 @@ Read = TypeVar("Read")
 
 RETRY_S = 1.0
 """How often a write is tried while none succeeds."""
-GATHER_S = 0.01
-"""How long a write that cannot be refused may wait for others, to be in one transaction."""
 
 
 class _Kind(Enum):
@@ -73,7 +69,7 @@ class Journal:
         self._name = "the journal in memory" if path is None else f"the journal {path}"
         self._retention = retention
         self._asked: list[_Operation] = []
-        """And not handed over: to wake the thread costs more than to ask."""
+        """In this turn of the event loop. To wake the thread costs more than to ask."""
         self._operations: queue.SimpleQueue[list[_Operation] | None] = queue.SimpleQueue()
         """None ends the thread."""
         self._thread = threading.Thread(target=self._serve, name="journal", daemon=True)
@@ -129,9 +125,9 @@ class Journal:
         """Of those that have ended."""
         return self._ask(_Kind.READ, lambda db: tables.summaries(db, rollout_ids))
 
-    def answers(self, rollout_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
-        """Of those that have ended."""
-        return self._ask(_Kind.READ, lambda db: tables.answers(db, rollout_ids))
+    def answer(self, rollout_id: str) -> "asyncio.Future[bytes | None]":
+        """None: it has not ended."""
+        return self._ask(_Kind.READ, lambda db: tables.answer(db, rollout_id))
 
     def recall(self, name: str) -> "asyncio.Future[bytes | None]":
         """None: it was never remembered."""
@@ -151,17 +147,14 @@ class Journal:
         if self._is_closed:
             future.cancel()
         else:
-            if kind is not _Kind.KEPT:
+            if not self._asked:
                 self._loop.call_soon(self._hand_over)
-            elif not self._asked:
-                self._loop.call_later(GATHER_S, self._hand_over)
             self._asked.append(_Operation(kind, work, future))
         return future
 
     def _hand_over(self) -> None:
         asked, self._asked = self._asked, []
-        if asked:
-            self._operations.put(asked)
+        self._operations.put(asked)
 
     # --- the thread -----------------------------------------------------------------------------
 

@@ -256,18 +256,14 @@ def find(db: sqlite3.Connection, group_ids: Iterable[str]) -> dict[str, bytes]:
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
     """Of those that have ended."""
-    return _of_ended(db, "summary", rollout_ids)
-
-
-def answers(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
-    """Of those that have ended."""
-    return _of_ended(db, "answer", rollout_ids)
-
-
-def _of_ended(db: sqlite3.Connection, column: str, rollout_ids: Iterable[str]) -> dict[str, bytes]:
-    statement = f"SELECT {column} FROM rollouts WHERE rollout_id = ? AND state IS NOT NULL"
+    statement = "SELECT summary FROM rollouts WHERE rollout_id = ? AND state IS NOT NULL"
     found = ((one, db.execute(statement, (one,)).fetchone()) for one in rollout_ids)
     return {rollout_id: row[0] for rollout_id, row in found if row is not None}
+
+
+def answer(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
+    row = db.execute("SELECT answer FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
+    return None if row is None else row[0]
 
 
 def recall(db: sqlite3.Connection, name: str) -> bytes | None:

@@ -28,8 +28,6 @@ from prorl_service.schemas import FinishReason, RolloutState, Stage
 
 EXPECTED_SANDBOXES = 256
 """How far ahead the provider of sandboxes is told what will be asked for."""
-EXPECT_EVERY_S = 0.01
-"""At most. To be told costs, the more rollouts there are; to start a sandbox takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +119,8 @@ class Pipeline(AcceptedRollouts):
 
     def _on_change(self) -> None:
         super()._on_change()
-        if self._expecting is None:
-            loop = asyncio.get_running_loop()
-            self._expecting = loop.call_later(EXPECT_EVERY_S, self._expect_sandboxes)
+        if self._expecting is None:  # once for all that changes together
+            self._expecting = asyncio.get_running_loop().call_soon(self._expect_sandboxes)
 
     def _expect_sandboxes(self) -> None:
         """EVAL's first: INIT works ahead of RUN, so that its own can wait."""

@@ -50,7 +50,8 @@ async def test_a_restart_finds_what_has_ended_and_what_has_not(tmp_path: Path) -
         assert unfinished.attempts == {"b.1": 2}
         assert unfinished.ended == {"b.0"}
         assert await journal.count_ended() == {RolloutState.DONE: 3}
-        assert await journal.answers(["a.1", "b.1", "never"]) == {"a.1": b"x" * 100}
+        assert await journal.answer("a.1") == b"x" * 100
+        assert await journal.answer("b.1") is None
         assert await journal.recall("weights") == b"newest"
 
 
@@ -72,7 +73,7 @@ async def test_what_is_acknowledged_is_forgotten_and_what_is_under_way_is_not(
         await journal.end(ended("b"))
         assert await journal.forget(["a", "b", "never"]) == {RolloutState.DONE: 1}
         assert list(await journal.find(["a", "b"])) == ["b"]
-        assert not await journal.answers(["a.0"])
+        assert await journal.answer("a.0") is None
 
 
 async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
         for number in range(5):
             await journal.accept([accepted(f"g{number}", n=1)])
             await journal.end(ended(f"g{number}", size=4000))
-        kept = [n for n in range(5) if await journal.answers([f"g{n}.0"])]
+        kept = [n for n in range(5) if await journal.answer(f"g{n}.0") is not None]
         assert kept == [3, 4]
 
 
@@ -89,8 +90,8 @@ async def test_results_expire(tmp_path: Path) -> None:
         for name in "ab":
             await journal.accept([accepted(name, n=1)])
             await journal.end(ended(name))
-        assert not await journal.answers(["a.0"])
-        assert await journal.answers(["b.0"])
+        assert await journal.answer("a.0") is None
+        assert await journal.answer("b.0") is not None
 
 
 async def test_a_file_has_one_service(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from bench.routing.simulate import SCENARIOS
 from bench.routing.summary import Row, Run
 
 FIRST_SEED = 100
-SLOW = "one slow"
 
 Runs = dict[tuple[str, str], list[Run]]
 
@@ -58,7 +57,7 @@ def measured(effort: Effort) -> list[Row]:
         first = repetition % len(policies)
         with engines.fleet() as fleet:
             for scenario in SCENARIOS:
-                if scenario == SLOW and repetition >= effort.slow_repetitions:
+                if scenario == "one slow" and repetition >= effort.slow_repetitions:
                     continue
                 for policy in policies[first:] + policies[:first]:
                     run = _measure(fleet, scenario, policy, repetition, effort.groups)
@@ -67,7 +66,7 @@ def measured(effort: Effort) -> list[Row]:
 
 
 def _measure(fleet: engines.Fleet, scenario: str, policy: str, repetition: int, groups: int) -> Run:
-    if scenario == SLOW:
+    if scenario == "one slow":
         groups //= 2
     work = engines.workload(FIRST_SEED + repetition, groups, f"{scenario}, {policy}")
     processes = fleet.prepare(scenario)

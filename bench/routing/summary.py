@@ -33,10 +33,7 @@ class Run:
         return quantiles(self.group_s, n=10, method="inclusive")[-1]
 
 
-def rows(
-    where: str,
-    runs: Mapping[tuple[str, str], Sequence[Run]],
-) -> list[Row]:
+def rows(where: str, runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[Row]:
     """`runs` by scenario and policy, in the same order of workloads."""
     return [
         {

@@ -11,10 +11,11 @@ import os
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
 
+from prorl_service.completion import completed
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
 from prorl_service.sandbox.execd.handover import receive_fds
@@ -153,9 +154,10 @@ class Template:
         forking = asyncio.create_task(self._fork(control, order, connection))
         try:
             # An answer that nobody takes would be taken for the next one's.
-            return await asyncio.shield(forking)
+            return await completed(forking)
         except asyncio.CancelledError:
-            await _discard(forking)
+            if forking.exception() is None:
+                await completed(asyncio.create_task(_discard(forking.result())))
             raise
 
     async def _fork(
@@ -294,12 +296,10 @@ def _stop_all(templates: Iterable[Template]) -> list[Awaitable[None]]:
     return [template.stop() for template in templates]
 
 
-async def _discard(forking: asyncio.Task[Process]) -> None:
-    with suppress(SandboxError):
-        process = await forking
-        process.kill()
-        await asyncio.wait([process.ended])
-        process.close()
+async def _discard(process: Process) -> None:
+    process.kill()
+    await asyncio.wait([process.ended])
+    process.close()
 
 
 async def _answer(control: socket.socket, timeout_s: float) -> list[int]:

@@ -115,6 +115,28 @@ async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, delay
     assert held() == before
 
 
+@pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16])
+async def test_starts_cancelled_more_than_once_harm_no_other(
+    provider: SandboxProvider, delay_ms: int
+) -> None:
+    before = held()
+    sandboxes = [new_sandbox(provider) for _ in range(12)]
+    starts = [asyncio.create_task(sandbox.start()) for sandbox in sandboxes]
+    await asyncio.sleep(delay_ms / 1000)
+    for _ in range(3):
+        for start in starts[::2]:
+            start.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(*starts[1::2])
+    await asyncio.gather(*starts, return_exceptions=True)
+    for sandbox in sandboxes[::2]:
+        await sandbox.stop()
+    for sandbox in sandboxes[1::2]:
+        assert await output(sandbox, "echo up") == "up"
+        await sandbox.stop()
+    assert held() == before
+
+
 async def test_stop_is_idempotent_and_a_sandbox_is_single_use(provider: SandboxProvider) -> None:
     sandbox = new_sandbox(provider)
     await sandbox.start()

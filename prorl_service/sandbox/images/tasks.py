@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from prorl_service.completion import completed
 from prorl_service.errors import SandboxError
 
 P = ParamSpec("P")
@@ -16,12 +17,7 @@ T = TypeVar("T")
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """As `asyncio.to_thread`, but a cancelled caller leaves only when the function has ended."""
-    future = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
+    return await completed(asyncio.create_task(asyncio.to_thread(function, *args, **kwargs)))
 
 
 @dataclass(slots=True)

@@ -4,19 +4,21 @@ Every process that a run starts carries its mark and is gone when `run_main_ppo`
 became of the run.
 """
 
+import atexit
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psutil
 from omegaconf import DictConfig, OmegaConf
@@ -25,7 +27,6 @@ from recipes.common.verl_cpu import forks
 
 ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
-FORKS = "forks"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 TIMEOUT_S = 540
 """A minute is usual; more on a machine that is busy."""
@@ -110,18 +111,17 @@ def run_main_ppo(
     environment |= {MARK: mark, "VERL_FILE_LOGGER_PATH": str(metrics)}
     # Ray's sockets lie about 70 characters deep in its directory, and 107 is the limit.
     with TemporaryDirectory(prefix="ray-") as ray_directory, log.open("wb") as output:
-        run = partial(
-            subprocess.Popen[bytes],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        command = _command(directory, ray_directory, overrides or {})
         try:
-            with forked_workers(Path(ray_directory), run) as worker_command:
-                command = _command(directory, ray_directory, worker_command, overrides or {})
-                returncode = run(command).wait(timeout_s)
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            returncode = process.wait(timeout_s)
         finally:
             survivors = end_survivors(mark)
     lines = log.read_text(errors="replace").splitlines()
@@ -137,30 +137,41 @@ def weights_given(run: CompletedRun, server: int = 0) -> dict[int, str]:
     return {int(step): digest for step, digest in found}
 
 
-@contextmanager
-def forked_workers(
-    directory: Path, run: Callable[[Sequence[str]], "subprocess.Popen[Any]"]
-) -> Iterator[str]:
-    """What Ray is to run instead of Python, quoted for Hydra; `directory` has a short path."""
-    address = directory / FORKS
+def worker_command() -> str:
+    """What Ray is to run instead of Python, quoted for Hydra."""
+    _, address = _fork_server()
+    return f"'{sys.executable} -S -E {forks.__file__} {address}'"
+
+
+@cache
+def _fork_server() -> tuple[psutil.Popen, Path]:
+    """For all runs of this process, which it ends with: to start it costs eight seconds."""
+    directory = Path(tempfile.mkdtemp(prefix="forks-"))  # its path must be short
+    address = directory / "socket"
     command = [*DIE_WITH_US, sys.executable, "-m", forks.__name__, "serve", str(address)]
-    with run(command) as process:
-        try:
-            yield f"'{sys.executable} -S -E {forks.__file__} {address}'"
-        finally:
-            process.kill()
+    environment = {**os.environ, **ENVIRONMENT}
+    process = psutil.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    atexit.register(shutil.rmtree, directory)
+    atexit.register(process.kill)
+    return process, address
 
 
-def _command(
-    directory: Path, ray_directory: str, worker_command: str, overrides: Mapping[str, object]
-) -> Sequence[str]:
+def _forks() -> list[psutil.Process]:
+    """Ray's workers: they have the environment of the process that they were forked from."""
+    if not _fork_server.cache_info().currsize:
+        return []
+    server, _ = _fork_server()
+    return list(server.children(recursive=True))
+
+
+def _command(directory: Path, ray_directory: str, overrides: Mapping[str, object]) -> Sequence[str]:
     settings = {
         "data.train_files": directory / "train.parquet",
         "data.val_files": directory / "val.parquet",
         "actor_rollout_ref.model.path": directory / "model",
         "hydra.run.dir": directory / "hydra",
         "+ray_kwargs.ray_init._temp_dir": ray_directory,
-        "ray_kwargs.ray_init.runtime_env.py_executable": worker_command,
+        "ray_kwargs.ray_init.runtime_env.py_executable": worker_command(),
         **OVERRIDES,
         **overrides,
     }
@@ -175,8 +186,8 @@ def _metrics(file: Path) -> list[dict[str, float]]:
 
 def end_survivors(mark: str) -> list[str]:
     """Ray's processes leave the command's group and session, but not its environment."""
-    marked = [process for process in psutil.process_iter() if _is_marked(process, mark)]
-    _, survivors = psutil.wait_procs(marked, timeout=GRACE_S)
+    started = [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    _, survivors = psutil.wait_procs([*started, *_forks()], timeout=GRACE_S)
     for process in survivors:
         with suppress(psutil.NoSuchProcess):
             process.kill()

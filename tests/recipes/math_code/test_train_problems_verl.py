@@ -13,7 +13,7 @@ import pytest
 
 from tests.recipes.commands import running
 from tests.recipes.math_code.runs import QUICK, check_trained, check_weights_changed, given
-from tests.verl.training import forked_workers
+from tests.verl.training import worker_command
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -26,14 +26,11 @@ EXACT = 1e-5
 @pytest.mark.parametrize("task", ["math", "code"])
 def test_problems_are_trained_on(task: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
-    with (
-        TemporaryDirectory(prefix="ray-") as ray_directory,  # its sockets' paths must be short
-        forked_workers(Path(ray_directory), subprocess.Popen) as worker_command,
-    ):
+    with TemporaryDirectory(prefix="ray-") as ray_directory:  # its sockets' paths must be short
         overrides = [
             *(*given(task, tmp_path), "trainer=verl", *QUICK),
             f"+{RAY}._temp_dir={ray_directory}",
-            f"+{RAY}.runtime_env.py_executable={worker_command}",
+            f"+{RAY}.runtime_env.py_executable={worker_command()}",
         ]
         with running(TRAIN, tmp_path / "log", *overrides) as command:
             assert command.wait() == 0, command.said

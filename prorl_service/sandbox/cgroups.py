@@ -6,6 +6,7 @@ ends all its processes at one word. Elsewhere what `runtime` and `execd.memory` 
 was delegated otherwise.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -18,11 +19,14 @@ from prorl_service.sandbox.base import SandboxLimits
 WANTED = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
 
+REMOVE_PAUSES_S = [0.01 * 2**number for number in range(9)]
+"""Between looks whether what was killed is gone: five seconds in all."""
+
 _numbers = count()
 
 
 class ControlGroup:
-    """For one sandbox. Must be removed after its last process is gone."""
+    """For one sandbox."""
 
     def __init__(self, path: Path, limits: SandboxLimits, controllers: frozenset[str]) -> None:
         """Raises `OSError`."""
@@ -40,11 +44,22 @@ class ControlGroup:
         """Before it has children: those it has already stay where they are."""
         (self._path / "cgroup.procs").write_text(str(pid))
 
-    def remove(self) -> None:
+    async def remove(self) -> None:
+        """With the processes that are left in it, which the kernel takes a moment to end."""
         with contextlib.suppress(OSError):
             (self._path / "cgroup.kill").write_text("1")
-        with contextlib.suppress(OSError):
+        for pause_s in REMOVE_PAUSES_S:
+            if self._try_to_remove():
+                break
+            await asyncio.sleep(pause_s)
+
+    def _try_to_remove(self) -> bool:
+        """False while something in it keeps it."""
+        try:
             self._path.rmdir()
+        except OSError as error:
+            return error.errno != errno.EBUSY
+        return True
 
 
 class Delegation:

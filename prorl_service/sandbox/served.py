@@ -310,7 +310,7 @@ class ServedSandbox(ABC):
         if self._child is not None:
             await _wait_for_end(self._child)
         if self._group is not None:
-            self._group.remove()
+            await self._group.remove()
         await self.clean_up()
 
 

@@ -1,5 +1,6 @@
 """Control groups: the files that are written, and the kernel's word where it may be had."""
 
+import asyncio
 import os
 import subprocess
 from pathlib import Path
@@ -76,9 +77,8 @@ def test_the_end_of_a_group_is_the_end_of_its_processes() -> None:
         group.add(shell.pid)
         assert shell.stdin is not None
         shell.stdin.close()
-        group.remove()
+        asyncio.run(group.remove())
         assert shell.wait(10) == -9
-        group.remove()
         assert not path.exists()
     finally:
         shell.kill()

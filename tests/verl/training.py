@@ -1,7 +1,7 @@
 """Runs verl's stock command on a CPU, in a process of its own, and reads what it logged.
 
-Every process that a run starts carries its mark and is gone when `run_main_ppo` returns, whatever
-became of the run.
+Every process that a run starts carries its mark, or is forked from the one process that all runs
+have workers from, and is gone when `run_main_ppo` returns, whatever became of the run.
 """
 
 import atexit
@@ -145,7 +145,7 @@ def worker_command() -> str:
 
 @cache
 def _fork_server() -> tuple[psutil.Popen, Path]:
-    """For all runs of this process, which it ends with: to start it costs eight seconds."""
+    """For all runs of this process, which it ends with: its imports take five seconds."""
     directory = Path(tempfile.mkdtemp(prefix="forks-"))  # its path must be short
     address = directory / "socket"
     command = [*DIE_WITH_US, sys.executable, "-m", forks.__name__, "serve", str(address)]

@@ -44,6 +44,7 @@ class LentShell:
         self._output = bytearray()
         self._reads = 0
         self._nonce = ""
+        self._checked = False
         self._end: bash.EndMark | None = None
         self.running: asyncio.Future[ToolResult | None] | None = None
 
@@ -63,7 +64,8 @@ class LentShell:
 
     async def run(self, command: str, timeout_s: float) -> ToolResult | None:
         """None if it could not be begun or ended here: it must be given up, and done elsewhere."""
-        nonce = bash.new_nonce()
+        self._checked |= bash.may_mute(command)
+        nonce = bash.new_nonce(checked=self._checked)
         if not self._lent or "\0" in command or not self._write(bash.script(command, nonce)):
             return None
         self._nonce, self._end = nonce, bash.EndMark(nonce)
@@ -124,8 +126,12 @@ class LentShell:
         self._output += output
         if exit_code is None:
             return
+        assert self._end is not None
+        muted = self._end.muted
+        if muted:
+            self._write(bash.UNMUTE)  # if there is no room, the next command finds it muted, too
         if self.running is not None and not self.running.done():
-            self.running.set_result(_result(self._output, exit_code))
+            self.running.set_result(_result(self._output, exit_code, muted))
         self._output = bytearray(rest)
         self._reads = 0
         self._end = None
@@ -155,10 +161,10 @@ class LentShell:
         self._terminal = self._commands = -1
 
 
-def _result(output: bytearray, exit_code: int) -> ToolResult:
+def _result(output: bytearray, exit_code: int, muted: bool) -> ToolResult:
     text = output.decode("utf-8", "replace").replace("\r\n", "\n")
     return ToolResult(
-        bash.with_notes(text, bash.exit_notes(exit_code)),
+        bash.with_notes(text, [*bash.exit_notes(exit_code), *bash.muted_notes(muted)]),
         exit_code != 0,
         bash.result_data(exit_code),
     )

@@ -3,11 +3,18 @@
 import platform
 from typing import Any
 
+from prorl_service import descriptors
 from prorl_service.sandbox import portable, seccomp
 from prorl_service.sandbox.base import SandboxLimits
 
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-OPEN_FILES = 4096
+OPEN_FILES = 1024
+"""Limit of each process, or half of the service's own. The kernel counts descriptors in flight
+between processes for each user: with fewer than its template no sandbox can stop the next start."""
+SIGNALS = 1024
+"""Pending signals, of which a POSIX timer takes one. A host has thousands for each user."""
+MESSAGE_QUEUE_BYTES = 1 << 17
+"""POSIX message queues; most hosts have 800 KB for each user."""
 
 TEMPLATE = "from execd.template import main; main()"
 PROBE = "from execd.template import probe; probe(sys.argv[1])"
@@ -40,18 +47,20 @@ def config(
 ) -> dict[str, Any]:
     """The arguments of `execd.server.serve`.
 
-    `own_processes`: it has a PID and a user namespace to itself. Only there can processes be
-    counted (since Linux 5.14), and their memory be added up: anywhere else they would be all
-    processes of the service's user.
+    `own_processes`: it has a PID and a user namespace to itself. Only there can processes, pending
+    signals and message queues be counted (since Linux 5.14), and memory be added up: anywhere else
+    they would be those of all processes of the service's user.
     """
     rlimits = {
         "CORE": 0,
         "DATA": limits.memory_mb << 20,
         "FSIZE": limits.file_mb << 20,
-        "NOFILE": OPEN_FILES,
+        "NOFILE": min(OPEN_FILES, descriptors.most() // 2),
     }
-    if own_processes and _kernel_version() >= (5, 14):
+    if own_processes and _kernel_version() >= (5, 14):  # counted for each user namespace
         rlimits["NPROC"] = limits.processes
+        rlimits["SIGPENDING"] = SIGNALS
+        rlimits["MSGQUEUE"] = MESSAGE_QUEUE_BYTES
     return {
         "workdir": workdir,
         "rlimits": rlimits,

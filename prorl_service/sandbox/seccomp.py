@@ -3,7 +3,8 @@
 Those are the kernel's key rings, sockets towards the hypervisor (AF_VSOCK) and other rare families,
 and the interfaces most kernel holes were in: further user namespaces, bpf, io_uring, perf,
 userfaultfd. Files in memory that have no name are said not to exist, for they could not be counted.
-Limits and scheduling of the execution server, which is process 1, are not its children's to change.
+Limits and scheduling of the execution server, which is process 1, are not its children's to change,
+alone, as a group or as one of its user's processes: policy, niceness, affinity, I/O priority.
 All else is allowed. Made by hand because libseccomp's Python binding is rarely there.
 """
 
@@ -24,7 +25,9 @@ class Architecture(NamedTuple):
     unshare: int
     memfd_create: int
     of_process: tuple[int, ...]
-    """prlimit64, sched_setscheduler, sched_setattr"""
+    """prlimit64, sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr"""
+    setpriority: int
+    ioprio_set: int
     refused: tuple[int, ...]
     """add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd"""
 
@@ -32,12 +35,16 @@ class Architecture(NamedTuple):
 ARCHITECTURES = {
     "x86_64": Architecture(
         *(0xC000003E, 41, 56, 272, 319),
-        of_process=(302, 144, 314),
+        of_process=(302, 142, 144, 203, 314),
+        setpriority=141,
+        ioprio_set=251,
         refused=(248, 249, 250, 298, 321, 323),
     ),
     "aarch64": Architecture(
         *(0xC00000B7, 198, 220, 97, 279),
-        of_process=(261, 119, 274),
+        of_process=(261, 118, 119, 122, 274),
+        setpriority=140,
+        ioprio_set=30,
         refused=(217, 218, 219, 241, 280, 282),
     ),
 }
@@ -45,11 +52,13 @@ IO_URING = (425, 426, 427)
 CLONE3 = 435
 MEMFD_SECRET = 447
 SERVER_PID = 1
+PRIO_USER = 2
+IOPRIO_WHO_USER = 3
 X32_CALLS = 0x40000000
 FAMILIES = (AF_UNIX, AF_INET, AF_INET6, AF_NETLINK)
 
 # struct seccomp_data: number, architecture, instruction pointer, six 64-bit arguments.
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 LOAD, RETURN, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
 
 
@@ -91,9 +100,22 @@ def _instructions(machine: Architecture) -> list[bytes]:
             for step in _when(IF_EQUAL, number, [_refuse(EPERM)])
         ),
         *(step for number in machine.of_process for step in _when(IF_EQUAL, number, to_the_server)),
+        *_when(IF_EQUAL, machine.setpriority, _of_others(PRIO_USER)),
+        *_when(IF_EQUAL, machine.ioprio_set, _of_others(IOPRIO_WHO_USER)),
         *_when(IF_EQUAL, machine.clone, new_user_namespace),
         *_when(IF_EQUAL, machine.unshare, new_user_namespace),
         *_when(IF_EQUAL, machine.socket, rare_family),
+        _allow(),
+    ]
+
+
+def _of_others(whole_user: int) -> list[bytes]:
+    """Filter of calls with (kind, who) that name the server, its group, or a whole user."""
+    return [
+        _load(SECOND_ARGUMENT),
+        *_when(IF_EQUAL, SERVER_PID, [_refuse(EPERM)]),
+        _load(FIRST_ARGUMENT),
+        *_when(IF_EQUAL, whole_user, [_refuse(EPERM)]),
         _allow(),
     ]
 

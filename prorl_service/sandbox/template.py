@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
 
+from prorl_service import descriptors
 from prorl_service.completion import completed
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
@@ -198,6 +199,7 @@ class Templates:
         self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]], *, user: int | None
     ) -> None:
         """`launch` is given the image, too. `user` runs them, or the service's own if None."""
+        descriptors.raise_limit()
         self._launch = launch
         self._user = user
         self._running: dict[str, Template] = {}

@@ -50,7 +50,7 @@ async def test_links_and_proc_lead_nowhere_else(isolated: ServedSandbox, tmp_pat
         await bash(isolated, f"ln -s {way}{tmp_path}/secret link{number}")
         with pytest.raises(FileNotFoundError):
             await isolated.download(f"link{number}")
-        with pytest.raises((PermissionError, FileNotFoundError)):
+        with pytest.raises(OSError, match=r"Permission denied|No such file|Read-only"):
             await isolated.upload(f"{way}/proc/sys/kernel/core_pattern", b"|/bin/false")
     await bash(isolated, "ln -s /etc/passwd passwd; echo intruder::0:0::/:/bin/sh >>passwd")
     assert "intruder" not in {entry.pw_name for entry in pwd.getpwall()}

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from functools import partial
 
-from .command import exit_notes, result_data, with_notes
+from .command import exit_notes, muted_notes, result_data, with_notes
 from .handover import send_fds
 from .output import HeadTail
 from .shell import Shell
@@ -58,6 +58,7 @@ class BashTool:
         self._ending = ""
         self._settling = False
         self._restarted = False
+        self._muted = False
         self._shell: Shell | None = self._start_shell()
 
     def __call__(self, call: Call) -> None:
@@ -180,7 +181,8 @@ class BashTool:
         self._restarted = True
         self._finish(code)
 
-    def _done(self, exit_code: int, rest: bytes) -> None:
+    def _done(self, exit_code: int, rest: bytes, muted: bool) -> None:
+        self._muted |= muted
         if self._ending and not self._settling:
             self._settle(rest)
             return
@@ -221,6 +223,8 @@ class BashTool:
         if ending:
             exit_code = None
         notes = [_note(ending, call)] if ending else exit_notes(exit_code)
+        notes += muted_notes(self._muted and not restarted)
+        self._muted = False
         if restarted:
             notes.append("the shell exited and was restarted")
         text = with_notes(output.text(), notes)

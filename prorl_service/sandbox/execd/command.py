@@ -6,6 +6,7 @@ For both ends of the connection: whichever of the two reads the terminal while t
 from __future__ import annotations
 
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,27 +17,52 @@ _COMMAND = b"\\builtin eval '%s' </dev/null\n"
 # The empty line ends what a syntax error in the command may have left open in the parser. errexit
 # is for one command: kept on, the next failing command would take the shell down. Prompts are
 # emptied because activation scripts set them. `2>/dev/null` hides this line from `set -x`, and the
-# backslash keeps aliases out.
+# backslash keeps aliases out. bash reads its commands byte by byte, so there are few of them.
 _END = (
     b"\n"
     b"{ \\builtin printf '\\036%s %%d\\036' \"$?\" >/dev/tty;"
-    b" PS1= PS2= PROMPT_COMMAND=; \\builtin set +e; } 2>/dev/null\n"
+    b"PS1= PS2= PROMPT_COMMAND=;\\builtin set +e;} 2>/dev/null\n"
 )
-_NONCE_BYTES = 12
+# A letter tells of a standard output that is no terminal: a tenth of the time of a short command.
+_END_WITH_CHECK = (
+    b"\n"
+    b"{ _p=$?;[[ -t 1 ]]||_p+=m;\\builtin printf '\\036%s %%s\\036' \"$_p\" >/dev/tty;"
+    b"PS1= PS2= PROMPT_COMMAND=;\\builtin set +e;} 2>/dev/null\n"
+)
+_CHECKED = "m"
+_MAY_MUTE = re.compile(r"exec|source|(?:^|[\s;&|({])\.\s")
+_NONCE_BYTES = 8
 _MAX_CODE_BYTES = 8
 
-END_BYTES = len(_END % (b"x" * 2 * _NONCE_BYTES))
-"""Of the script; while the command runs bash has not read them."""
+UNMUTE = b"\\exec >/dev/tty 2>&1\n"
+"""Input for bash after a command that muted it."""
+_MUTED = "the command redirected the shell's own output with `exec`; it is shown again from now on"
 
 
-def new_nonce() -> str:
-    return os.urandom(_NONCE_BYTES).hex()
+def may_mute(command: str) -> bool:
+    """Whether it may do so itself, or define a function that does."""
+    return _MAY_MUTE.search(command) is not None
+
+
+def new_nonce(*, checked: bool) -> str:
+    """`checked`: the end of its command tells whether the shell is muted."""
+    return _CHECKED * checked + os.urandom(_NONCE_BYTES).hex()
 
 
 def script(command: str, nonce: str) -> bytes:
     """What bash is to read. `command` has no NUL."""
     quoted = command.encode("utf-8", "replace").replace(b"'", b"'\\''")
-    return _COMMAND % quoted + _END % nonce.encode()
+    return _COMMAND % quoted + _end(nonce)
+
+
+def end_bytes(nonce: str) -> int:
+    """Length of the end of the script; bash has not read it while the command runs."""
+    return len(_end(nonce))
+
+
+def _end(nonce: str) -> bytes:
+    end = _END_WITH_CHECK if nonce.startswith(_CHECKED) else _END
+    return end % nonce.encode()
 
 
 class EndMark:
@@ -46,6 +72,8 @@ class EndMark:
         self._mark = b"\x1e%s " % nonce.encode()
         self.held = b""
         """What may be the beginning of the mark."""
+        self.muted = False
+        """Whether the command left bash with a standard output that is not its terminal."""
 
     def feed(self, data: bytes) -> tuple[bytes, int | None, bytes]:
         """Output, the exit code if here is the end, and what came after the end."""
@@ -59,8 +87,10 @@ class EndMark:
             if not ended:
                 self.held = data[start:]
                 return data[:start], None, b""
-            if code.isdigit():
-                return data[:start], int(code), rest
+            number = code.removesuffix(b"m")
+            if number.isdigit():
+                self.muted = number != code
+                return data[:start], int(number), rest
         return data, None, b""  # a forgery: the command found its own nonce
 
     def _hold_start_of_mark(self, data: bytes) -> bytes:
@@ -81,6 +111,10 @@ def with_notes(text: str, notes: Sequence[str]) -> str:
 
 def exit_notes(exit_code: int | None) -> list[str]:
     return [f"exit code {exit_code}"] if exit_code else []
+
+
+def muted_notes(muted: bool) -> list[str]:
+    return [_MUTED] if muted else []
 
 
 def result_data(

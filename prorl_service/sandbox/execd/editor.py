@@ -4,7 +4,7 @@ Commands, messages and line numbers are those that models know from the editor o
 are bytes here: line ends, a missing last one, tabs, mode, owner, links and bytes that are no UTF-8
 stay as they are. A file is written in place, not replaced by another, so another reader may see it
 half written; where the disk is full it keeps its old content. Everything is done at once, hence the
-limits of size.
+limits of size. It works in the first process of the sandbox, so files of the kernel are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from itertools import islice
 
 from . import text
-from .files import checked_path, open_regular
+from .files import checked_path, open_stored, refuse_kernels
 from .text import Problem
 
 TYPE_CHECKING = False
@@ -79,6 +79,7 @@ class Editor:
         if os.path.isdir(path):
             if view_range is not None:
                 raise Problem("`view_range` is not allowed when `path` points to a directory.")
+            refuse_kernels(os.stat(path))
             listed = "\n".join(islice(_listing(path), MAX_LISTED))
             return (
                 f"Here's the files and directories up to 2 levels deep in {path},"
@@ -92,7 +93,7 @@ class Editor:
         content = _encoded(arguments, "file_text")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            fd = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            fd = open_stored(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             raise Problem(
                 f"File already exists at: {path}. Cannot overwrite files with `create`."
@@ -189,9 +190,8 @@ def _encoded(arguments: dict[str, Any], name: str, default: str | None = None) -
 def _read(path: str) -> bytes:
     if os.path.isdir(path):
         raise Problem(f"{path} is a directory: only `view` can be used on directories.")
-    with open(open_regular(path, os.O_RDONLY), "rb", 0) as file:
+    with open(open_stored(path, os.O_RDONLY), "rb", 0) as file:
         content = bytearray()
-        # Files of /proc have any length, and are told to have none.
         while len(content) <= MAX_FILE_BYTES:
             data = file.read(MAX_FILE_BYTES)
             if not data:
@@ -209,7 +209,7 @@ def _too_large(path: str) -> str:
 
 
 def _overwrite(path: str, before: bytes, after: bytes) -> None:
-    fd = open_regular(path, os.O_WRONLY)
+    fd = open_stored(path, os.O_WRONLY)
     try:
         try:
             _write_all(fd, after)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from functools import partial
+from functools import cache, partial
 
+from . import linux
 from .worker import in_worker
 
 TYPE_CHECKING = False
@@ -23,6 +24,8 @@ INLINE_BYTES = 1 << 20
 MAX_PARTS = 500
 """Of a path: fewer than Python's own calls may be nested."""
 _COPY_BYTES = 1 << 18
+
+_MODE = 0o666
 
 # A FIFO must not block the server, nor a terminal become its own.
 NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -85,7 +88,34 @@ def _read(file: BinaryIO, content: bytes, max_bytes: int, out: BinaryIO) -> None
 
 def open_regular(path: str, flags: int, directory: int | None = None) -> int:
     """A descriptor that never blocks. Raises `OSError` for all but regular files."""
-    fd = os.open(path, flags | NEVER_WAIT, 0o666, dir_fd=directory)
+    return _regular(os.open(path, flags | NEVER_WAIT, _MODE, dir_fd=directory))
+
+
+def open_stored(path: str, flags: int) -> int:
+    """`open_regular`, but not for files of the kernel: the first process of a sandbox may read and
+    write those about itself, on behalf of any caller."""
+    fd = linux.open_without_magic(path, flags | NEVER_WAIT, _MODE)
+    try:
+        refuse_kernels(os.fstat(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+    return _regular(fd)
+
+
+def refuse_kernels(found: os.stat_result) -> None:
+    """Raises `OSError` for what is not stored anywhere, but made up by the kernel."""
+    if found.st_dev in _kernels_devices():
+        raise OSError(errno.EPERM, "a file of the kernel: use bash")
+
+
+@cache  # from the first call on, when the sandbox has its own
+def _kernels_devices() -> frozenset[int]:
+    found = {os.stat(path).st_dev for path in ("/proc", "/sys") if os.path.exists(path)}
+    return frozenset(found - {os.stat("/").st_dev})
+
+
+def _regular(fd: int) -> int:
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd

@@ -10,6 +10,7 @@ container's own, and keeps no capability but, as root, those for its files.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -45,6 +46,15 @@ SYSTEM_V = {
     "sem": "250 32000 32 128",
 }
 """Most of what belongs to no process: shared memory, queues of 16 KB, 2 MB of semaphores."""
+OF_USER = {
+    "max_inotify_instances": "8",
+    "max_inotify_watches": "8192",
+    "max_fanotify_groups": "8",
+    "max_fanotify_marks": "8192",
+}
+"""What the kernel counts for each user, and has 128 of for all sandboxes, or a quarter of a GB."""
+TCP_BUFFERS = {"tcp_rmem": "4096 131072 262144", "tcp_wmem": "4096 16384 262144"}
+"""Least, first and most of each connection: the kernel's own most is 4 to 6 MB."""
 MAX_TERMINALS = 64
 """The host has some 3000 for all sandboxes, and without one no shell can be started."""
 FILES_PER_MB = 256
@@ -62,16 +72,27 @@ def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool
     """
     linux.set_host_name(HOST_NAME)
     _bring_up_loopback()
+    proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)  # the container's: the new one is read-only
     for name, limit in SYSTEM_V.items():
-        with open(f"/proc/sys/kernel/{name}", "w") as file:
-            file.write(limit)
+        _write(proc, f"sys/kernel/{name}", limit)
+    for name, limit in TCP_BUFFERS.items():
+        _write(proc, f"sys/net/ipv4/{name}", limit)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     if of_image:
         _make_root(runtime, workdir, disk_mb)
     else:
         _cover_root(workdir, disk_mb)
-    _enter_user_namespace(user)
+    _enter_user_namespace(proc, user)
+    os.close(proc)
     linux.keep_capabilities(CAPABILITIES_FOR_FILES if user == 0 else 0)
+
+
+def _write(directory: int, path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def _make_root(runtime: str, workdir: str, disk_mb: int) -> None:
@@ -94,13 +115,15 @@ def _cover_root(workdir: str, disk_mb: int) -> None:
     _mount_memory(workdir, max(1, disk_mb - temporary_mb), "0755")
 
 
-def _enter_user_namespace(user: int) -> None:
-    """Last of all: what was mounted before cannot be undone in it, and processes are counted."""
+def _enter_user_namespace(proc: int, user: int) -> None:
+    """Last of all: what was mounted before cannot be undone in it, and what it has is counted."""
     linux.unshare(linux.CLONE_NEWUSER)
     to_root = f"{user} 0 1"
     for name, text in (("setgroups", "deny"), ("uid_map", to_root), ("gid_map", to_root)):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        _write(proc, f"self/{name}", text)
+    for name, limit in OF_USER.items():
+        with contextlib.suppress(FileNotFoundError):  # a kernel that does not count it
+            _write(proc, f"sys/user/{name}", limit)
 
 
 def _bring_up_loopback() -> None:
@@ -123,11 +146,9 @@ def _mount_overlay(base: str, disk_mb: int) -> str:
 def _mount_proc(path: str) -> None:
     os.makedirs(path, exist_ok=True)
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    linux.mount("proc", path, "proc", flags)
-    # Its user owns the limits of its namespaces, and could raise them.
-    linux.mount(f"{path}/sys", f"{path}/sys", flags=linux.MS_BIND)
-    read_only = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY
-    linux.mount("none", f"{path}/sys", flags=read_only | flags)
+    # Its user owns the limits of its namespaces, and could raise them; and any process could leave
+    # its place among those that are killed when memory runs out.
+    linux.mount("proc", path, "proc", flags | linux.MS_RDONLY)
 
 
 def _mount_dev(path: str) -> None:

@@ -22,7 +22,7 @@ import termios
 
 from ptyprocess import PtyProcess
 
-from .command import END_BYTES, EndMark, new_nonce, script
+from .command import UNMUTE, EndMark, end_bytes, may_mute, new_nonce, script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Shell:
         loop: Loop,
         *,
         on_output: Callable[[bytes], None],
-        on_done: Callable[[int, bytes], None],
+        on_done: Callable[[int, bytes, bool], None],
         on_exit: Callable[[int], None],
     ) -> None:
         """Starts bash in the working directory of this process. Raises `OSError`."""
@@ -61,6 +61,8 @@ class Shell:
         self._on_done = on_done
         self._on_exit = on_exit
         self._end: EndMark | None = None
+        self._end_bytes = 0
+        self._checked = False
         self._lent = False
         self._exit_code: int | None = None
         self._unwritten = b""
@@ -73,9 +75,10 @@ class Shell:
 
     def run(self, command: str) -> None:
         """Start `command`; `on_exit` is called with its exit code, or `on_done` with what came
-        after it as well."""
-        nonce = new_nonce()
-        self._end = EndMark(nonce)
+        after it and whether it muted the shell as well."""
+        self._checked |= may_mute(command)
+        nonce = new_nonce(checked=self._checked)
+        self._end, self._end_bytes = EndMark(nonce), end_bytes(nonce)
         self._send(script(command, nonce))
 
     @property
@@ -96,7 +99,8 @@ class Shell:
         """`data` is what was read and not used; `nonce` is of a command that has been started."""
         self._lent = False
         self._loop.watch(self._terminal, self._read)
-        self._end = EndMark(nonce) if nonce else None
+        if nonce:
+            self._end, self._end_bytes = EndMark(nonce), end_bytes(nonce)
         self._feed(data)
         if self._exit_code is not None:
             self._exited(self._exit_code)
@@ -105,7 +109,7 @@ class Shell:
         """Whether bash is still at the command's text: an interrupt now would be lost."""
         unread = bytearray(4)
         fcntl.ioctl(self._commands, termios.FIONREAD, unread)
-        return int.from_bytes(unread, sys.byteorder) > END_BYTES
+        return int.from_bytes(unread, sys.byteorder) > self._end_bytes
 
     def signal_foreground(self, number: int) -> None:
         """Signal what is running; an interrupt also makes bash drop the rest of the command.
@@ -161,8 +165,11 @@ class Shell:
         output, exit_code, rest = self._end.feed(data)
         self._emit(output)
         if exit_code is not None:
+            muted = self._end.muted
             self._end = None
-            self._on_done(exit_code, rest)
+            if muted:
+                self._send(UNMUTE)
+            self._on_done(exit_code, rest, muted)
 
     def _emit(self, output: bytes) -> None:
         if output:

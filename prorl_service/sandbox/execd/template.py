@@ -17,6 +17,7 @@ import socket
 import sys
 
 from . import linux, nest
+from .confine import be_killed_first
 from .handover import receive_fds
 from .server import CONNECTION, serve
 
@@ -45,8 +46,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits: the service holds descriptors
     for name in [name for name in os.environ if name.startswith(_CONTAINERS_OWN)]:
         del os.environ[name]
-    # A user may have as many descriptors under way between processes as the sender may have open;
-    # its sandboxes, which are the same user's, may have fewer.
+    # A user may have as many descriptors in flight between processes as the sender may have open;
+    # its sandboxes, which are the same user's, may have half of that.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.freeze()  # a collection would write to pages that all sandboxes share
@@ -77,6 +78,7 @@ def _fork(order: Order, connection: int, messages: int) -> int:
         os.closerange(3, 64)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.environ.update(order["environment"])
+        be_killed_first()
         if order["nest"]:
             nest.enter(runtime=RUNTIME, **order["nest"])
         if order["filter"]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+TRACEBACK_HEAD, TRACEBACK_TAIL = 40, 60
+"""First and last lines of a long traceback that are shown."""
 OPTIONS_VARIABLE = "PRORL_KERNEL"
 OPTIONS = json.loads(os.environ.pop(OPTIONS_VARIABLE))
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -144,7 +146,7 @@ class KernelSession(Session):
         if kind in ("execute_result", "display_data", "update_display_data"):
             self._display(content)
         elif kind == "error":
-            self._print("\n".join(content["traceback"]))
+            self._print(_ends("\n".join(content["traceback"])))
         elif kind == "clear_output":
             self._images.clear(content["wait"])
 
@@ -170,6 +172,16 @@ class KernelSession(Session):
             "execution_count": content.get("execution_count"),
             "images": self._images.take(),
         }
+
+
+def _ends(traceback: str) -> str:
+    """Its first and last lines: one of a recursion without end has thousands."""
+    lines = traceback.splitlines()
+    left_out = len(lines) - TRACEBACK_HEAD - TRACEBACK_TAIL
+    if left_out <= 0:
+        return traceback
+    note = f"[... {left_out} lines of the traceback are left out ...]"
+    return "\n".join([*lines[:TRACEBACK_HEAD], note, *lines[-TRACEBACK_TAIL:]])
 
 
 def _base64(data: str | bytes) -> str:

@@ -288,3 +288,23 @@ async def test_history_is_bounded(files: Files) -> None:
         undone += 1
     assert undone == HISTORY_BYTES // 6_000_000
     assert (await files.sandbox.download("file")).endswith(b"x%d" % (8 - undone))
+
+
+async def test_files_of_the_kernel_are_refused(files: Files) -> None:
+    """The editor works in the first process of the sandbox, which may read what nobody else may."""
+    await output(
+        files.sandbox,
+        "ln -s /proc/1/maps; ln -s /proc; ln -s /proc/self/fd/1 messages; ln -s loop loop",
+    )
+    for path in ("maps", "proc/1/maps", "proc/self/status", "proc/1/task/1/status"):
+        assert "of the kernel" in await files.refused("view", path), path
+    for path in ("proc", "proc/1", "proc/sys/kernel"):
+        assert "of the kernel" in await files.refused("view", path), path
+    for path in ("messages", "proc/self/fd/1", "proc/self/root/proc/1/maps", "loop"):
+        assert "symbolic links" in await files.refused("view", path), path
+    change = {"old_str": "1000", "new_str": "0"}
+    refused = await files.refused("str_replace", "proc/self/oom_score_adj", **change)
+    assert "of the kernel" in refused
+    await files.refused("create", "proc/1/new", file_text="text")
+    await files.sandbox.upload("file", b"text\n")
+    assert "text" in await files.done("view", "../workspace/file")

@@ -254,3 +254,20 @@ print(socket.SOCK_STREAM in kinds, socket.SOCK_SEQPACKET in kinds)
 async def test_the_way_to_the_service_is_not_inherited(sandbox: ServedSandbox) -> None:
     """The kernel has sockets of its own, of streams."""
     assert await value(sandbox, DESCRIPTORS) == "True False"
+
+
+async def test_a_long_traceback_shows_its_ends(sandbox: ServedSandbox) -> None:
+    code = "def odd(n): return even(n + 1)\ndef even(n): return odd(n + 1)\nodd(0)"
+    result = await ipython(sandbox, code)
+    assert len(result.output) < 8000
+    head, _, tail = result.output.partition("lines of the traceback are left out ...]\n")
+    assert "Traceback (most recent call last)" in head
+    assert "odd(0)" in head
+    assert "RecursionError: maximum recursion depth exceeded" in tail.splitlines()[-1]
+
+
+async def test_other_tracebacks_are_whole(sandbox: ServedSandbox) -> None:
+    frames = "".join(f"def f{n + 1}(): f{n}()\n" for n in range(8))
+    result = await ipython(sandbox, f"def f0(): 1 / 0\n{frames}f8()")
+    assert "left out" not in result.output
+    assert all(f"f{n}()" in result.output for n in range(8))

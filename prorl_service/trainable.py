@@ -4,10 +4,17 @@ Knows nothing of what else a trainer asks of a trajectory. A rollout that fails 
 replaced by a copy of a sibling and never given a made-up reward.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
+from prorl_service.schemas import (
+    BackendState,
+    BackendStatus,
+    Blame,
+    ErrorInfo,
+    Rollout,
+    RolloutState,
+)
 
 
 def failure_of(rollout: Rollout) -> ErrorInfo | None:
@@ -26,6 +33,29 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
     if rollout.reward is None or not any(any(one.loss_mask) for one in segments):
         return unusable("the rollout is done but has no reward or no sampled token")
     return None
+
+
+def outage_of(backends: Sequence[BackendStatus]) -> ErrorInfo | None:
+    """Why no rollout can be sampled at all; None while any engine serves or will soon."""
+    if any(one.state is not BackendState.DOWN for one in backends):
+        return None
+    down = ", ".join(f"{one.url} ({one.reason})" if one.reason else one.url for one in backends)
+    return ErrorInfo(
+        kind="BackendUnavailable",
+        blame=Blame.BACKEND,
+        message=f"no engine serves; down: {down}"
+        if down
+        else "the service has no inference engine",
+        hint="start the engine again, or look at `GET /v1/backends`",
+        retryable=True,
+    )
+
+
+def blamed_on_engines(rollout: Rollout, outage: ErrorInfo | None) -> Rollout:
+    """`rollout`, with `outage` as its error if it was cancelled without one of its own."""
+    if outage is None or rollout.error is not None or rollout.state is not RolloutState.CANCELLED:
+        return rollout
+    return rollout.model_copy(update={"error": outage})
 
 
 def unusable(message: str, hint: str = "") -> ErrorInfo:

@@ -12,10 +12,11 @@ space before encoding.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError
@@ -25,12 +26,16 @@ from tokenizers import Tokenizer
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
+from prorl_service.tokenizer_digest import tokenizer_digest
 from prorl_service.tokens.envelope import Envelope, learn
 
 ToolSchema = dict[str, Any]
 
-PATTERNS = ["tokenizer*", "chat_template*", "config.json"]
+PATTERNS = ["tokenizer*", "chat_template*", "config.json", "generation_config.json"]
 """What is taken from the hub."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+REQUIRED = ("tokenizer.json", "tokenizer_config.json")
+MAX_FILE_BYTES = 256 << 20
 
 _STAND_IN = "\x02assistant turn\x03"
 """Content of the stand-in turn. Control characters keep it apart from any template's own text."""
@@ -48,9 +53,11 @@ class ChatFormat:
         template: str,
         variables: dict[str, Any],
         vocab_size: int | None = None,
+        eos_ids: Collection[int] = (),
     ) -> None:
         """`variables` are the template's globals, such as `bos_token`. `vocab_size` is the model's,
-        which may know more ids than its tokenizer; None if nobody says.
+        which may know more ids than its tokenizer; None if nobody says. `eos_ids` are the model's
+        EOS tokens; the template's end-of-turn token need not be one.
 
         Raises `InvalidRequest` when the template does not end assistant turns with a special token.
         """
@@ -65,19 +72,25 @@ class ChatFormat:
         self._tells_time = "strftime_now" in template
         self._envelope = lru_cache(MAX_ENVELOPES)(self._learn_envelope)
         self.end_of_turn_id = self._find_end_of_turn()
+        self.end_ids = frozenset([self.end_of_turn_id, *eos_ids])
+        """Tokens that end a turn of the model."""
 
     @classmethod
     def load(cls, model: str | Path) -> "ChatFormat":
         """From a model's directory, or its name on the Hugging Face hub (or in its local cache).
 
-        Needs tokenizer.json, tokenizer_config.json and a chat template; the vocabulary's size is in
-        config.json, if there is one. Raises `InvalidRequest`.
+        Needs tokenizer.json, tokenizer_config.json and a chat template; the vocabulary's size and
+        EOS tokens are read from config.json and generation_config.json, if there are such.
+        Raises `InvalidRequest`.
         """
         try:
             directory = _directory(model)
-            config = json.loads((directory / "tokenizer_config.json").read_text())
+            config = dict(json.loads((directory / "tokenizer_config.json").read_text()))
             tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-            vocab_size = _vocab_size(directory / "config.json")
+            vocab_size = _of_model(directory / "config.json", "vocab_size")
+            eos_ids = _eos_ids(directory)
+            separate = directory / "chat_template.jinja"
+            template = separate.read_text() if separate.is_file() else config.get("chat_template")
         except Exception as error:  # tokenizers raises bare Exception
             raise InvalidRequest.of_field(
                 "tokenizer",
@@ -85,12 +98,12 @@ class ChatFormat:
                 hint="name a directory with tokenizer.json and tokenizer_config.json, or a model "
                 "on the hub",
             ) from error
-        separate = directory / "chat_template.jinja"
-        template = separate.read_text() if separate.exists() else config.get("chat_template")
         if not isinstance(template, str):
             raise InvalidRequest.of_field("tokenizer", f"{model} has no chat template")
         variables = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token")}
-        return cls(tokenizer, template, variables, vocab_size)
+        if (eos_id := tokenizer.token_to_id(variables["eos_token"] or "")) is not None:
+            eos_ids.append(eos_id)
+        return cls(tokenizer, template, variables, vocab_size, eos_ids)
 
     def prompt_ids(
         self,
@@ -108,7 +121,8 @@ class ChatFormat:
     ) -> list[int]:
         """Ids to append when `messages` answer an assistant turn whose last id is `after`.
 
-        A turn that did not end itself (stopped by length) is ended here, by the first id returned.
+        A turn that did not end as the template ends it (but by length, or by another EOS token) is
+        ended here, by the first id returned.
         """
         roles = tuple(message.role for message in messages)
         contents = [self._defuse(message.content) for message in messages]
@@ -120,16 +134,23 @@ class ChatFormat:
         ids = self.encode(text)
         return ids[1:] if after == self.end_of_turn_id else ids
 
+    def tokenizer_digest(self) -> str:
+        """Takes some tenths of a second for a large vocabulary."""
+        return tokenizer_digest(self._tokenizer)
+
     def encode(self, text: str) -> list[int]:
         """Ids of text that holds template syntax; special tokens spelt out in it count as such."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of one sampled turn, without its end-of-turn token.
+    def decode(self, token_ids: Sequence[int], *, stopped: bool = False) -> str:
+        """Text of one sampled turn, without the token that ended it.
 
-        Ids that the tokenizer does not know (vocabulary padding) have no text.
+        `stopped`: the engine stopped at the last token. If that one is special, it is an EOS token
+        of the engine's, even where no file here names it. Ids that the tokenizer does not know
+        (vocabulary padding) have no text.
         """
-        if token_ids and token_ids[-1] == self.end_of_turn_id:
+        ends = self.end_ids | self._special_ids if stopped else self.end_ids
+        if token_ids and token_ids[-1] in ends:
             token_ids = token_ids[:-1]
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
@@ -174,22 +195,50 @@ class ChatFormat:
 
 
 def _directory(model: str | Path) -> Path:
-    """Raises what `huggingface_hub` raises. `HF_HUB_OFFLINE` and its other variables hold."""
-    if Path(model).is_dir() or str(model).startswith(("/", ".")):
+    """Clients and engines name it: other local directories than models are not opened, and look as
+    if they were not there. Of either kind, only the files named in this module are read.
+
+    Raises `ValueError`, and what `huggingface_hub` raises. `HF_HUB_OFFLINE` and its other variables
+    hold.
+    """
+    if _is_model(Path(model)):
         return Path(model)
+    if not HUB_NAME.fullmatch(str(model)):
+        raise ValueError(f"there is no directory with {' and '.join(REQUIRED)}")
     # Comes with tokenizers. Imported late: a service with local models needs none of it.
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(str(model), allow_patterns=PATTERNS))
 
 
-def _vocab_size(config: Path) -> int | None:
-    """Models of more than text have it a level down."""
+def _is_model(directory: Path) -> bool:
+    try:
+        found = [(directory / name).stat() for name in REQUIRED]
+    except (OSError, ValueError):
+        return False
+    return all(S_ISREG(one.st_mode) and one.st_size <= MAX_FILE_BYTES for one in found)
+
+
+def _of_model(config: Path, name: str) -> Any:
+    """None without the file or the field. Models of more than text have fields a level down."""
     if not config.exists():
         return None
     fields = json.loads(config.read_text())
-    size: int | None = fields.get("text_config", fields).get("vocab_size")
-    return size
+    return fields.get("text_config", fields).get(name)
+
+
+def _eos_ids(directory: Path) -> list[int]:
+    """EOS ids as engines read them: config.json counts where there is no generation_config.json.
+
+    Raises `ValueError`.
+    """
+    generation = directory / "generation_config.json"
+    config = generation if generation.exists() else directory / "config.json"
+    eos = _of_model(config, "eos_token_id")
+    ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(type(id_) is int and id_ >= 0 for id_ in ids):
+        raise ValueError(f"eos_token_id of {config.name} is {eos!r}, which are no token ids")
+    return list(ids)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

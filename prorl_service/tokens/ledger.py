@@ -40,8 +40,9 @@ class Chain:
         return len(self.ids) - self.prompt_len
 
     @property
-    def oldest_version(self) -> int | None:
-        return min(set(self._versions) - {NOT_SAMPLED}, default=None)
+    def versions(self) -> set[int]:
+        """Those of sampled tokens."""
+        return set(self._versions) - {NOT_SAMPLED}
 
     def is_prefix_of(self, prompt_ids: "array[int]") -> bool:
         return prompt_ids[: len(self.ids)] == self.ids
@@ -122,10 +123,9 @@ class Ledger:
         return longest
 
     @property
-    def oldest_version(self) -> int | None:
-        """Of all sampled tokens; None without any."""
-        oldest = [one for chain in self.chains if (one := chain.oldest_version) is not None]
-        return min(oldest, default=None)
+    def versions(self) -> set[int]:
+        """Those of all sampled tokens."""
+        return {version for chain in self.chains for version in chain.versions}
 
     def to_segments(self) -> list[Segment]:
         return [chain.to_segment() for chain in self.chains]

@@ -8,11 +8,17 @@ model to read and learn from.
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_THINK, _END_THINK = "<think>", "</think>"
+_CALL = re.compile(_OPEN + r'\s*+\{(?:[^"<\\]++|"(?:[^"\\\n]++|\\.)*+")*+' + _CLOSE)
+"""Tags in the strings of its JSON are text. Linear where many are not closed: no backslash is
+allowed outside strings, so a string of one attempt is no string of the next."""
+_TAGS_AND_CALLS = re.compile(rf"{_THINK}|{_END_THINK}(?:\s*+{_END_THINK})*+|{_CALL.pattern}")
 
 MAX_DEPTH = 64
 """Levels of lists and objects in a call. JSON readers further on give up at some hundreds."""
@@ -53,24 +59,37 @@ def parse_reply(text: str) -> Reply:
 
 
 def _without_reasoning(text: str) -> tuple[str, bool]:
-    """What follows the reasoning, and whether the reasoning ended.
+    """What is outside the reasoning, and whether the reasoning ended.
 
-    The opening tag may be part of the prompt, so a lone closing tag ends reasoning as well.
+    The opening tag may be part of the prompt, so the first closing tag ends reasoning without one
+    as well; a later closing tag without one is text, and so are tags in the strings of a call.
     """
-    _, closing_tag, rest = text.rpartition("</think>")
-    if closing_tag:
-        return rest, "<think>" not in rest
-    return text, "<think>" not in text
+    visible: list[str] = []
+    start, reasons, has_reasoned = 0, False, False
+    for tag in _TAGS_AND_CALLS.finditer(text):
+        if tag[0] == _THINK and not reasons:
+            visible.append(text[start : tag.start()])
+            reasons = True
+        elif tag[0].startswith(_END_THINK) and (reasons or not has_reasoned):
+            visible = visible if reasons else []
+            start, reasons, has_reasoned = tag.end(), False, True
+    return "".join([*visible, text[start:]]), not reasons
 
 
 def _without_calls(text: str) -> tuple[str, list[str]]:
     """What is outside the calls, tags that pair with none included, and the inside of each call."""
     outside, bodies, end = [], [], 0
-    while (start := text.find(_OPEN, end)) >= 0 and (close := text.find(_CLOSE, start)) >= 0:
+    while (start := text.find(_OPEN, end)) >= 0 and (close := _closing_tag(text, start)) >= 0:
         outside.append(text[end:start])
         bodies.append(text[start + len(_OPEN) : close])
         end = close + len(_CLOSE)
     return "".join([*outside, text[end:]]), bodies
+
+
+def _closing_tag(text: str, start: int) -> int:
+    """Index of the tag that closes the call at `start`; negative if there is none."""
+    call = _CALL.match(text, start)
+    return call.end() - len(_CLOSE) if call else text.find(_CLOSE, start)
 
 
 def _parse_call(body: str) -> ToolCall:

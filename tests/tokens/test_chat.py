@@ -98,6 +98,45 @@ def test_a_directory_without_tokenizer_is_named(tmp_path: Path) -> None:
         ChatFormat.load(tmp_path)
 
 
+def test_directories_that_are_no_models_look_as_if_they_were_not_there(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """A client that may add engines may name any path of the service's machine."""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "password").write_text("4711")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "tokenizer_config.json").write_text('{"chat_template": "4711"}')
+    pipes = Path(shutil.copytree(tiny_model, tmp_path / "pipes"))
+    (pipes / "tokenizer.json").unlink()
+    os.mkfifo(pipes / "tokenizer.json")
+    (tmp_path / "closed").mkdir(mode=0)
+    files = ("secrets/password", "secrets/../secrets")
+    for name in ("none", "secrets", "half", "pipes", "closed", *files):
+        with pytest.raises(InvalidRequest) as refused:
+            ChatFormat.load(tmp_path / name)
+        assert refused.value.message == (
+            f"tokenizer: cannot load a tokenizer from {tmp_path / name}: there is no directory "
+            "with tokenizer.json and tokenizer_config.json"
+        )
+
+
+@pytest.mark.parametrize("name", ["", "../model", "~/model", "a/b/c", "http://host/model", "a\0b"])
+def test_what_is_neither_a_directory_nor_a_name_is_not_looked_up(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="there is no directory with"):
+        ChatFormat.load(name)
+
+
+@pytest.mark.parametrize("content", ["[]", "4711", '{"chat_template": 4711}', "{"])
+def test_a_configuration_of_nonsense_is_refused(
+    tiny_model: Path, tmp_path: Path, content: str
+) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    (model / "tokenizer_config.json").write_text(content)
+    with pytest.raises(InvalidRequest, match="tokenizer"):
+        ChatFormat.load(model)
+
+
 def test_a_model_of_the_hub_is_taken_from_the_local_cache(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from prorl_service.tokens.tool_calls import MAX_DEPTH, ToolCall, parse_reply
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.lists(
+    st.sampled_from([*TAGS, '"', "\\", "{", "}", "\n", "x"]), min_size=1
+).map("".join)
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -26,8 +29,6 @@ def written(name: str, arguments: object) -> str:
 @given(st.lists(st.tuples(names, st.dictionaries(names, values)), min_size=1, max_size=4))
 def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, object]]]) -> None:
     text = "I will look.\n" + "\n".join(written(*call) for call in calls)
-    if any(tag in json.dumps(call) for call in calls for tag in ("tool_call>", "think>")):
-        return
     reply = parse_reply(text)
     assert reply.problem is None
     assert reply.calls == [ToolCall(*call) for call in calls]
@@ -66,6 +67,48 @@ def test_malformed_replies_say_what_is_wrong(text: str, problem: str) -> None:
     assert problem in reply.problem
 
 
+prose = st.text(st.sampled_from("ab .\n")) | st.just("")
+
+
+@given(prose, prose, st.dictionaries(names, values), st.booleans(), st.booleans())
+def test_reasoning_ends_where_it_is_closed(
+    thought: str, said: str, arguments: dict[str, object], opened: bool, quotes: bool
+) -> None:
+    """Whatever the call after it holds, and if it quotes a call itself."""
+    thought += written("bash", arguments) if quotes else ""
+    reply = parse_reply(
+        "<think>" * opened + thought + "</think>" + said + written("bash", arguments)
+    )
+    assert reply.problem is None
+    assert reply.calls == [ToolCall("bash", arguments)]
+    assert reply.content == said.strip()
+
+
+def test_thoughts_between_calls_are_left_out() -> None:
+    first, second = ({"command": command} for command in ("ls", "pwd"))
+    reply = parse_reply(
+        f"<think>a</think>b{written('bash', first)}<think>c</think>d{written('bash', second)}"
+    )
+    assert reply.calls == [ToolCall("bash", first), ToolCall("bash", second)]
+    assert reply.content == "bd"
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("a</think>b", "b"),
+        ("a</think>\n\n</think>b", "b"),
+        ("<think>a</think></think>b", "b"),
+        ("<think>a</think>Cut at `</think>`.", "Cut at `</think>`."),
+        ("<think>I close with <tool_call> in mind</think>b", "b"),
+        ("<think>a<think>b</think>c", "c"),
+    ],
+)
+def test_what_is_outside_the_reasoning(text: str, content: str) -> None:
+    reply = parse_reply(text)
+    assert (reply.problem, reply.calls, reply.content) == (None, [], content)
+
+
 def test_one_malformed_call_voids_its_siblings() -> None:
     reply = parse_reply(written("bash", {"command": "rm -rf x"}) + "<tool_call>{</tool_call>")
     assert reply.calls == []
@@ -81,13 +124,15 @@ def test_arguments_may_be_nested_to_a_limit(too_many: int, problem: bool) -> Non
     assert len(reply.calls) == 1 - too_many
 
 
-def test_many_unclosed_calls_take_no_time() -> None:
+@pytest.mark.parametrize("unit", ["", "{", '{"', '{"\\', '{\\"', '{"a":"b', '{" "', "{ ", '{"\\"'])
+def test_many_unclosed_calls_take_no_time(unit: str) -> None:
     """Any way of reading that is quadratic takes minutes for them."""
-    assert "pair up" in str(parse_reply("<tool_call>" * 100_000).problem)
+    assert "pair up" in str(parse_reply(f"<tool_call>{unit}" * 100_000).problem)
 
 
-def test_tags_quoted_in_arguments_are_text() -> None:
-    arguments = {"command": "echo '<tool_call>'"}
+@pytest.mark.parametrize("tag", TAGS)
+def test_tags_quoted_in_arguments_are_text(tag: str) -> None:
+    arguments = {"command": f"grep -rn '{tag}' *.py"}
     assert parse_reply(written("bash", arguments)).calls == [ToolCall("bash", arguments)]
 
 

@@ -11,7 +11,6 @@ from the judge's last line only. docs/stem.md says what is left.
 
 import asyncio
 import logging
-import os
 import random
 import re
 from collections.abc import Mapping
@@ -231,22 +230,6 @@ def _is_address(url: str) -> bool:
     except httpx.InvalidURL:
         return False
     return re.fullmatch(r"https?://[^\s?#]+", url) is not None
-
-
-def take_key(file: Path | None) -> str | None:
-    """From `file`, or from the environment, which forgets it. Raises `ProRLError`."""
-    given = os.environ.pop(KEY_VARIABLE, None)
-    if file is not None:
-        try:
-            given = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProRLError(f"the judge's key file {file} cannot be read: {error}") from None
-    key = (given or "").strip()
-    if not key:
-        return None
-    if not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise ProRLError("the judge's key has characters that no HTTP header takes")
-    return key
 
 
 async def _read(response: httpx.Response) -> bytes:

@@ -13,13 +13,15 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
 from pebble import ProcessExpired, ProcessPool
 
+from prorl_service.budget import WorkClock
 from prorl_service.errors import EvaluatorError
 
 P = ParamSpec("P")
@@ -40,6 +42,17 @@ class ScoringPool:
         self._workers = workers
         self._limits = (memory_mb << 20, cpu_s)
         self._pool = self._new_pool()
+        self._free = asyncio.Semaphore(workers)
+
+    @asynccontextmanager
+    async def worker(self, clock: WorkClock) -> AsyncIterator[None]:
+        """A process is free for a call of `score`; `clock` does not count the wait for it."""
+        with clock.waiting():
+            await self._free.acquire()
+        try:
+            yield
+        finally:
+            self._free.release()
 
     async def score(
         self, function: Callable[P, float], timeout_s: float, *args: P.args, **kwargs: P.kwargs

@@ -1,28 +1,39 @@
 """Canaries: tests that must fail, put among those that a patch is to make pass.
 
 A patch that makes the runner report success for anything reports it for them too. A canary is a
-copy of a real test, under a name that could be one, which fails first thing: code that wants to
-spare it has to tell it from the test beside it. Pure; works on the data set's own test files only.
+copy of a real test, under a name that could be one. Each file gets several, which fail where and
+how its real tests could (`swe_canary_failures`): a patch that hides one kind of failure, or hides
+it only after code of the package has run, hides that of a canary. Pure; works on the data set's own
+test files only.
 """
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from prorl_service.rewards.swe_canary_failures import Way, Writer, ways_to_fail
+from prorl_service.rewards.swe_source import Edit, Function, Source, can_be_copied
 
 
-def with_canary(source: str, test_id: str, random: Random) -> tuple[str, str]:
-    """The file with a canary, and the name of its function. `test_id`: a test of this file."""
-    names = test_id.partition("[")[0].split("::")[1:]
-    name = _new_name(source, names[-1], random)
-    failing = f"assert {random.getrandbits(40):#x} == {random.getrandbits(40):#x}"
-    copied = _copy(source, names, name, failing)
-    if copied is None:
-        copied = f"{source.rstrip()}\n\n\ndef {name}():\n    {failing}\n"
-    return copied, name
+def with_canaries(text: str, test_ids: Sequence[str], random: Random) -> tuple[str, list[str]]:
+    """The file with its canaries, and the names of their functions. `test_ids`: tests of it."""
+    parts = [test_id.partition("[")[0].split("::")[1:] for test_id in test_ids]
+    source = Source.parsed(text)
+    tests = [test for names in parts if source and (test := source.find(names))]
+    if source is None or not tests:  # of another version of Python, or inherited
+        name = _new_name(text, parts[0][-1], random)
+        return f"{text.rstrip()}\n\n\ndef {name}():\n    {_failing(random)}\n", [name]
+    canaries: list[str] = []
+    copies = []
+    for test, edits in _copies(Writer(source, random), tests, random):
+        canaries.append(_new_name(f"{text}{canaries}", test.name, random))
+        copies.append((source.end(test), source.copied(test, canaries[-1], edits)))
+    for at, copy in sorted(copies, reverse=True):
+        gap = "\n" if text[:at].endswith(("\n", "\r")) else "\n\n"
+        text = f"{text[:at]}{gap}{copy}{text[at:]}"
+    return text, canaries
 
 
 def likely_tests(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
@@ -42,58 +53,43 @@ def likely_tests(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
     return found[max(found, default=0)]
 
 
-def _tests(source: str) -> Iterator[tuple[list[str], Function]]:
-    try:
-        body = ast.parse(source).body
-    except SyntaxError:  # another version's
-        return
-    for node in body:
+def _copies(
+    writer: Writer, tests: Sequence[Function], random: Random
+) -> Iterator[tuple[Function, list[Edit]]]:
+    """One copy that fails first thing, one for each way in which these tests can fail, and one in
+    which code of the package raises."""
+    first = random.choice(tests)
+    yield first, writer.first(first, random.choice(ways_to_fail(first)))
+    whole = [test for test in tests if writer.runs_to_its_end(test)]
+    able: dict[Way, list[Function]] = defaultdict(list)
+    for test in whole:
+        for way in ways_to_fail(test):
+            able[way].append(test)
+    for way, those in able.items():
+        changed = [(test, edits) for test in those if (edits := writer.changed(test, way))]
+        test = random.choice(those)
+        yield random.choice(changed or [(test, writer.last(test, way))])
+    raising = [(test, edits) for test in whole if (edits := writer.of_the_package(test))]
+    if raising:
+        yield random.choice(raising)
+
+
+def _tests(text: str) -> Iterator[tuple[list[str], Function]]:
+    source = Source.parsed(text)
+    for node in source.tree.body if source else ():
         names = [node.name] if isinstance(node, ast.ClassDef) else []
-        for function in node.body if isinstance(node, ast.ClassDef) else [node]:
-            if not isinstance(function, Function) or not function.name.startswith("test"):
-                continue
-            if function.body[0].lineno > function.lineno:  # else it cannot be copied
-                yield [*names, function.name], function
+        for test in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(test, Function) and test.name.startswith("test") and can_be_copied(test):
+                yield [*names, test.name], test
 
 
-def _new_name(source: str, name: str, random: Random) -> str:
-    words = sorted(set(re.findall(r"[a-z]{3,}", " ".join(re.findall(r"def (test\w*)", source)))))
+def _new_name(text: str, name: str, random: Random) -> str:
+    words = sorted(set(re.findall(r"[a-z]{3,}", " ".join(re.findall(r"def (test\w*)", text)))))
     while True:
         new = f"{name}_{random.choice([*words, 'again'])}_{random.choice([*words, 'twice'])}"
-        if new not in source:
+        if new not in text:
             return new
 
 
-def _copy(source: str, names: list[str], new_name: str, failing: str) -> str | None:
-    """None where the test is not a plain function of the file."""
-    function = _find(source, names)
-    if function is None or function.body[0].lineno <= function.lineno:
-        return None
-    first = min([function.lineno, *(line.lineno for line in function.decorator_list)])
-    assert function.end_lineno is not None
-    lines = source.splitlines(keepends=True)
-    copy = lines[first - 1 : function.end_lineno]
-    head = function.lineno - first
-    copy[head] = re.sub(rf"\bdef {names[-1]}\b", f"def {new_name}", copy[head])
-    body = function.body[0]
-    decorators = getattr(body, "decorator_list", [])
-    start = min([body.lineno, *(line.lineno for line in decorators)])
-    copy.insert(start - first, f"{' ' * body.col_offset}{failing}\n")
-    if not copy[-1].endswith("\n"):
-        copy[-1] += "\n"
-    return "".join([*lines[: first - 1], *copy, "\n", *lines[first - 1 :]])
-
-
-def _find(source: str, names: list[str]) -> Function | None:
-    try:
-        node: ast.AST | None = ast.parse(source)
-    except SyntaxError:  # another version's
-        return None
-    for name in names:
-        found = [
-            child
-            for child in getattr(node, "body", [])
-            if isinstance(child, ast.ClassDef | Function) and child.name == name
-        ]
-        node = found[-1] if found else None
-    return node if isinstance(node, Function) else None
+def _failing(random: Random) -> str:
+    return f"assert {random.randint(2, 9)} == {random.randint(10, 40)}"

@@ -100,10 +100,11 @@ def _status(id_: str, statuses: Mapping[str, str]) -> str:
 
 
 def _of_canaries(canaries: Collection[str], statuses: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Canary and status of all tests that have its name, in whatever form."""
+    """Canary and status of all tests that have its name, in whatever form. Runners call it an error
+    when a test raises something else than a failed assertion."""
     names = {canary.rpartition("::")[2]: canary for canary in canaries}
     return [
-        (canary, status)
+        (canary, "failed" if status == "error" else status)
         for name, canary in names.items()
         for test, status in statuses.items()
         if name in test and name in re.split(r"\W+", test)

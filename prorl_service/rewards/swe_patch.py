@@ -26,10 +26,33 @@ TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
 ORDINARY_MODES = frozenset({"000000", "100644", "100755"})
 """Neither symbolic links nor submodules; zeros for what is not there."""
 
+MAX_PATCH_BYTES = 4 << 20
+MAX_PATCH_LINES = 100_000
+MAX_PATCH_HUNKS = 10_000
+"""Most hunks of a patch: git's time to place them grows with them times the lines of the file."""
+MAX_UNFOLDED_BYTES = 512 << 20
+"""Largest size of binary files that a patch may declare: a few bytes can unfold to gigabytes, in
+memory."""
+
 SIGNALS = re.compile(
     r"_?pytest|unittest|PYTEST|sys\.modules|\bgc\.|_getframe|currentframe|os\._exit|\batexit\b"
     r"|/proc/|settrace|setprofile|builtins|meta_path|\bos\.(fork|kill)|getppid"
 )
+
+
+def excess(patch: bytes) -> str:
+    """What there is too much of in a patch; empty if it may be given to git."""
+    sizes = re.findall(rb"^(?:literal|delta) ([0-9]{1,18})", patch, re.MULTILINE)
+    counted = {
+        "bytes": (len(patch), MAX_PATCH_BYTES),
+        "lines": (patch.count(b"\n"), MAX_PATCH_LINES),
+        "hunks": (patch.count(b"\n@@ "), MAX_PATCH_HUNKS),
+        "bytes of binary files": (sum(map(int, sizes)), MAX_UNFOLDED_BYTES),
+    }
+    for what, (found, most) in counted.items():
+        if found > most:
+            return f"the patch has {found} {what}, more than {most}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

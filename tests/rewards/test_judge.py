@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.errors import EvaluatorError, ProRLError
 from prorl_service.rewards import judge as judge_module
-from prorl_service.rewards.judge import Judge, JudgeConfig, take_key
+from prorl_service.rewards.judge import Judge, JudgeConfig
 from prorl_service.rewards.judge_cache import Judgement
 from prorl_service.testing import StubJudge
 
@@ -251,19 +251,3 @@ def test_settings_that_cannot_work_are_refused(url: str, model: str) -> None:
 )
 def test_how_long_the_endpoint_asks_to_wait(header: dict[str, str], seconds: float) -> None:
     assert judge_module._retry_after_s(header) == seconds
-
-
-def test_the_key_is_taken_out_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv(judge_module.KEY_VARIABLE, "from-environment\n")
-    assert take_key(None) == "from-environment"
-    assert take_key(None) is None
-    file = tmp_path / "key"
-    with pytest.raises(ProRLError, match=str(file)):
-        take_key(file)
-    file.write_text("from-file\n")
-    assert take_key(file) == "from-file"
-    file.write_text("two words")
-    with pytest.raises(ProRLError, match="HTTP header"):
-        take_key(file)

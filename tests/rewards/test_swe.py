@@ -1,16 +1,22 @@
-import ast
 import json
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.rewards.swe import Expected, SweOutcome, SweReport, TestRun, grade
-from prorl_service.rewards.swe_canary import with_canary
-from prorl_service.rewards.swe_patch import Change, changes, is_protected, patched_files, signals
+from prorl_service.rewards.swe import (
+    FOREIGN,
+    MAX_OTHER_RECORDS_BYTES,
+    Expected,
+    Results,
+    SweOutcome,
+    SweReport,
+    TestRun,
+    grade,
+    verdict,
+)
 
 NONCE = "n0"
 EXPECTED = Expected("i", ["t.py::fix"], ["t.py::keep"], ["t.py::canary"])
@@ -173,6 +179,19 @@ def test_what_no_json_reader_likes_is_tampering(forged: str) -> None:
     assert grade(run, EXPECTED).outcome is SweOutcome.TAMPERED
 
 
+def test_no_more_records_are_read_than_the_tests_asked_for_can_have() -> None:
+    records = honest()
+    many = [one for number in range(30_000) for one in of_test(f"t.py::other[{number}]")]
+    assert len(json.dumps(many)) > MAX_OTHER_RECORDS_BYTES
+    report = graded([*many, *records])
+    assert report.problems[0] == f"{FOREIGN}: it is too much"
+    assert report.fail_to_pass == 0
+    ids = [f"t.py::other[{number}]" for number in range(30_000)]
+    collected = {**records[0], "ids": [*records[0]["ids"], *ids]}
+    asked = replace(EXPECTED, pass_to_pass=[*EXPECTED.pass_to_pass, *ids])
+    assert graded([collected, *many, *records[1:]], expected=asked).resolved
+
+
 def test_a_flood_of_results_is_not_read() -> None:
     for size_mb in (20, 40):
         report = grade(TestRun(NONCE, b"\n" * (size_mb << 20), 1), EXPECTED)
@@ -180,124 +199,20 @@ def test_a_flood_of_results_is_not_read() -> None:
         assert len(report.problems) == 2
 
 
-# --- which changes count ------------------------------------------------------------------------
-
-
-def protected(path: str, mode: str = "100644", allowed: tuple[str, ...] = ()) -> bool:
-    return is_protected(Change(path, "100644", mode), allowed=allowed, tests=["data/case.json"])
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("conftest.py", "a/conftest.py", "pytest.ini", "setup.cfg", "tox.ini", "pyproject.toml"),
-        *("tests/helper.py", "test/x.json", "a/test_b.py", "b_test.py", "tests.py", ".coveragerc"),
-        *("src/sitecustomize.py", "usercustomize.py", "x.pth", "pytest.py", "_pytest/runner.py"),
-        *("pluggy/__init__.py", "a/__pycache__/b.cpython-311.pyc", "a/b.so", "data/case.json"),
-        *("unittest/case.py", "src/unittest.py", "sympy/utilities/runtests.py", "bin/test"),
-        *("Conftest.py", "conftest.pyc", "sitecustomize/__init__.py", ".git/hooks/x"),
-        "src/a.egg-info/entry_points.txt",
-    ],
-)
-def test_what_decides_about_tests_is_protected(path: str) -> None:
-    assert protected(path)
-
-
-@pytest.mark.parametrize("path", ["src/a.py", "latest.py", "contest.py", "docs/testing.md", "x.c"])
-def test_source_is_not(path: str) -> None:
-    assert not protected(path)
-
-
-@pytest.mark.parametrize("path", ["data", "data/case.json/x"])
-def test_a_file_cannot_be_where_the_data_set_needs_a_directory(path: str) -> None:
-    assert protected(path)
-    assert not protected("data/case.json2")
-
-
-def test_links_and_submodules_are_protected_and_removals_are_not() -> None:
-    assert protected("a", "120000")
-    assert protected("a", "160000")
-    assert not protected("a", "000000")
-
-
-def test_what_the_reference_patch_changes_may_be_changed_but_not_the_data_sets_tests() -> None:
-    assert not protected("setup.cfg", allowed=("setup.cfg",))
-    assert protected("data/case.json", allowed=("data/case.json",))
-    assert protected("setup.cfg", "120000", allowed=("setup.cfg",))
-    assert not protected("src/_pytest/a.py", allowed=("src/_pytest/",))
-    assert protected("src/_pytest2/conftest.py", allowed=("src/_pytest",))
-
-
-def test_changes_are_read_as_git_writes_them() -> None:
-    raw = b":100644 000000 a b D\0old name\0:000000 100755 c d A\0new\n\xff\0"
-    old, new = changes(raw)
-    assert (old.path, old.is_new) == ("old name", False)
-    assert (new.new_mode, new.is_new) == ("100755", True)
-    assert new.path.encode(errors="surrogateescape") == b"new\n\xff"
-
-
-def test_the_files_of_a_patch() -> None:
-    patch = "--- a/x.py\n+++ b/x.py\n--- /dev/null\n+++ b/y z.py\t\ndiff --git a/b.bin b/b.bin\n"
-    assert patched_files(patch) == ["b.bin", "x.py", "y z.py"]
-
-
-def test_signals_are_lines_that_were_added() -> None:
-    assert signals(b"-import pytest\n import pytest\n+import os\n") == []
-    assert signals(b"+import _pytest\n") == ["+import _pytest"]
-
-
-# --- canaries -----------------------------------------------------------------------------------
-
-SOURCE = '''\
-import pytest
-
-
-@pytest.mark.parametrize("x", [1, 2])
-def test_plain(x):
-    """Text."""
-    return x
-
-
-class TestCase:
-    def test_method(self):
-        with open("x"):
-            pass
-
-
-def test_one_line(): pass
-'''
-
-
-def functions(source: str) -> dict[str, ast.FunctionDef]:
-    return {
-        node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)
-    }
-
-
-@pytest.mark.parametrize(
-    "test_id", ["t.py::test_plain[a::b]", "t.py::TestCase::test_method", "t.py::test_one_line"]
-)
-@pytest.mark.parametrize("seed", range(5))
-def test_a_canary_fails_first_thing_and_changes_nothing_else(test_id: str, seed: int) -> None:
-    with_it, name = with_canary(SOURCE, test_id, Random(seed))
-    before, after = functions(SOURCE), functions(with_it)
-    canary = after.pop(name)
-    assert isinstance(canary.body[0], ast.Assert)
-    assert {key: ast.dump(node) for key, node in after.items()} == {
-        key: ast.dump(node) for key, node in before.items()
-    }
-
-
-def test_a_canary_is_like_its_test() -> None:
-    with_it, name = with_canary(SOURCE, "t.py::test_plain[1]", Random(0))
-    canary, original = functions(with_it)[name], functions(with_it)["test_plain"]
-    assert [ast.dump(one) for one in canary.body[1:]] == [ast.dump(one) for one in original.body]
-    assert ast.dump(canary.args) == ast.dump(original.args)
-    assert len(canary.decorator_list) == len(original.decorator_list)
-    assert "canary" not in with_it
-
-
-def test_files_of_other_versions_of_python_get_a_canary_too() -> None:
-    with_it, name = with_canary("print 'x'\n", "t.py::test_x", Random(0))
-    assert with_it.startswith("print 'x'\n")
-    assert f"def {name}():\n    assert 0x" in with_it
+def test_a_canary_of_many_tests_may_skip_some_of_them() -> None:
+    one, other = ("t.py::canary[1]", "t.py::canary[2]")
+    tests = {"t.py::fix": "passed", "t.py::keep": "passed", one: "failed"}
+    for status, resolved in {
+        "failed": True,
+        "skipped": True,
+        "passed": False,
+        "xfail": False,
+    }.items():
+        found = tests | {other: status}
+        assert (
+            verdict(Results(found, ended=True), EXPECTED, exit_code=1, timed_out=False).resolved
+            is resolved
+        )
+    alone = {**tests, one: "skipped"}
+    report = verdict(Results(alone, ended=True), EXPECTED, exit_code=1, timed_out=False)
+    assert report.outcome is SweOutcome.TAMPERED

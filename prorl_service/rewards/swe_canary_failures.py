@@ -1,0 +1,265 @@
+"""The ways in which a copy of a test is made to fail, and the places. Pure.
+
+A failure is to look like one of the test's own: by the same kind of assertion, with names that the
+test uses and small numbers.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from prorl_service.rewards.swe_source import Edit, Function, Source
+
+NOT_THE_PACKAGE = sys.stdlib_module_names | {"pytest", "_pytest", "hypothesis", "test", "tests"}
+EQUALITIES = frozenset(
+    f"assert{what}"
+    for what in (
+        *("Equal", "Equals", "ListEqual", "TupleEqual", "DictEqual", "SetEqual"),
+        *("SequenceEqual", "MultiLineEqual"),
+    )
+)
+
+
+MOST_CALLS = 3
+
+
+class Way(StrEnum):
+    ASSERT = "assert"
+    UNITTEST = "unittest"
+    RAISES = "raises"
+    UNITTEST_RAISES = "unittest raises"
+
+
+def ways_to_fail(test: Function) -> list[Way]:
+    """Those in which the test can fail by assertions of its own; `ASSERT` if it has none."""
+    found = set()
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assert):
+            found.add(Way.ASSERT)
+        elif isinstance(node, ast.Call) and (method := _method_of_self(node)):
+            if method.startswith(("assertRaises", "assertWarns")):
+                found.add(Way.UNITTEST_RAISES)
+            elif method.startswith("assert"):
+                found.add(Way.UNITTEST)
+        elif isinstance(node, ast.Call) and _is_raises(node):
+            found.add(Way.RAISES)
+    return sorted(found) or [Way.ASSERT]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes changes that make a copy of a test fail."""
+
+    source: Source
+    random: Random
+
+    def runs_to_its_end(self, test: Function) -> bool:
+        """Whether its last line is reached unless something is raised."""
+        leaving = ast.Return | ast.Yield | ast.YieldFrom
+        return not any(isinstance(node, leaving) for node in _own(test))
+
+    def first(self, test: Function, way: Way) -> list[Edit]:
+        at = self.source.begin(test.body[0])
+        return [(at, at, self._lines(test, self._failing(test, way, self._names(test))))]
+
+    def last(self, test: Function, way: Way) -> list[Edit]:
+        names = [*self._names(test), *self._locals(test)]
+        return self._appended(test, self._failing(test, way, names))
+
+    def changed(self, test: Function, way: Way) -> list[Edit]:
+        """An assertion of the test's own that expects something else. Empty if it has no comparison
+        for equality that is reached for sure."""
+        compared = [sides for one in test.body if (sides := _compared(one, way))]
+        values = [
+            constant
+            for sides in compared
+            if len(literals := [side for side in sides if _is_literal(side)]) == 1
+            for constant in _constants(literals[0])
+        ]
+        if values:
+            value = self.random.choice(values)
+            edit = (*self.source.span(value), repr(self._other(value.value)))
+            return [*self._undocumented(test), edit]
+        unknown = [sides[1] for sides in compared if not any(map(_is_literal, sides))]
+        if not unknown:
+            return []
+        side = self.random.choice(unknown)
+        more = f"[{self.source.segment(side)}, {self.random.randint(1, 9)}]"
+        return [*self._undocumented(test), (*self.source.span(side), more)]
+
+    def of_the_package(self, test: Function) -> list[Edit]:
+        """Calls of the test's own, with an argument that the package can do nothing with. Should it
+        be content with that, an assertion fails. Empty if the test has no such calls."""
+        calls = list(self._calls(test)) if isinstance(test, ast.FunctionDef) else []
+        if not calls:
+            return []
+        chosen = self.random.sample(calls, min(len(calls), MOST_CALLS))
+        backstop = self._failing(test, Way.ASSERT, self._names(test))
+        return self._appended(test, [*map(self._spoilt, chosen), *backstop])
+
+    def _spoilt(self, call: ast.Call) -> str:
+        """A chain of calls, with another argument of the first that has one. In brackets, as it may
+        be on several lines."""
+        argument = next(one.args[0] for one in reversed(_chain(call)) if one.args)
+        (begin, end), (first, last) = self.source.span(call), self.source.span(argument)
+        return f"({self.source.text[begin:first]}object(){self.source.text[last:end]})"
+
+    def _failing(self, test: Function, way: Way, names: list[str]) -> list[str]:
+        """Lines of a statement that fails by an assertion of this kind only."""
+        count, more = self.random.randint(2, 6), self.random.randint(1, 9)
+        name = self.random.choice(names) if names else str(self.random.randint(1, 9))
+        value = f"len([{name}] * {count})"
+        if way is Way.ASSERT:
+            return [f"assert {value} == {count + more}"]
+        if way is Way.UNITTEST:
+            return [f"self.assertEqual({value}, {count + more})"]
+        calls = (node for node in ast.walk(test) if isinstance(node, ast.Call) and _is_raises(node))
+        raises = "self.assertRaises"
+        if way is Way.RAISES:
+            raises = self.source.segment(next(calls).func)
+        return [f"with {raises}(ValueError):", f"    {value}"]
+
+    def _appended(self, test: Function, lines: list[str]) -> list[Edit]:
+        at = self.source.end(test)
+        gap = "" if self.source.text[:at].endswith(("\n", "\r")) else "\n"
+        return [*self._undocumented(test), (at, at, gap + self._lines(test, lines))]
+
+    def _lines(self, test: Function, lines: list[str]) -> str:
+        indentation = self.source.indentation(test.body[0])
+        return "".join(f"{indentation}{line}\n" for line in lines)
+
+    def _undocumented(self, test: Function) -> list[Edit]:
+        """Runners may call a test by its description, and the copy is another."""
+        if ast.get_docstring(test, clean=False) is None:
+            return []
+        return [(*self.source.span(test.body[0]), "pass")]
+
+    def _names(self, test: Function) -> list[str]:
+        """Parameters, and names of the module that the test uses."""
+        parameters = [one.arg for one in test.args.args if one.arg not in ("self", "cls")]
+        known = set(self._imported()) | {
+            node.name for node in self.source.tree.body if isinstance(node, ast.ClassDef | Function)
+        }
+        used = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+        return [*parameters, *sorted(known & used)]
+
+    def _locals(self, test: Function) -> list[str]:
+        """Names that have a value at the end."""
+        return [
+            target.id
+            for statement in test.body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            if isinstance(target, ast.Name)
+        ]
+
+    def _imported(self) -> dict[str, str]:
+        """Names that the module imports, each with the package that it is of."""
+        found = {}
+        for node in self.source.tree.body:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    package = alias.name.partition(".")[0]
+                    found[alias.asname or package] = package
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                package = node.module.partition(".")[0]
+                found |= {alias.asname or alias.name: package for alias in node.names}
+        return found
+
+    def _calls(self, test: Function) -> Iterator[ast.Call]:
+        """Calls of the package, or of what such a call returned."""
+        roots = {name for name, of in self._imported().items() if of not in NOT_THE_PACKAGE}
+        for statement in test.body:
+            if isinstance(statement, ast.Assign) and _root(statement.value) in roots:
+                names = [one.id for one in statement.targets if isinstance(one, ast.Name)]
+                roots.update(names)
+        inner: set[ast.AST] = set()
+        for node in _own(test):
+            if not isinstance(node, ast.Call) or node in inner or _root(node) not in roots:
+                continue
+            inner.update(_chain(node))
+            arguments = [one.args[0] for one in _chain(node) if one.args]
+            if arguments and not any(isinstance(one, ast.Starred) for one in arguments):
+                yield node
+
+    def _other(self, value: object) -> object:
+        if isinstance(value, str):
+            return value + self.random.choice([" ", "s", "0", "."])
+        if isinstance(value, bytes):
+            return value + b"0"
+        assert isinstance(value, int | float)
+        return value + self.random.randint(2, 9)
+
+
+def _own(test: Function) -> Iterator[ast.AST]:
+    """What is run as part of the test itself, and not of a function, class or loop inside an
+    expression, whose names are not known at its end."""
+    inner = ast.Lambda | Function | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp
+    ahead: list[ast.AST] = list(reversed(test.body))
+    while ahead:
+        node = ahead.pop()
+        if not isinstance(node, inner | ast.GeneratorExp):
+            yield node
+            ahead.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def _compared(statement: ast.stmt, way: Way) -> list[ast.expr]:
+    """The two sides of what a statement asserts to be equal."""
+    if way is Way.ASSERT and isinstance(statement, ast.Assert):
+        compared = statement.test
+        if isinstance(compared, ast.Compare) and [*map(type, compared.ops)] == [ast.Eq]:
+            return [compared.left, compared.comparators[0]]
+    elif way is Way.UNITTEST and isinstance(statement, ast.Expr):
+        call = statement.value
+        if isinstance(call, ast.Call) and _method_of_self(call) in EQUALITIES:
+            sides = call.args[:2]
+            return sides if len(sides) == 2 and not isinstance(sides[1], ast.Starred) else []
+    return []
+
+
+def _is_literal(node: ast.expr) -> bool:
+    displays = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp | ast.Constant
+    parts = (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+    return isinstance(node, displays) and all(map(_is_literal, parts))
+
+
+def _constants(literal: ast.expr) -> Iterator[ast.Constant]:
+    for node in ast.walk(literal):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, bytes):
+            yield node
+
+
+def _method_of_self(call: ast.Call) -> str:
+    """Empty for other calls."""
+    method = call.func
+    if isinstance(method, ast.Attribute) and isinstance(method.value, ast.Name):
+        return method.attr if method.value.id == "self" else ""
+    return ""
+
+
+def _is_raises(call: ast.Call) -> bool:
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name == "raises"
+
+
+def _chain(call: ast.Call) -> list[ast.Call]:
+    """`a(x).b(y)` and `a(x)`: the calls of a chain, the last one first."""
+    found, node = [], call.func
+    while isinstance(node, ast.Attribute | ast.Call):
+        if isinstance(node, ast.Call):
+            found.append(node)
+            node = node.func
+        else:
+            node = node.value
+    return [call, *found]
+
+
+def _root(node: ast.expr) -> str:
+    """The name that a chain of attributes and calls begins with."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,94 @@
+"""A Python file of tests as text and as a tree: finds tests, and copies them with changes. Pure."""
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Edit = tuple[int, int, str]
+"""Begin and end in the file's text, and the text to put there."""
+
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line as Python counts them: `str.splitlines` splits at more characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    text: str
+    tree: ast.Module
+    lines: Sequence[str]
+    starts: Sequence[int]
+    """Offset of each line, and of the end."""
+
+    @classmethod
+    def parsed(cls, text: str) -> "Source | None":
+        """None for what this version of Python cannot read."""
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        lines, starts = LINE.findall(text), [0]
+        for line in lines:
+            starts.append(starts[-1] + len(line))
+        return cls(text, tree, lines, starts)
+
+    def find(self, names: Sequence[str]) -> Function | None:
+        """The last of that name, in these classes; None if it cannot be copied."""
+        node: ast.AST | None = self.tree
+        for name in names:
+            found = [
+                child
+                for child in getattr(node, "body", [])
+                if isinstance(child, ast.ClassDef | Function) and child.name == name
+            ]
+            node = found[-1] if found else None
+        return node if isinstance(node, Function) and can_be_copied(node) else None
+
+    def at(self, line: int, column: int) -> int:
+        """Offset of a place as `ast` has it, whose columns count bytes of UTF-8."""
+        before = self.lines[line - 1].encode()[:column].decode()
+        return self.starts[line - 1] + len(before)
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        begin = self.at(node.lineno, node.col_offset)
+        return begin, self.at(node.end_lineno, node.end_col_offset)
+
+    def segment(self, node: ast.expr | ast.stmt) -> str:
+        begin, end = self.span(node)
+        return self.text[begin:end]
+
+    def begin(self, node: Function | ast.stmt) -> int:
+        """Offset of the line in which a statement, or its first decorator, begins."""
+        decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+        return self.starts[min([node.lineno, *(one.lineno for one in decorators)]) - 1]
+
+    def end(self, node: Function) -> int:
+        """Behind the line in which a function ends."""
+        assert node.end_lineno is not None
+        return self.starts[node.end_lineno]
+
+    def indentation(self, node: ast.stmt) -> str:
+        line = self.lines[node.lineno - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    def copied(self, test: Function, name: str, edits: Iterable[Edit]) -> str:
+        """The test under another name, with these changes, as whole lines."""
+        at = self.at(test.lineno, test.col_offset)
+        head = re.compile(rf"(?:async\s+)?def\s+(?={test.name}\b)").match(self.text, at)
+        assert head is not None
+        renamed = (head.end(), head.end() + len(test.name), name)
+        start, end = self.begin(test), self.end(test)
+        copy = self.text[start:end]
+        if not copy.endswith(("\n", "\r")):
+            copy += "\n"
+        for first, last, new in sorted([renamed, *edits], reverse=True):
+            copy = copy[: first - start] + new + copy[last - start :]
+        return copy
+
+
+def can_be_copied(test: Function) -> bool:
+    """Whether its body has lines of its own."""
+    return test.body[0].lineno > test.lineno

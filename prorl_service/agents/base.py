@@ -4,12 +4,13 @@ An agent never tokenises, routes or frees anything: `RolloutContext` does that f
 agent is token-exact and leaks nothing.
 """
 
+import asyncio
 import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
 
@@ -17,6 +18,7 @@ from pydantic import JsonValue
 
 from prorl_service import metrics
 from prorl_service.agents.external import External, Uses
+from prorl_service.budget import WorkClock
 from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -39,6 +41,10 @@ P = ParamSpec("P")
 SCORE_TIMEOUT_S = 90.0
 """Of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit of CPU time is
 what ends a hang; this is for a host that gives it none."""
+
+
+WRAP_UP_S = 60.0
+"""Seconds beyond RUN's budget for an agent whose turns have used it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class AgentHandler(ABC):
 
     def __init__(self, task: Task) -> None:
         """Also runs at submission: check `task.data` here, raise `InvalidRequest` or pydantic's
-        `ValidationError`, do no I/O."""
+        `ValidationError`, do no I/O. `task` is a copy that nothing else has."""
         self.task = task
 
     @abstractmethod
@@ -141,6 +147,10 @@ class RolloutContext:
     sandboxes: SandboxProvider
     scoring: ScoringPool
     external: External = field(default_factory=External)
+    clock: WorkClock = field(default_factory=WorkClock)
+    """Clock of the rollout's work, for its budgets."""
+    turns_end_s: float | None = None
+    """Reading of `clock` at the end of RUN's budget, once turns were begun."""
     may_sample: bool = True
     """Until RUN ends: what is sampled is what is trained on."""
     calls_model: bool = False
@@ -159,7 +169,8 @@ class RolloutContext:
     async def score(self, function: Callable[P, float], *args: P.args, **kwargs: P.kwargs) -> float:
         """Run a scoring function where it can be killed. Raises `EvaluatorError`; of those,
         `ScoringAborted` is the fault of what it was given."""
-        return await self.scoring.score(function, SCORE_TIMEOUT_S, *args, **kwargs)
+        async with self.scoring.worker(self.clock):
+            return await self.scoring.score(function, SCORE_TIMEOUT_S, *args, **kwargs)
 
     def room(self, prompt_len: int) -> int:
         """How many tokens the next call may sample; not positive when the budget is used up."""
@@ -180,17 +191,18 @@ class RolloutContext:
             raise AgentError("the policy can be sampled in INIT and RUN only")
         if self.room(len(prompt_ids)) <= 0:
             raise AgentError(f"no room to sample after {len(prompt_ids)} tokens of prompt")
-        started = time.monotonic()
+        started, waited_s = time.monotonic(), self.clock.waited_s
         self.calls_model = True
         generation = await self.generator.generate(
             prompt_ids,
             sampling=self.sampling,
             max_tokens=self.room(len(prompt_ids)),
             seed=self._turn_seed(),
-            stop_token_ids=[self.chat.end_of_turn_id],
+            stop_token_ids=sorted(self.chat.end_ids),
         )
         self.calls_model = False
-        turn = self._enter(prompt_ids, generation, time.monotonic() - started)
+        waited_s = self.clock.waited_s - waited_s
+        turn = self._enter(prompt_ids, generation, time.monotonic() - started - waited_s)
         metrics.model_called(
             prompt=len(prompt_ids),
             sampled=turn.stop - turn.start,
@@ -206,6 +218,16 @@ class RolloutContext:
         thinking = self.sampling.thinking
         ids.extend(self.chat.delta_ids(messages, after=ids[-1], thinking=thinking))
         return ids
+
+    @asynccontextmanager
+    async def turns_budget(self) -> AsyncIterator[asyncio.Timeout]:
+        """Raises `TimeoutError` when RUN's budget is used up, and leaves the agent
+        `WRAP_UP_S` more to take from its sandboxes what EVAL needs."""
+        if self.turns_end_s is None:
+            self.turns_end_s = self.clock.worked_s + self.clock.left_s
+            self.clock.extend(WRAP_UP_S)
+        async with self.clock.deadline(self.turns_end_s - self.clock.worked_s) as deadline:
+            yield deadline
 
     def trajectory(self, finish_reason: FinishReason) -> Trajectory:
         return Trajectory(
@@ -223,7 +245,7 @@ class RolloutContext:
             segment=span.segment,
             start=span.start,
             stop=span.stop,
-            text=self.chat.decode(generation.token_ids),
+            text=self.chat.decode(generation.token_ids, stopped=generation.finish_reason == "stop"),
             finish_reason=generation.finish_reason,
             model_s=model_s,
             cached_tokens=generation.cached_tokens,

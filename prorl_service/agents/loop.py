@@ -12,7 +12,20 @@ from prorl_service.tools.base import Toolset
 
 
 async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
-    """Raises `BackendError` and `SandboxError`; what was sampled before stays in `rollout`."""
+    """Raises `BackendError` and `SandboxError`; what was sampled before stays in `rollout`.
+
+    When RUN's budget is used up, the turn in progress is given up, with its calls of tools.
+    """
+    try:
+        async with rollout.turns_budget() as budget:
+            return await _turns(rollout, tools)
+    except TimeoutError:
+        if not budget.expired():
+            raise
+        return FinishReason.TIMEOUT
+
+
+async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
     prompt_ids = rollout.prompt_ids
     for _ in range(rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:

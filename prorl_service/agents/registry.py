@@ -4,9 +4,13 @@ A package offers one by an entry point in the group `prorl.agents`; an operator 
 path (`prorl serve --agent my_package.my_module:MyAgent`). Clients can only choose by name.
 """
 
+import inspect
+import os
+import sys
+import traceback
 from collections.abc import Iterable
+from importlib import import_module
 from importlib.metadata import entry_points
-from pkgutil import resolve_name
 from typing import Any
 
 from prorl_service.agents.base import AgentHandler
@@ -17,18 +21,22 @@ from prorl_service.agents.swe import SweAgent
 from prorl_service.errors import InvalidRequest
 
 ENTRY_POINT_GROUP = "prorl.agents"
+FORM = "write it as 'package.module:Class'"
 
 
 class AgentRegistry:
     def __init__(self, import_paths: Iterable[str] = ()) -> None:
-        """Raises `InvalidRequest` for a path that does not lead to an `AgentHandler`."""
+        """Modules of `import_paths` may lie in the current directory.
+
+        Raises `InvalidRequest` for a path that does not lead to an `AgentHandler` of a new name.
+        """
         self._handlers: dict[str, type[AgentHandler]] = {
             agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
         }
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):
             self._add(entry_point.load(), entry_point.value)
         for path in import_paths:
-            self._add(_resolve(path), path)
+            self._add(_imported(path), path)
 
     @property
     def names(self) -> list[str]:
@@ -39,15 +47,86 @@ class AgentRegistry:
         return self._handlers[name]
 
     def _add(self, handler: Any, source: str) -> None:
-        if not (isinstance(handler, type) and issubclass(handler, AgentHandler)):
-            raise InvalidRequest(f"{source} is not a subclass of AgentHandler")
-        self._handlers[handler.name] = handler
+        _check(handler, source)
+        other = self._handlers.setdefault(handler.name, handler)
+        if other is not handler:
+            raise InvalidRequest(
+                f"agent {source} is named {handler.name!r}, as {_path(other)} is",
+                hint="give its class another `name`",
+            )
 
 
-def _resolve(path: str) -> Any:
-    try:
-        return resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
+def _check(handler: Any, source: str) -> None:
+    """Raises `InvalidRequest`."""
+    if not (isinstance(handler, type) and issubclass(handler, AgentHandler)):
+        raise InvalidRequest(f"{source} is not a subclass of AgentHandler")
+    if not isinstance(getattr(handler, "name", None), str):
         raise InvalidRequest(
-            f"cannot import agent {path!r}: {error}", hint="write it as 'package.module:Class'"
-        ) from error
+            f"agent {source} has no name", hint="tasks choose it by one: set `name` in the class"
+        )
+    if missing := sorted(handler.__abstractmethods__):
+        raise InvalidRequest(
+            f"agent {source} lacks {', '.join(missing)}", hint="define them; see AgentHandler"
+        )
+
+
+def _imported(path: str) -> Any:
+    module_name, _, class_name = path.partition(":")
+    if module_name.endswith(".py"):
+        name = module_name.removesuffix(".py").replace("/", ".")
+        hint = f"write it as '{name}:{class_name or 'Class'}'"
+        raise InvalidRequest(f"--agent {path!r} names a file, not a module", hint=hint)
+    if not class_name:
+        raise InvalidRequest(f"--agent {path!r} names no class", hint=FORM)
+    module = _import(module_name, path)
+    found = module
+    for name in class_name.split("."):
+        found = getattr(found, name, None)
+        if found is None:
+            raise InvalidRequest(
+                f"--agent {path!r}: {module_name} has no {class_name}", hint=_offer(module)
+            )
+    return found
+
+
+def _import(name: str, path: str) -> Any:
+    if (directory := os.getcwd()) not in sys.path:
+        sys.path.append(directory)  # last: files there hide nothing that is installed
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            problem, hint = f"no module {error.name!r}, here in {directory} or installed", FORM
+        else:
+            problem, hint = f"it imports {error.name!r}, which is not installed", ""
+        raise InvalidRequest(f"--agent {path!r}: {problem}", hint=hint) from error
+    except Exception as error:  # whatever the module does when it is imported
+        raise InvalidRequest(f"--agent {path!r}: {_place(error)}{_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    """File and line, the innermost: where the author has to look first."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+
+
+def _offer(module: Any) -> str:
+    agents = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, AgentHandler)
+        and not inspect.isabstract(value)
+    ]
+    return f"it has {', '.join(agents)}" if agents else "it has no subclass of AgentHandler"
+
+
+def _path(handler: type[AgentHandler]) -> str:
+    return f"{handler.__module__}:{handler.__qualname__}"

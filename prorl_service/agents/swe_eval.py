@@ -4,6 +4,7 @@ Trusts nothing of the agent's sandbox. What is wrong with the patch is a report;
 the instance or the sandbox is raised, so that no policy is trained on it.
 """
 
+import asyncio
 import json
 import random
 import time
@@ -15,17 +16,17 @@ from secrets import token_hex
 from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_log_run import run_test_command, tests_to_copy
 from prorl_service.agents.swe_repository import (
-    MAX_PATCH_BYTES,
     activated,
     apply_patch,
     apply_text,
+    fits_the_base,
     prepare,
 )
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards import swe_recorder
 from prorl_service.rewards.swe import Expected, SweOutcome, SweReport, TestRun, grade
-from prorl_service.rewards.swe_canary import with_canary
-from prorl_service.rewards.swe_patch import patched_files, signals
+from prorl_service.rewards.swe_canary import with_canaries
+from prorl_service.rewards.swe_patch import excess, patched_files, signals
 from prorl_service.sandbox.base import Sandbox
 
 RECORDER = Path(swe_recorder.__file__).read_bytes()
@@ -52,10 +53,9 @@ async def grade_patch(
     known["dropped"] = [change.path for change in applied[1]]
     if not applied[0]:
         return expected.report(SweOutcome.EMPTY_PATCH, **known)
-    if data.test_patch and not await apply_text(
-        sandbox, data.environment, data.test_patch.encode()
-    ):
-        raise EvaluatorError("the data set's test patch does not apply to the base")
+    if not await _restore_tests(sandbox, data):
+        problem = "with it the data set's test patch does not apply"
+        return expected.report(SweOutcome.PATCH_FAILED, problems=[problem], **known)
     by_log = bool(data.environment.test_command)
     copied = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
     expected = replace(expected, canaries=await _put_canaries(sandbox, data, copied))
@@ -64,27 +64,38 @@ async def grade_patch(
 
 
 def unapplied(expected: Expected, patch: bytes | None) -> SweReport | None:
-    """Of a patch that needs no sandbox to be graded."""
-    if patch is None or len(patch) > MAX_PATCH_BYTES:
-        problem = f"the patch is larger than {MAX_PATCH_BYTES} bytes"
+    """The report on a patch that is graded without a sandbox, or None. A patch that is None was too
+    large to read out."""
+    problem = excess(patch) if patch is not None else "the patch was too large to be read out"
+    if problem or patch is None:
         return expected.report(SweOutcome.PATCH_FAILED, problems=[problem])
     return None if patch.strip() else expected.report(SweOutcome.EMPTY_PATCH)
 
 
+async def _restore_tests(sandbox: Sandbox, data: SweData) -> bool:
+    """False where the patch under test is in the way. Raises `EvaluatorError` if nothing is."""
+    test_patch = data.test_patch.encode()
+    if not test_patch or await apply_text(sandbox, data.environment, test_patch):
+        return True
+    if not await fits_the_base(sandbox, data.environment, test_patch):
+        raise EvaluatorError("the data set's test patch does not apply to the base")
+    return False
+
+
 async def _put_canaries(sandbox: Sandbox, data: SweData, tests: Sequence[str]) -> list[str]:
-    """One in each file that has such tests; `file::function` of each."""
+    """Several in each file that has such tests; `file::function` of each."""
     chance = random.SystemRandom()
     canaries = []
     for file in sorted({id_.partition("::")[0] for id_ in tests}):
         path = f"{data.environment.repository}/{file}"
-        test_id = chance.choice([id_ for id_ in tests if id_.startswith(f"{file}::")])
+        test_ids = [id_ for id_ in tests if id_.startswith(f"{file}::")]
         try:
             source = (await sandbox.download(path)).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise EvaluatorError(f"{file} has no tests to be fixed: {error}") from error
-        changed, name = with_canary(source, test_id, chance)
+        changed, names = with_canaries(source, test_ids, chance)
         await sandbox.upload(path, changed.encode())
-        canaries.append(f"{file}::{name}")
+        canaries += [f"{file}::{name}" for name in names]
     return canaries
 
 
@@ -104,15 +115,13 @@ async def _run_tests(sandbox: Sandbox, data: SweData, expected: Expected) -> Swe
     started = time.monotonic()
     command = {"command": activated(environment, run)}
     done = await sandbox.call_tool("bash", command, timeout_s=environment.test_timeout_s)
-    report = grade(
-        TestRun(
-            nonce=nonce,
-            records=await _records(sandbox, str(config["results"])),
-            exit_code=done.data["exit_code"],
-            timed_out=bool(done.data["timed_out"]),
-        ),
-        expected,
+    run_of_tests = TestRun(
+        nonce=nonce,
+        records=await _records(sandbox, str(config["results"])),
+        exit_code=done.data["exit_code"],
+        timed_out=bool(done.data["timed_out"]),
     )
+    report = await asyncio.to_thread(grade, run_of_tests, expected)
     return report.model_copy(update={"log": done.output, "test_s": time.monotonic() - started})
 
 

@@ -71,10 +71,9 @@ async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) 
         watched = await _fetched(sandbox, data, f"{directory}/watched")
     except UnreadableLog as error:
         problems.append(str(error))
-    report = grade_log(
-        LogRun(statuses, watched, done.data["exit_code"], bool(done.data["timed_out"]), problems),
-        expected,
-    )
+    exit_code, timed_out = done.data["exit_code"], bool(done.data["timed_out"])
+    run = LogRun(statuses, watched, exit_code, timed_out, problems)
+    report = await asyncio.to_thread(grade_log, run, expected)
     shown = f"{log[-SHOWN_BYTES:].decode(errors='replace')}\n{done.output}"
     return report.model_copy(update={"log": shown, "test_s": took_s})
 

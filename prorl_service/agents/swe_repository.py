@@ -6,21 +6,22 @@ agent's sandbox is the text of a patch and trusted in nothing.
 """
 
 import asyncio
-import shlex
+import errno
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from secrets import token_hex
 
+from prorl_service.agents import swe_program
 from prorl_service.agents.swe_data import SweData, SweEnvironment
 from prorl_service.errors import EvaluatorError, TaskError
-from prorl_service.rewards.swe_patch import Change, changes, is_protected
+from prorl_service.rewards.swe_patch import MAX_PATCH_BYTES, Change, changes, is_protected
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.base import Sandbox, ToolResult
 
-MAX_PATCH_BYTES = 4 << 20
 GIT_TIMEOUT_S = 120.0
-GIT_REFUSES = (1, *range(128, 256))
-"""Exit codes of `git apply` for what does not fit, for what is no patch, and where a signal ended
-it: a few bytes can unfold to more than the sandbox may hold."""
+
+PROGRAM = Path(swe_program.__file__).read_text()
+ENVIRONMENT = {"HOME": "/tmp", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 GIT = (
     "env GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git --literal-pathspecs"
@@ -67,27 +68,28 @@ async def extract_patch(sandbox: Sandbox, environment: SweEnvironment, base: str
     """All that differs from `base`, a tree; ignored files excepted. None if it is too large.
 
     b"" where nothing can be got: whatever the agent has done to its repository is its own loss.
+    What still runs in the sandbox may change the patch meanwhile: it is the agent's in any case.
     """
     patch = f"/tmp/{token_hex(8)}.patch"
-    # In a shell and an index of its own: functions, aliases and locks of the agent's do not matter.
+    # An index of its own: locks of the agent's do not matter.
     script = f"""
+set -e
+cd {environment.repository}
 export GIT_INDEX_FILE={patch}.index
 {GIT} read-tree {base}
 {GIT} add -A --ignore-errors || :  # of a repository inside that has no commit, say
 {GIT} diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
   {base} > {patch}
-stat -c %s {patch}
 """
-    clean = "env -i HOME=/tmp PATH=/usr/local/bin:/usr/bin:/bin bash -c "
-    done = await in_repository(sandbox, environment, clean + shlex.quote(f"set -e\n{script}"))
-    if done.is_error or not (size := done.output.strip().rpartition("\n")[2]).isdecimal():
+    call = {"argv": ["bash", "-c", script], "environment": ENVIRONMENT}
+    await sandbox.add_tool("program", PROGRAM)
+    done = await sandbox.call_tool("program", call, timeout_s=GIT_TIMEOUT_S)
+    if done.is_error:
         return b""
-    if int(size) > MAX_PATCH_BYTES:
-        return None
     try:
-        return await sandbox.download(patch)
-    except OSError:
-        return b""
+        return await sandbox.download(patch, max_bytes=MAX_PATCH_BYTES)
+    except OSError as error:
+        return None if error.errno == errno.EFBIG else b""
 
 
 async def apply_patch(
@@ -96,6 +98,7 @@ async def apply_patch(
     """What was applied, and what was not because it is protected. None if it does not apply.
 
     The whole patch is applied and what is protected is put back, as git and not the patch tells.
+    Nothing that a patch can do is an error of the evaluation: it would take the place of a 0.
     """
     if not await apply_text(sandbox, data.environment, patch):
         return None
@@ -107,19 +110,28 @@ async def apply_patch(
     await _put_back(sandbox, data.environment, dropped)
     kept = await _changes(sandbox, data.environment)
     if any(is_protected(change, allowed=data.allowed_files, tests=tests) for change in kept):
-        raise EvaluatorError("protected files could not be put back")
+        return None
     return kept, dropped
 
 
 async def apply_text(sandbox: Sandbox, environment: SweEnvironment, patch: bytes) -> bool:
-    """Whether the patch applies. Raises `EvaluatorError` when git does not say."""
+    """Whether the patch applies, in time: what git searches for grows with the square of it."""
     path = f"/tmp/{token_hex(8)}.patch"
     await sandbox.upload(path, patch)
     script = f"{GIT} apply --index --whitespace=nowarn {path}\nrm {path}"
-    done = await in_repository(sandbox, environment, script)
-    if done.data["exit_code"] not in (0, *GIT_REFUSES):
-        raise EvaluatorError(f"a patch cannot be applied: {done.output[-2000:]}")
-    return not done.is_error
+    return not (await in_repository(sandbox, environment, script)).is_error
+
+
+async def fits_the_base(sandbox: Sandbox, environment: SweEnvironment, patch: bytes) -> bool:
+    """Whether a patch applies to what was committed, whatever is in the repository now."""
+    path = f"/tmp/{token_hex(8)}.patch"
+    await sandbox.upload(path, patch)
+    script = f"""
+export GIT_INDEX_FILE={path}.index
+{GIT} read-tree HEAD
+{GIT} apply --cached --check --whitespace=nowarn {path}
+"""
+    return not (await in_repository(sandbox, environment, script)).is_error
 
 
 async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: str) -> ToolResult:

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,70 @@ def test_an_operator_adds_one_by_import_path(
 def test_a_path_that_leads_to_no_agent_is_named(path: str) -> None:
     with pytest.raises(InvalidRequest, match=path):
         AgentRegistry([path])
+
+
+BAD_MODULES = {
+    "syntax": ("class Poet(\n", r"bad_syntax.py, line 1: SyntaxError: '\(' was never closed"),
+    "raising": ("1 / 0\n", "bad_raising.py, line 1: ZeroDivisionError: division by zero"),
+    "needing": ("import no_such_library\n", "it imports 'no_such_library', which is not installed"),
+    "misspelt": (PACKAGE.replace("Poet", "Bard"), "bad_misspelt has no Poet"),
+    "nameless": (
+        "from prorl_service.agents.base import AgentHandler\nclass Poet(AgentHandler): ...\n",
+        "has no name",
+    ),
+    "abstract": (
+        "from prorl_service.agents.base import AgentHandler\n"
+        "class Poet(AgentHandler):\n    name = 'poet'\n",
+        "lacks eval, init, prompt, run",
+    ),
+    "taken": (
+        PACKAGE.replace('"poet"', '"math"'),
+        "is named 'math', as prorl_service.agents.math:MathAgent is",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_MODULES)
+def test_what_is_wrong_with_an_agent_is_one_line(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, complaint = BAD_MODULES[kind]
+    (tmp_path / f"bad_{kind}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidRequest, match=complaint) as refused:
+        AgentRegistry([f"bad_{kind}:Poet"])
+    assert "\n" not in refused.value.message
+
+
+def test_a_misspelt_class_is_answered_with_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "offering_agents.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidRequest) as refused:
+        AgentRegistry(["offering_agents:Port"])
+    assert refused.value.hint == "it has MathAgent, Poet"
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("guess_game.py", "write it as 'guess_game:Class'"),
+        ("games/guess.py:Guess", "write it as 'games.guess:Guess'"),
+        ("guess_game", "write it as 'package.module:Class'"),
+        ("no_such_module:Agent", "write it as 'package.module:Class'"),
+    ],
+)
+def test_the_form_of_a_path_is_said(path: str, hint: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        AgentRegistry([path])
+    assert refused.value.hint == hint
+
+
+def test_modules_of_the_current_directory_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agents_of_here.py").write_text(PACKAGE)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert "poet" in AgentRegistry(["agents_of_here:Poet"]).names

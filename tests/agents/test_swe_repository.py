@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_service.agents.swe_data import SweEnvironment
-from prorl_service.agents.swe_repository import (
-    MAX_PATCH_BYTES,
-    apply_text,
-    extract_patch,
-    prepare,
-)
-from prorl_service.errors import TaskError
+from prorl_service.agents import swe_repository
+from prorl_service.agents.swe_data import SweData, SweEnvironment
+from prorl_service.agents.swe_eval import grade_patch
+from prorl_service.agents.swe_repository import apply_text, extract_patch, prepare
+from prorl_service.errors import EvaluatorError, TaskError
+from prorl_service.rewards.swe import SweOutcome
+from prorl_service.rewards.swe_patch import MAX_PATCH_BYTES
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.served import ServedSandbox
@@ -147,3 +146,119 @@ async def test_a_bug_that_is_put_in_is_in_the_base(sandbox: ServedSandbox) -> No
     assert await extract_patch(sandbox, environment, base) == b""
     with pytest.raises(TaskError, match="patch does not apply"):
         await prepare(sandbox, environment)
+
+
+# --- patches that are made to be slow, by a hostile shell -----------------------------------------
+
+
+def data(**changed: object) -> SweData:
+    fields = {"test_patch": "", "FAIL_TO_PASS": ["tests/a.py::b"], "PASS_TO_PASS": []}
+    return SweData.model_validate(
+        {"instance_id": "i", "environment": ENVIRONMENT.model_dump(), **fields, **changed}
+    )
+
+
+def searching(lines: int) -> bytes:
+    """A patch whose second part git looks for in the file that the first part makes: the time
+    grows with the square of the lines."""
+    made = b"diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n"
+    made += b"@@ -0,0 +1,%d @@\n" % lines + b"+x\n" * lines
+    half = lines // 2
+    changed = b"diff --git a/n b/n\n--- a/n\n+++ b/n\n"
+    changed += b"@@ -2,%d +2,%d @@\n" % (half, half)
+    return made + changed + b" x\n" * (half - 2) + b"-y\n+z\n x\n"
+
+
+async def test_a_patch_that_git_needs_too_long_for_is_the_policys_failure(
+    sandbox: ServedSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(sandbox, ENVIRONMENT)
+    monkeypatch.setattr(swe_repository, "GIT_TIMEOUT_S", 1.0)
+    assert await apply_text(sandbox, ENVIRONMENT, searching(200_000)) is False
+
+
+async def test_a_patch_of_too_many_lines_is_not_given_to_git(sandbox: ServedSandbox) -> None:
+    for patch in (searching(200_000), b"diff --git a/n b/n\n" + b"@@ -1 +1 @@\n" * 20_000):
+        report = await grade_patch(sandbox, data(), patch)
+        assert report.outcome is SweOutcome.PATCH_FAILED
+        assert "more than" in report.summary
+    # git was not asked, and the repository not even set up
+    assert await run(sandbox, f"cd {AT}; git rev-list --all | wc -l") != "1"
+
+
+async def test_binary_files_that_unfold_to_gigabytes_are_not_given_to_git(
+    sandbox: ServedSandbox,
+) -> None:
+    patch = adding(b"x").replace(b"literal 1\n", b"literal 8000000000\n")
+    report = await grade_patch(sandbox, data(), patch)
+    assert report.outcome is SweOutcome.PATCH_FAILED
+    assert "8000000000 bytes of binary files" in report.summary
+
+
+FORGED = "diff --git a/forged b/forged\nnew file mode 100644\n"
+HOSTILE = f"""
+forge() {{
+  for path in $(printf '%s\\n' "$@" | grep -o '/tmp/[0-9a-f]*[.]patch' | sort -u); do
+    printf '{FORGED}' > $path; echo 40; done; }}
+env() {{ forge "$@"; }}
+bash() {{ forge "$@"; }}
+git() {{ forge "$@"; }}
+cd() {{ :; }}
+set() {{ :; }}
+alias env=forge bash=forge git=forge
+export BASH_ENV=/tmp/rc GIT_DIR=/tmp/elsewhere GIT_INDEX_FILE=/tmp/index
+printf '{FORGED.encode("unicode_escape").decode()}' > /tmp/forged; echo 'exit 3' > /tmp/rc
+"""
+
+
+async def test_the_agents_shell_is_not_between_its_repository_and_the_patch(
+    sandbox: ServedSandbox,
+) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    await run(sandbox, f"echo two >> {AT}/a.py")
+    await sandbox.call_tool("bash", {"command": HOSTILE}, timeout_s=30)
+    patch = await extract_patch(sandbox, ENVIRONMENT, base)
+    assert patch is not None
+    assert b"+two" in patch
+    assert b"forged" not in patch
+
+
+async def test_what_rewrites_the_patch_meanwhile_cannot_make_it_larger(
+    sandbox: ServedSandbox,
+) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    size = MAX_PATCH_BYTES + 1
+    loop = f"while :; do for f in /tmp/*.patch; do truncate -s {size} $f; done; done"
+    await run(sandbox, f"echo two >> {AT}/a.py; ( {loop} ) > /dev/null 2>&1 &")
+    patch = await extract_patch(sandbox, ENVIRONMENT, base)
+    assert patch is None or len(patch) <= MAX_PATCH_BYTES
+
+
+async def test_a_repository_that_keeps_git_busy_is_an_empty_patch(
+    sandbox: ServedSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    slow = "git config filter.s.clean 'sleep 600'; echo '* filter=s' > .gitattributes"
+    await run(sandbox, f"cd {AT}; {slow}; echo two >> a.py; cd /")
+    monkeypatch.setattr(swe_repository, "GIT_TIMEOUT_S", 2.0)
+    assert await extract_patch(sandbox, ENVIRONMENT, base) == b""
+    assert await run(sandbox, "pgrep -c sleep || true") == "0"
+
+
+OF_TESTS = """\
+diff --git a/tests/a.py b/tests/a.py
+new file mode 100644
+--- /dev/null
++++ b/tests/a.py
+@@ -0,0 +1 @@
++def b(): pass
+"""
+
+
+async def test_a_test_patch_that_does_not_fit_the_base_is_the_data_sets_fault(
+    sandbox: ServedSandbox,
+) -> None:
+    notes = OF_TESTS.replace("tests/a.py", "notes.txt").encode()
+    wrong = data(test_patch=OF_TESTS.replace("@@ -0,0", "@@ -1").replace("/dev/null", "a/tests/a"))
+    with pytest.raises(EvaluatorError, match="test patch does not apply to the base"):
+        await grade_patch(sandbox, wrong, notes)

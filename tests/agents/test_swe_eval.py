@@ -1,0 +1,74 @@
+"""How a patch is graded, in a sandbox that only says that all went as it should."""
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from prorl_service.agents import swe_eval
+from prorl_service.agents.swe_data import SweData, SweEnvironment
+from prorl_service.agents.swe_eval import grade_patch
+from prorl_service.rewards.swe import Expected, SweReport, TestRun, grade
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.testing import FakeSandbox
+
+TESTS = "tests/test_a.py"
+IDS = [f"{TESTS}::test_{number}" for number in range(40_000)]
+DATA = SweData(
+    instance_id="i",
+    test_patch="",
+    FAIL_TO_PASS=IDS[:1],
+    PASS_TO_PASS=IDS[1:],
+    environment=SweEnvironment(repository="/r", test_files=[TESTS]),
+)
+
+
+def sandbox_of_many_tests() -> FakeSandbox:
+    """All of `IDS` pass; canaries fail."""
+
+    def answer(name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        command = arguments["command"]
+        for path in re.findall(r"> (/tmp/\w+\.raw)", command):
+            change = f":100644 100644 {'a' * 40} {'b' * 40} M"
+            sandbox.files[path] = f"{change}\0package/a.py\0".encode()
+        exit_code = 0
+        if config := re.search(r"/tmp/\w+/config", command):
+            write(json.loads(sandbox.files[config[0]]))
+            exit_code = 1
+        return ToolResult("tree", data={"exit_code": exit_code, "timed_out": False})
+
+    def write(config: dict[str, Any]) -> None:
+        canaries = re.findall(r"def (test_0_\w+)", sandbox.files[f"/r/{TESTS}"].decode())
+        failing = [f"{TESTS}::{name}" for name in canaries]
+        lines: list[dict[str, object]] = [{"kind": "collected", "ids": [*IDS, *failing]}]
+        for id_ in [*IDS, *failing]:
+            for when in ("setup", "call", "teardown"):
+                failed = when == "call" and id_ in failing
+                outcome = "failed" if failed else "passed"
+                about = {"id": id_, "when": when, "outcome": outcome, "raised": failed}
+                lines.append({"kind": "phase", **about, "xfail": False})
+        lines.append({"kind": "end", "exit_code": 1})
+        signed = (json.dumps({**line, "nonce": config["nonce"]}) for line in lines)
+        sandbox.files[config["results"]] = "\n".join(signed).encode()
+
+    sandbox = FakeSandbox(answer)
+    sandbox.files[f"/r/{TESTS}"] = b"def test_0():\n    assert True\n"
+    return sandbox
+
+
+async def test_many_records_are_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(run: TestRun, expected: Expected) -> SweReport:
+        threads.append(threading.current_thread())
+        return grade(run, expected)
+
+    monkeypatch.setattr(swe_eval, "grade", noted)
+    report = await grade_patch(sandbox_of_many_tests(), DATA, b"a patch")
+    assert report.resolved, report.summary
+    assert report.pass_to_pass == len(IDS) - 1
+    assert threads
+    assert threads[0] is not threading.main_thread()

@@ -48,8 +48,9 @@ def _run_lengths() -> tuple[WrapValidator, PlainSerializer]:
         if not isinstance(value, dict):
             return validate(value)
         try:
-            if sum(count for _, count in value["runs"]) > MAX_ARRAY:
-                raise ValueError(f"more than {MAX_ARRAY} items")
+            counts = [count for _, count in value["runs"]]
+            if min(counts, default=0) < 0 or sum(counts) > MAX_ARRAY:
+                raise ValueError(f"a run of negative length, or more than {MAX_ARRAY} items")
             return list(chain.from_iterable(repeat(int(v), n) for v, n in value["runs"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a run-length array: {error}") from error

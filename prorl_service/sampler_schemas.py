@@ -22,7 +22,7 @@ from prorl_service.schemas import (
     WireModel,
 )
 
-MAX_CANDIDATE_ID = 120
+MAX_CANDIDATE_ID = 110
 """Characters of a candidate's `group_id`: the sampler's id and the attempt are added."""
 
 SAMPLER_ID = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}$"
@@ -85,6 +85,10 @@ class SamplerSpec(WireModel):
     lease_s: float | None = Field(
         None, gt=0, le=MAX_LEASE_S, description="Closed when nobody asks for it for so long."
     )
+    run: Id | None = Field(
+        None,
+        description="Start of a trainer that it belongs to; a sampler of another is not joined.",
+    )
 
 
 class Candidates(WireModel):
@@ -137,6 +141,7 @@ class DrawnGroup(WireModel):
     group_id: GroupId
     candidate: GroupId
     n: int
+    newest_policy_version: int | None = Field(None, description="Of the tokens sampled in it.")
 
     def rollout_ids(self) -> list[str]:
         return [f"{self.group_id}.{index}" for index in range(self.n)]

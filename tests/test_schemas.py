@@ -72,6 +72,13 @@ def test_broken_packed_arrays_are_refused(array: object) -> None:
         Segment.model_validate({**body, "prompt_ids": array})
 
 
+@pytest.mark.parametrize("runs", [[[1, 2**24 + 1]], [[1, 2**40], [0, -(2**40)]], [[1, -1]]])
+def test_run_lengths_expand_within_bounds(runs: list[list[int]]) -> None:
+    body: dict[str, object] = {"prompt_ids": [], "response_ids": [], "logprobs": []}
+    with pytest.raises(ValidationError, match="negative length, or more than"):
+        Segment.model_validate({**body, "loss_mask": {"runs": runs}, "policy_versions": []})
+
+
 def test_arrays_of_unequal_length_are_refused() -> None:
     body = {"prompt_ids": [1], "response_ids": [2], "loss_mask": [1], "logprobs": []}
     with pytest.raises(ValidationError, match="logprobs must be as long"):

@@ -1,0 +1,41 @@
+"""What all wire types have in common. Unknown keys are refused everywhere: a misspelt option is an
+error, never a silent default.
+"""
+
+import json
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+ID = r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199}$"
+Id = Annotated[str, Field(pattern=ID)]
+GroupId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:\-]{0,189}$")]
+"""A shorter id, with room for the index that makes it a rollout's id."""
+
+MAX_INT32 = 2**31 - 1
+MAX_GROUP_SIZE = 4096
+MAX_ROLLOUTS_PER_REQUEST = 16_384
+MAX_LEASE_S = 7 * 86_400.0
+MAX_IDS_PER_REQUEST = 65_536
+MAX_MESSAGES = 10_000
+
+
+def _encodable(text: str) -> str:
+    """JSON can spell lone surrogates, which no tokenizer or file takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("holds a lone surrogate, which is not text") from error
+    return text
+
+
+def encodable_json(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    _encodable(json.dumps(value, ensure_ascii=False))
+    return value
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+
+
+class WireModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

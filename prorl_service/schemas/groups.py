@@ -1,0 +1,124 @@
+"""What a trainer submits: groups of rollouts of one task."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, field_validator
+
+from prorl_service.schemas.base import (
+    MAX_GROUP_SIZE,
+    MAX_IDS_PER_REQUEST,
+    MAX_INT32,
+    MAX_LEASE_S,
+    MAX_MESSAGES,
+    MAX_ROLLOUTS_PER_REQUEST,
+    GroupId,
+    Id,
+    Text,
+    WireModel,
+    encodable_json,
+)
+
+
+class Message(WireModel):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Text
+
+
+class Task(WireModel):
+    """One problem instance. `data` is the agent's own: answers, files, test names."""
+
+    task_id: Id
+    agent: str = Field(description="Name of an agent the service has registered.")
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    data: Annotated[dict[str, JsonValue], AfterValidator(encodable_json)] = Field(
+        default_factory=dict
+    )
+    image: Text | None = Field(None, description="Sandbox image; None takes the service's default.")
+
+
+class Sampling(WireModel):
+    """How the engine samples. Logprobs are those of the distribution after `temperature`.
+
+    `top_p` < 1 or `top_k` > 0 bias importance ratios by the probability mass they cut off.
+    """
+
+    temperature: float = Field(1.0, ge=0, le=10)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, le=MAX_INT32, description="0 keeps the whole vocabulary.")
+    max_tokens_per_turn: int | None = Field(None, ge=1)
+    seed: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Per rollout: index and turn are mixed in."
+    )
+    thinking: bool | None = Field(
+        None, description="The chat template's `enable_thinking`; None leaves it to the template."
+    )
+
+
+class Limits(WireModel):
+    """Budgets of one rollout. They count work: time in a queue, or waiting for an engine or for new
+    weights, is charged to none of them."""
+
+    max_turns: int = Field(16, ge=1, le=10_000)
+    max_response_tokens: int | None = Field(
+        None, ge=1, description="Tokens after the prompt, tool output included."
+    )
+    init_timeout_s: float = Field(120, gt=0)
+    run_timeout_s: float = Field(900, gt=0)
+    eval_timeout_s: float = Field(300, gt=0)
+    tool_timeout_s: float = Field(60, gt=0)
+
+
+class Group(WireModel):
+    """The `n` rollouts of one task. `group_id` makes the submission idempotent."""
+
+    group_id: GroupId
+    task: Task
+    n: int = Field(1, ge=1, le=MAX_GROUP_SIZE)
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    priority: int = Field(0, ge=-1000, le=1000, description="What is higher is begun first.")
+    client: Id | None = Field(None, description="Who submits: they take turns within a priority.")
+    lease_s: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_LEASE_S,
+        description="Cancelled when nobody asks for it for so long; None never is.",
+    )
+    owner: Id | None = Field(
+        None, description="The front that forwards it, which must own the engines; None: any may."
+    )
+
+    def rollout_id(self, index: int) -> str:
+        return f"{self.group_id}.{index}"
+
+    def rollout_ids(self) -> list[str]:
+        return [self.rollout_id(index) for index in range(self.n)]
+
+
+Invalid = Literal["refuse", "fail"]
+
+
+class SubmitRequest(WireModel):
+    groups: list[Group] = Field(min_length=1, max_length=MAX_ROLLOUTS_PER_REQUEST)
+    invalid: Invalid = Field(
+        "refuse",
+        description="When the task of a group cannot run: refuse all groups with a 422, or accept "
+        "them all and end the rollouts of that one as failed.",
+    )
+
+    @field_validator("groups")
+    @classmethod
+    def _can_be_accepted(cls, groups: list[Group]) -> list[Group]:
+        if len({group.group_id for group in groups}) != len(groups):
+            raise ValueError("every group needs a group_id of its own")
+        if sum(group.n for group in groups) > MAX_ROLLOUTS_PER_REQUEST:
+            raise ValueError(f"at most {MAX_ROLLOUTS_PER_REQUEST} rollouts in one request")
+        return groups
+
+
+class RolloutIds(WireModel):
+    rollout_ids: list[Id] = Field(min_length=1, max_length=MAX_IDS_PER_REQUEST)
+
+
+class GroupIds(WireModel):
+    group_ids: list[GroupId] = Field(min_length=1, max_length=MAX_IDS_PER_REQUEST)

@@ -1,0 +1,194 @@
+"""What comes back: rollouts, their states with the legal moves as data, and errors."""
+
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from prorl_service.arrays import Float32Array, Int32Array, RunLengthArray
+from prorl_service.schemas.base import Id, WireModel
+from prorl_service.schemas.groups import Sampling
+
+NOT_SAMPLED = -1
+"""Policy version of tokens the policy did not sample (template and tool output)."""
+
+
+class RolloutState(StrEnum):
+    QUEUED = "queued"
+    INIT = "init"
+    READY = "ready"
+    RUNNING = "running"
+    EVALUATING = "evaluating"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_ENDS = frozenset({RolloutState.FAILED, RolloutState.CANCELLED})
+
+LEGAL_MOVES: dict[RolloutState, frozenset[RolloutState]] = {
+    RolloutState.QUEUED: _ENDS | {RolloutState.INIT},
+    RolloutState.INIT: _ENDS | {RolloutState.READY, RolloutState.QUEUED},
+    RolloutState.READY: _ENDS | {RolloutState.RUNNING},
+    RolloutState.RUNNING: _ENDS | {RolloutState.EVALUATING, RolloutState.QUEUED},
+    RolloutState.EVALUATING: _ENDS | {RolloutState.DONE, RolloutState.QUEUED},
+    RolloutState.DONE: frozenset(),
+    RolloutState.FAILED: frozenset(),
+    RolloutState.CANCELLED: frozenset(),
+}
+
+TERMINAL_STATES = frozenset(state for state, moves in LEGAL_MOVES.items() if not moves)
+
+
+class Stage(StrEnum):
+    INIT = "init"
+    RUN = "run"
+    EVAL = "eval"
+
+
+class Blame(StrEnum):
+    TASK = "task"
+    AGENT = "agent"
+    SANDBOX = "sandbox"
+    BACKEND = "backend"
+    EVALUATOR = "evaluator"
+    SERVICE = "service"
+
+
+class FieldProblem(WireModel):
+    field: str = Field(description="Path into the request, e.g. 'groups.0.limits.max_turns'.")
+    message: str
+
+
+class ErrorInfo(WireModel):
+    kind: str
+    blame: Blame
+    message: str
+    hint: str = Field("", description="What the user can do about it.")
+    retryable: bool = False
+    stage: Stage | None = None
+    fields: list[FieldProblem] = Field(default_factory=list)
+
+
+class ErrorResponse(WireModel):
+    error: ErrorInfo
+
+
+class FinishReason(StrEnum):
+    """Why the agent stopped. Only `FINISHED` is a stop of its own will."""
+
+    FINISHED = "finished"
+    MAX_TURNS = "max_turns"
+    LENGTH = "length"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+StopReason = Literal["stop", "length", "abort"]
+"""Why an engine stopped sampling one turn."""
+
+
+class ToolCallRecord(WireModel):
+    name: str
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    output: str
+    is_error: bool = False
+    duration_s: float = 0.0
+
+
+class Turn(WireModel):
+    """One model call and the tool results that follow, for people and metrics.
+
+    `start:stop` is where its sampled tokens lie in `segments[segment].response_ids`.
+    """
+
+    segment: int
+    start: int
+    stop: int
+    text: str
+    finish_reason: StopReason
+    tool_calls: list[ToolCallRecord] = Field(default_factory=list)
+    format_error: str | None = None
+    model_s: float
+    cached_tokens: int = 0
+    backend: str
+
+
+class Segment(WireModel):
+    """One token chain. All arrays but `prompt_ids` have the length R of `response_ids`.
+
+    prompt_ids: int32[P]. response_ids: int32[R], sampled and interposed tokens alike.
+    loss_mask: 0/1[R], 1 where the policy sampled. logprobs: float32[R] in nats, 0.0 where masked.
+    policy_versions: int32[R], `NOT_SAMPLED` where masked.
+    """
+
+    prompt_ids: Int32Array
+    response_ids: Int32Array
+    loss_mask: RunLengthArray
+    logprobs: Float32Array
+    policy_versions: RunLengthArray
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        for name in ("loss_mask", "logprobs", "policy_versions"):
+            if len(getattr(self, name)) != len(self.response_ids):
+                raise ValueError(f"{name} must be as long as response_ids")
+        return self
+
+
+class Trajectory(WireModel):
+    segments: list[Segment]
+    turns: list[Turn]
+    finish_reason: FinishReason
+    sampling: Sampling
+    logprobs_mode: Literal["processed"] = "processed"
+
+
+class Timings(WireModel):
+    """Seconds, summed over attempts. `queue_s` sums all waiting between stages; a stage not
+    reached is 0.
+
+    `waited_s` is the part of the stages' seconds that counts against no budget: waits for an
+    engine, for new weights or for a scoring process, and calls that an engine failed.
+    """
+
+    queue_s: float = 0.0
+    init_s: float = 0.0
+    run_s: float = 0.0
+    eval_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class Rollout(WireModel):
+    """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
+
+    rollout_id: Id
+    group_id: Id
+    task_id: Id
+    agent: str
+    index: int
+    state: RolloutState
+    attempt: int = Field(
+        0,
+        description="How often it was begun: again after a failure that a retry may mend, and "
+        "after the service's process died.",
+    )
+    error: ErrorInfo | None = None
+    reward: float | None = None
+    reward_components: dict[str, float] = Field(default_factory=dict)
+    oldest_policy_version: int | None = Field(None, description="Of what it sampled, at its end.")
+    newest_policy_version: int | None = Field(None, description="Of what it sampled, at its end.")
+    trajectory: Trajectory | None = None
+    report: dict[str, JsonValue] | None = Field(
+        None, description="For people, in the agent's own form. There if the trajectory is."
+    )
+    timings: Timings = Timings()
+    created_at: float = Field(description="Unix time in seconds.")
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+
+class Rollouts(WireModel):
+    rollouts: list[Rollout]

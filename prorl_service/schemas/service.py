@@ -1,0 +1,118 @@
+"""The service itself on the wire: its engines, their weights, how it is."""
+
+import re
+from enum import StrEnum
+
+from pydantic import ConfigDict, Field, field_validator
+
+from prorl_service.schemas.base import MAX_INT32, MAX_LEASE_S, Id, WireModel
+from prorl_service.schemas.rollouts import RolloutState, Stage
+
+SECRET_IN_URL = (
+    "holds a user or a password, which would be shown; an engine's key is given by "
+    "`--backend-key-file FILE`, PRORL_BACKEND_KEY or `api_key`"
+)
+ENGINE_URL = r"^https?://[^/\s?#@]+/?$"
+
+
+class BackendState(StrEnum):
+    HEALTHY = "healthy"
+    UPDATING = "updating"
+    DOWN = "down"
+
+
+class BackendSpec(WireModel):
+    """An inference engine to use. `tokenizer` is a directory or a name on the hub; it defaults to
+    the model that the engine reports."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    url: str = Field(pattern=ENGINE_URL)
+    tokenizer: str | None = None
+    api_key: str | None = Field(
+        None,
+        pattern=r"^[!-~]{1,4096}$",
+        repr=False,
+        description="Sent to the engine as a bearer token, and never shown. None keeps that with "
+        "which it was added before.",
+        json_schema_extra={"writeOnly": True},
+    )
+    lease_s: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_LEASE_S,
+        description="Removed when nobody adds it again for so long; None never is.",
+    )
+    max_calls: int | None = Field(
+        None, ge=1, description="Most calls in flight; None: the service's own limit."
+    )
+    policy_version: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="Others update it: it serves with these weights only."
+    )
+    owner: Id | None = Field(
+        None, description="The front that gives it. A service has engines of one owner at a time."
+    )
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _can_be_shown_and_called(cls, url: object) -> object:
+        """URLs are shown everywhere, so that none may hold a secret."""
+        if isinstance(url, str) and "@" in url:
+            raise ValueError(SECRET_IN_URL)
+        if isinstance(url, str) and not re.fullmatch(ENGINE_URL, url):
+            raise ValueError("is no URL of an engine; write it as http://HOST:PORT")
+        return url
+
+
+class BackendStatus(WireModel):
+    backend_id: str
+    url: str
+    model: str
+    state: BackendState
+    policy_version: int
+    max_model_len: int
+    in_flight: int = Field(description="Calls in flight.")
+    sessions: int = Field(0, description="Rollouts whose calls go there.")
+    reason: str = ""
+    owner: str | None = None
+
+
+class Backends(WireModel):
+    backends: list[BackendStatus]
+
+
+class WeightsFromDirectory(WireModel):
+    """Weights of `version` lie in `path` (safetensors), on a file system the engines can read."""
+
+    path: str
+    version: int = Field(ge=0, le=MAX_INT32)
+    rewind: bool = Field(
+        False, description="Accept a version below the newest; tokens of newer ones become stale."
+    )
+
+
+class WeightsReport(WireModel):
+    """`pending` backends were unreachable; they take the weights before they serve again."""
+
+    version: int
+    applied: list[str]
+    pending: list[str]
+
+
+class ServiceStatus(WireModel):
+    version: str
+    run: str = Field(description="Name of the run that its journal belongs to.")
+    is_stopping: bool = Field(description="It begins nothing more.")
+    failure: str | None = Field(
+        None, description="Why `/health` says that it failed, or why nothing is accepted."
+    )
+    policy_version: int
+    tokenizer_digest: str | None = Field(
+        None, description="Of the engines' tokenizer; null before the first engine has answered."
+    )
+    sandbox: str
+    agents: list[str]
+    rollouts: dict[RolloutState, int]
+    queues: dict[str, int]
+    workers: dict[Stage, int]
+    backends: list[BackendStatus]

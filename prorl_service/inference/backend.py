@@ -5,22 +5,32 @@ Knows nothing of other engines, retries or health over time: the pool does, and 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
-from operator import itemgetter
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, get_args
 
 import orjson
 
-from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
-from prorl_service.inference.connections import Connections, Method, Unreachable
+from prorl_service.inference.connections import Answer, Connections, Method, Unreachable
 from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.transfer import (
+    Pull,
+    Push,
+    Reload,
+    Transfer,
+    WeightDirectory,
+    WeightSource,
+)
 from prorl_service.schemas import Sampling, StopReason
+
+log = logging.getLogger(__name__)
 
 REFERENCE_ENGINE = "prorl-reference-engine"
 """The owner that our engine gives for its model."""
@@ -28,13 +38,22 @@ REFERENCE_ENGINE = "prorl-reference-engine"
 WEIGHTS_REJECTED = "WeightsRejected"
 """Type of the error with which our engine refuses weights before it touched any."""
 
+LENT = "EngineLent"
+"""Type of the error with which an engine gives calls back while its owner needs it."""
+
 NEVER_UPDATED = "default"
 """Version label of an engine that serves the weights it was started with."""
 
 HINTS: dict[int, str] = {
-    HTTPStatus.FORBIDDEN: "start vLLM with --enable-scale-out",
+    HTTPStatus.UNAUTHORIZED: "give the engine's key: `--backend-key-file`, PRORL_BACKEND_KEY, or "
+    "`api_key` where it is added; if it is no inference engine, correct the URL",
+    HTTPStatus.FORBIDDEN: "start vLLM with --enable-scale-out; call `prorl engine` localhost, or "
+    "start it with --allow-host",
     HTTPStatus.NOT_FOUND: "weight updates need vLLM with VLLM_SERVER_DEV_MODE=1",
 }
+SILENT_STATUSES = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""Statuses whose text is never shown: it may repeat the key."""
+MAX_REASON_CHARS = 1000
 UNLIKELY = -9999.0
 """What an engine reports for a logprob that is not a finite number."""
 ROUNDING = 1e-3
@@ -51,10 +70,11 @@ class WeightsRejected(BackendRejected):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """`root` is where the engine found the model. `streams_weights`: it takes a `WeightFile`.
+    """`root` is where the engine found the model. `streams_weights`: it takes a file by `Push`.
 
     `policy_version` is None for an engine that was never given weights.
-    `is_paused` outside of `load_weights` is the trace of one that failed or was cut short.
+    `is_paused` outside of `load_weights` is the trace of one that failed or was cut short, unless
+    the engine `is_lent`: then its owner uses it for something else, and will resume it.
     """
 
     model: str
@@ -63,23 +83,7 @@ class EngineInfo:
     policy_version: int | None
     streams_weights: bool
     is_paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WeightDirectory:
-    """A checkpoint on a file system that the engine can read."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class WeightFile:
-    """A local safetensors file with the whole model, sent to the engine."""
-
-    path: Path
-
-
-WeightSource = WeightDirectory | WeightFile
+    is_lent: bool = False
 
 
 class Backend:
@@ -89,8 +93,10 @@ class Backend:
     `BackendRejected` if it refuses the request itself.
     """
 
-    def __init__(self, url: str, connections: Connections) -> None:
+    def __init__(self, url: str, connections: Connections, api_key: str | None = None) -> None:
         self.url = url.rstrip("/")
+        self.api_key = api_key
+        """Bearer token of every call to the engine."""
         self.backend_id = self.url.split("://", 1)[1]
         self.vocab_size = INT32_END
         """No answer may hold an id that is not below it; whoever knows the model lowers it."""
@@ -105,8 +111,7 @@ class Backend:
                 version = await self._call("GET", "/weight_info", read=_read_version)
                 info = replace(info, policy_version=version)
             with suppress(BackendRejected):
-                is_paused = await self._call("GET", "/is_paused", read=itemgetter("is_paused"))
-                info = replace(info, is_paused=is_paused)
+                info = await self._call("GET", "/is_paused", read=partial(_read_pause, info))
         return info
 
     async def is_healthy(self, *, timeout_s: float) -> bool:
@@ -175,21 +180,19 @@ class Backend:
         is resumed by new weights only.
         """
         before = await self.describe(timeout_s=timeout_s)
-        if isinstance(source, WeightFile) and not before.streams_weights:
-            raise BackendRejected(
-                f"{self.url} takes no streamed weights",
-                hint="save a checkpoint where the engine can read it, and give its directory",
-            )
+        transfer = self._transfer(source, before)
+        async with self._budget(timeout_s):
+            await transfer.offer()
         try:
             await self.pause("keep", timeout_s=timeout_s)
             async with self._budget(timeout_s):
-                await self._send(source)
+                await transfer.send()
         except BaseException:
             await self._go_on_as(before)
             raise
         try:
             async with self._budget(timeout_s):
-                await self._swap(source, str(version))
+                await transfer.swap(str(version))
         except WeightsRejected:
             await self._go_on_as(before)
             raise
@@ -201,21 +204,12 @@ class Backend:
             ) from error
         await self.resume(timeout_s=timeout_s)
 
-    async def _send(self, source: WeightSource) -> None:
-        """Up to here the engine has not touched its weights."""
-        if isinstance(source, WeightFile):
-            await self._call("POST", "/start_weight_update")
-            # Not in a thread: a file that it opens for a call that is cancelled stays open.
-            with source.path.open("rb") as file:
-                await self._call("POST", "/update_weights", data=file)
-
-    async def _swap(self, source: WeightSource, version: str) -> None:
-        if isinstance(source, WeightFile):
-            await self._call("POST", "/finish_weight_update", json={"weight_version": version})
-        else:
-            reload = {"method": "reload_weights", "kwargs": {"weights_path": source.path}}
-            await self._call("POST", "/collective_rpc", json=reload)
-            await self._call("POST", "/update_weight_version", json={"new_version": version})
+    def _transfer(self, source: WeightSource, engine: EngineInfo) -> Transfer:
+        if isinstance(source, WeightDirectory):
+            return Reload(self._call, source)
+        if engine.streams_weights:
+            return Push(self._call, source)
+        return Pull(self._call, source, self.url)
 
     async def _go_on_as(self, before: EngineInfo) -> None:
         if before.is_paused:
@@ -239,17 +233,31 @@ class Backend:
         if json is not None:
             data = orjson.dumps(json)
             headers = {**headers, "Content-Type": "application/json"}
+        if self.api_key is not None:
+            headers = {**headers, "Authorization": f"Bearer {self.api_key}"}
         url = self.url + route
         try:
             answer = await self._connections.request(method, url, headers=headers, body=data)
         except Unreachable as error:
             raise BackendUnavailable(f"{method} {url}: {error}") from error
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:  # no engine sends elsewhere
-            raise _failure(f"{method} {url}", answer.status, answer.content)
+            raise self._failure(method, url, answer)
         try:
             return read(orjson.loads(answer.content) if answer.content else None)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise BackendError(f"{url} answered nonsense: {error!r}") from error
+
+    def _failure(self, method: Method, url: str, answer: Answer) -> BackendError:
+        """The error for a refusal, with the engine's reason for a POST only: none is sent before
+        the host has shown by its answers to GET that it is an engine. Callers never see other
+        hosts' texts."""
+        kind, reason = _reason(answer.content)
+        if self.api_key:
+            reason = reason.replace(self.api_key, "***")
+        log.debug("%s %s: %d %s", method, url, answer.status, reason)
+        is_silent = method == "GET" or answer.status in SILENT_STATUSES
+        text = f"{method} {url}: {answer.status} {'' if is_silent else reason}".rstrip()
+        return _error(text, answer.status, kind)
 
     @asynccontextmanager
     async def _budget(self, timeout_s: float) -> AsyncIterator[None]:
@@ -266,14 +274,22 @@ class Backend:
 
 def _read_models(answer: Any) -> EngineInfo:
     model = answer["data"][0]
+    name, root, max_model_len = model["id"], model["root"], model["max_model_len"]
+    _require(type(name) is str and type(root) is str, "a model's id or root is no text")
+    _require(type(max_model_len) is int, "max_model_len is no integer")
     return EngineInfo(
-        model=model["id"],
-        root=model["root"],
-        max_model_len=int(model["max_model_len"]),
+        model=name,
+        root=root,
+        max_model_len=max_model_len,
         policy_version=None,
         streams_weights=model["owned_by"] == REFERENCE_ENGINE,
         is_paused=False,
     )
+
+
+def _read_pause(info: EngineInfo, answer: Any) -> EngineInfo:
+    """Only a gateway says that it is lent."""
+    return replace(info, is_paused=answer["is_paused"], is_lent=answer.get("is_lent", False))
 
 
 def _read_version(answer: Any) -> int | None:
@@ -283,6 +299,7 @@ def _read_version(answer: Any) -> int | None:
 def _policy_version(label: str) -> int | None:
     if label == NEVER_UPDATED:
         return None
+    _require(label.isdecimal(), "the version of the weights is no number")
     version = int(label)
     _require(0 <= version < INT32_END, f"policy version {version}")
     return version
@@ -331,15 +348,20 @@ def _require(condition: object, problem: str) -> None:
         raise ValueError(problem)
 
 
-def _failure(call: str, status: int, content: bytes) -> BackendError:
+def _reason(content: bytes) -> tuple[str, str]:
+    """Type and message of an error; "" if it is not an engine's."""
     try:
         error = orjson.loads(content)["error"]
-        kind, message = error["type"], error["message"]
+        return str(error["type"]), str(error["message"])[:MAX_REASON_CHARS]
     except (ValueError, KeyError, TypeError):
-        kind, message = "", content[:200].decode(errors="replace")
-    text = f"{call}: {status} {message}"
+        return "", ""
+
+
+def _error(text: str, status: int, kind: str) -> BackendError:
     if kind == WEIGHTS_REJECTED:
         return WeightsRejected(text)
+    if kind == LENT:
+        return BackendLent(text)
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return BackendUnavailable(text)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

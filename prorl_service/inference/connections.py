@@ -21,6 +21,9 @@ MAX_CONNECTIONS = 1 << 20
 """libcurl would close those beyond four times the requests under way."""
 FILE_PART_BYTES = 1 << 20
 
+MAX_ANSWER_BYTES = 64 << 20
+"""Largest answer that is read: four times that to a call of 131,072 tokens."""
+
 Method = Literal["GET", "POST"]
 
 
@@ -88,16 +91,41 @@ class Connections:
 
     async def _perform(self, handle: pycurl.Curl) -> Answer:
         head: list[bytes] = []
-        content: list[bytes] = []
+        content = _Content()
         handle.setopt(pycurl.HEADERFUNCTION, head.append)
-        handle.setopt(pycurl.WRITEFUNCTION, content.append)
-        await self._multi.perform(handle)
+        handle.setopt(pycurl.WRITEFUNCTION, content.write)
+        try:
+            await self._multi.perform(handle)
+        except pycurl.error:
+            if content.is_too_large:
+                raise Unreachable(f"it answered more than {MAX_ANSWER_BYTES} bytes") from None
+            raise
         if b"\r\n" not in head:  # libcurl takes it for an answer without content
             raise Unreachable("it hung up before it had answered")
-        answer = Answer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content))
+        answer = Answer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content.parts))
         handle.reset()
         self._idle.append(handle)
         return answer
+
+
+class _Content:
+    """Body of one answer, collected in pieces."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._left = MAX_ANSWER_BYTES
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._left < 0
+
+    def write(self, part: bytes) -> int:
+        """libcurl fails the call when less is taken than there is."""
+        self._left -= len(part)
+        if self.is_too_large:
+            return 0
+        self.parts.append(part)
+        return len(part)
 
 
 class _Parts:

@@ -8,7 +8,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.budget import WorkClock
+from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
 from prorl_service.inference.backend import Backend, EngineInfo
 from prorl_service.inference.base import Generation
 from prorl_service.inference.routing import Load
@@ -18,6 +19,25 @@ from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 
 MAX_FAILED_CALLS = 5
 """So many in a row, and a backend is down even if it says that it is healthy."""
+
+
+@dataclass(slots=True, eq=False)
+class CallInFlight:
+    clock: WorkClock
+    """Clock of the caller; it stands still while the backend does."""
+    until_down: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    """Timeout that has no budget until the backend goes down."""
+    is_frozen: bool = False
+
+    def freeze(self) -> None:
+        if not self.is_frozen:
+            self.is_frozen = True
+            self.clock.stop()
+
+    def thaw(self) -> None:
+        if self.is_frozen:
+            self.is_frozen = False
+            self.clock.start()
 
 
 @dataclass(slots=True)
@@ -44,8 +64,7 @@ class Member:
     """Held while the backend is probed or given weights."""
     suspect: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a failed call, so that the monitor looks at once."""
-    calls: set[asyncio.Timeout] = field(default_factory=set)
-    """In flight; without a budget until the backend goes down."""
+    calls: set[CallInFlight] = field(default_factory=set)
 
     @property
     def backend_id(self) -> str:
@@ -56,6 +75,11 @@ class Member:
         """What it said of its weights last."""
         return (self.info.policy_version if self.info else None) or 0
 
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and reply that it takes."""
+        return self.info.max_model_len if self.info else 0
+
     def status(self) -> BackendStatus:
         return BackendStatus(
             backend_id=self.backend_id,
@@ -63,10 +87,11 @@ class Member:
             model=self.info.model if self.info else "",
             state=self.state,
             policy_version=self.policy_version,
-            max_model_len=self.info.max_model_len if self.info else 0,
+            max_model_len=self.context,
             in_flight=self.traffic.calls,
             sessions=self.traffic.sessions,
             reason=self.reason,
+            owner=self.spec.owner,
         )
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
@@ -95,6 +120,10 @@ class Member:
         self.info = replace(self.info, policy_version=weights.version)
 
     @property
+    def is_lent(self) -> bool:
+        return self.info is not None and self.info.is_lent
+
+    @property
     def is_being_updated(self) -> bool:
         """By others; see `BackendSpec.policy_version`."""
         wanted, info = self.spec.policy_version, self.info
@@ -110,17 +139,25 @@ class Member:
         return self.state is BackendState.HEALTHY and not self.failed_calls
 
     async def call(
-        self, generate: Coroutine[Any, Any, Generation], *, prompt_tokens: int
+        self, generate: Coroutine[Any, Any, Generation], *, prompt_tokens: int, clock: WorkClock
     ) -> Generation:
-        """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down."""
-        began_at, version = asyncio.get_running_loop().time(), self.policy_version
+        """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down.
+
+        What a call that fails has cost is given back to the caller's `clock`.
+        """
+        began_s, version = clock.worked_s, self.policy_version
         try:
-            generation = await self._until_down(generate)
+            generation = await self._until_down(generate, clock)
             if generation.finish_reason == "abort":
                 raise BackendError(f"{self.backend_id} aborted the call")
-            if min(generation.policy_versions, default=version) < version:
+            if min(generation.policy_versions, default=version) < self._at_least(version):
                 raise BackendUnavailable(f"{self.backend_id} was restarted: its weights are gone")
+        except BackendLent:
+            clock.refund(began_s)
+            self._note_loan()
+            raise
         except BackendError as error:
+            clock.refund(began_s)
             if error.retryable and self.state is not BackendState.DOWN:
                 self._note_failure(error)
             raise
@@ -128,22 +165,29 @@ class Member:
         self.traffic.learn(
             sampled=len(generation.token_ids),
             uncached=prompt_tokens - generation.cached_tokens,
-            took_s=asyncio.get_running_loop().time() - began_at,
+            took_s=clock.worked_s - began_s,
         )
         return generation
 
-    async def _until_down(self, generate: Coroutine[Any, Any, Generation]) -> Generation:
-        call = asyncio.timeout(None)
+    def _at_least(self, version: int) -> int:
+        """What a call that began with `version` may have sampled with: less after a rewind."""
+        return version if self.loaded is None else min(version, self.loaded.version)
+
+    async def _until_down(
+        self, generate: Coroutine[Any, Any, Generation], clock: WorkClock
+    ) -> Generation:
+        call = CallInFlight(clock)
         try:
-            async with call:
+            async with call.until_down:
                 self.calls.add(call)
                 return await generate
         except TimeoutError:
-            if not call.expired():
+            if not call.until_down.expired():
                 raise
             raise BackendUnavailable(self.reason) from None
         finally:
             self.calls.discard(call)
+            call.thaw()
 
     def end_lease(self) -> None:
         if self.lease is not None:
@@ -153,7 +197,21 @@ class Member:
         """Those in flight, with the reason why it is down."""
         now = asyncio.get_running_loop().time()
         while self.calls:
-            self.calls.pop().reschedule(now)
+            self.calls.pop().until_down.reschedule(now)
+
+    def freeze_calls(self) -> None:
+        """Nothing is sampled for them now: their callers are not charged."""
+        for call in self.calls:
+            call.freeze()
+
+    def thaw_calls(self) -> None:
+        for call in self.calls:
+            call.thaw()
+
+    def _note_loan(self) -> None:
+        """Marks the backend as lent until a probe says otherwise."""
+        if self.info is not None:
+            self.info = replace(self.info, is_lent=True)
 
     def _note_failure(self, error: BackendError) -> None:
         self.failed_calls += 1

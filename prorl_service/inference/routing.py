@@ -89,6 +89,11 @@ class Call:
     max_tokens: int
 
     @property
+    def context(self) -> int:
+        """Tokens that the engine must have room for."""
+        return self.prompt_tokens + self.max_tokens
+
+    @property
     def expected_tokens(self) -> int:
         return min(self.max_tokens, MAX_EXPECTED_TOKENS)
 

@@ -19,17 +19,27 @@ from prorl_service.tokens.chat import ChatFormat
 class ServedModel:
     name: str
     chat: ChatFormat
+    tokenizer_digest: str
     max_model_len: int
-    """The least that one of its backends has taken."""
+    """Tokens of context that all its backends in use offer; what a rollout begins with it keeps."""
 
 
 class ModelInUse:
-    def __init__(self) -> None:
+    def __init__(self, problems: Callable[[], str]) -> None:
+        """`problems`: what is wrong with each of the backends; "" if there are none."""
+        self.problems = problems
         self.current: ServedModel | None = None
+        self._contexts: dict[str, int] = {}
+        """Tokens that each backend in use offers."""
         self._lock = asyncio.Lock()
 
     def require(self, name: str | None = None) -> ServedModel:
         """Raises `BackendUnavailable` while there is none, and if it is no longer `name`."""
+        if self.current is None and (problems := self.problems()):
+            raise BackendUnavailable(
+                f"no inference engine has answered yet ({problems})",
+                hint="it is used as soon as it answers; GET /v1/backends shows its state",
+            )
         if self.current is None:
             raise BackendUnavailable(
                 "the service knows no inference engine",
@@ -39,11 +49,29 @@ class ModelInUse:
             raise BackendUnavailable(
                 f"the rollout began with {name!r}, the service uses {self.current.name!r} by now",
                 hint="submit the group again, under another id",
+                retryable=False,  # its siblings are of that model
             )
         return self.current
 
+    def is_in_use(self, name: str) -> bool:
+        return self.current is not None and self.current.name == name
+
+    @property
+    def least_context(self) -> int:
+        return self.current.max_model_len if self.current else 0
+
+    def context_for(self, prompt_tokens: int) -> int:
+        """What a rollout begins with: what all backends offer. If its prompt, which was accepted
+        before a smaller one joined, leaves no room there: the least of those where it does."""
+        enough = [context for context in self._contexts.values() if context > prompt_tokens]
+        return min(enough, default=self.least_context)
+
     async def agree(
-        self, spec: BackendSpec, info: EngineInfo, is_in_use: Callable[[], bool]
+        self,
+        backend_id: str,
+        spec: BackendSpec,
+        info: EngineInfo,
+        is_in_use: Callable[[], bool],
     ) -> ServedModel:
         """That the backend serves it, or brings it along, if it is then still in use.
 
@@ -52,8 +80,19 @@ class ModelInUse:
         async with self._lock:
             model = await _agreed(self.current, spec, info)
             if is_in_use():
-                self.current = model
+                self._contexts[backend_id] = info.max_model_len
+                self.current = model = self._with_least_context(model)
             return model
+
+    def leave(self, backend_id: str) -> None:
+        self._contexts.pop(backend_id, None)
+        if self.current is not None:
+            self.current = self._with_least_context(self.current)
+
+    def _with_least_context(self, model: ServedModel) -> ServedModel:
+        """With the last backend gone, what it offered stands until the next joins."""
+        least = min(self._contexts.values(), default=model.max_model_len)
+        return replace(model, max_model_len=least)
 
     def forget(self) -> None:
         self.current = None
@@ -62,11 +101,12 @@ class ModelInUse:
 async def _agreed(model: ServedModel | None, spec: BackendSpec, info: EngineInfo) -> ServedModel:
     if model is None:
         chat = await asyncio.to_thread(ChatFormat.load, spec.tokenizer or info.root)
-        return ServedModel(info.model, chat, info.max_model_len)
+        digest = await asyncio.to_thread(chat.tokenizer_digest)
+        return ServedModel(info.model, chat, digest, info.max_model_len)
     if info.model != model.name:
         raise Conflict(
             f"{spec.url} serves {info.model!r}, the service uses {model.name!r}",
             hint="one service serves one model at a time: remove the backends of that one, or "
             "start another service",
         )
-    return replace(model, max_model_len=min(info.max_model_len, model.max_model_len))
+    return model

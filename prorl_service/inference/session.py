@@ -9,7 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from prorl_service import metrics
-from prorl_service.errors import BackendError
+from prorl_service.budget import WorkClock
+from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
 from prorl_service.inference.member import Member
 from prorl_service.inference.prompt import Prompt
@@ -19,19 +20,25 @@ from prorl_service.schemas import Sampling
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""Of one call. An engine that is down does not count: it is waited for."""
+"""Attempts of one call. An engine that is down or lent uses up none: the call waits for it."""
 
-Route = Callable[[Call, Member | None, Collection[Member]], Awaitable[Member]]
+Route = Callable[[Call, Collection[Member]], Awaitable[Member]]
 
 
 class Session:
     """The `Generator` of one rollout."""
 
     def __init__(
-        self, rollout_id: str, route: Route, call_ended: Callable[[Call, Member], None]
+        self,
+        rollout_id: str,
+        clock: WorkClock,
+        route: Route,
+        call_ended: Callable[[Call, Member], None],
     ) -> None:
-        """`route` counts a call where it sends it, until `call_ended` is told."""
+        """`clock` stands still while a call waits for an engine, or its engine stands still.
+        `route` counts a call where it sends it, until `call_ended` reports it."""
         self._rollout_id = rollout_id
+        self._clock = clock
         self._route = route
         self._call_ended = call_ended
         self._member: Member | None = None
@@ -53,7 +60,8 @@ class Session:
         while True:
             pinned = self._member.backend_id if self._member else None
             call = Call(self._rollout_id, pinned, len(prompt), max_tokens)
-            member = await self._route(call, self._member, failed)
+            with self._clock.waiting():
+                member = await self._route(call, failed)
             self._pin(member)
             try:
                 return await member.call(
@@ -66,7 +74,10 @@ class Session:
                         stop_token_ids=stop_token_ids,
                     ),
                     prompt_tokens=len(prompt),
+                    clock=self._clock,
                 )
+            except BackendLent:
+                continue
             except BackendError as error:
                 failed.append(member)
                 if not error.retryable or len(failed) == MAX_ATTEMPTS:

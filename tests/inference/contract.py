@@ -17,11 +17,12 @@ import httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from prorl_service.inference.backend import Backend, WeightSource
+from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.transfer import WeightSource
 from prorl_service.schemas import Sampling
 
 TOLERANCE = 1e-4

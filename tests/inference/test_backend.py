@@ -1,6 +1,7 @@
 """What `Backend` makes of engines that misbehave, over real HTTP."""
 
 import asyncio
+import logging
 from contextlib import aclosing
 from copy import deepcopy
 from typing import Any
@@ -164,6 +165,7 @@ async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
     ("status", "kind", "retryable"),
     [
         (400, BackendRejected, False),
+        (401, BackendRejected, False),
         (403, BackendRejected, False),
         (404, BackendRejected, False),
         (429, BackendUnavailable, True),
@@ -177,10 +179,49 @@ async def test_status_codes_are_told_apart(
 ) -> None:
     error = {"error": {"message": "the reason", "type": "X", "param": None, "code": status}}
     for body in (error, "the reason"):
-        with pytest.raises(BackendError, match=f"{status} the reason") as caught:
+        with pytest.raises(BackendError, match=f"generate: {status}") as caught:
             await generate_from(answers(body, status))
         assert type(caught.value) is kind
         assert caught.value.retryable is retryable
+        is_told = body is error and status not in (401, 403)
+        assert ("the reason" in caught.value.message) is is_told
+
+
+SECRETS = ("internal", "4711")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("internal 4711", 403),
+        ("internal 4711", 500),
+        ({"error": {"message": "internal 4711", "type": "internal"}}, 404),
+        ({"internal": "4711"}, 200),
+        ({"data": [{**MODELS["data"][0], "max_model_len": "internal 4711"}]}, 200),
+        ({"data": [{**MODELS["data"][0], "root": ["internal 4711"]}]}, 200),
+        ("internal 4711", 200),
+    ],
+)
+async def test_what_a_host_says_that_is_no_engine_is_not_told(
+    body: Any, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with backend_of({"/v1/models": answers(body, status)}) as backend:
+        with pytest.raises(BackendError, match="/v1/models") as caught:
+            await backend.describe()
+    told = f"{caught.value.message} {caught.value.hint} {caplog.text}"
+    assert not [secret for secret in SECRETS if secret in told]
+
+
+async def test_the_version_of_weights_is_not_told_if_it_is_none() -> None:
+    routes = {
+        "/v1/models": answers(MODELS),
+        "/weight_info": answers({"weight_version": "internal 4711"}),
+    }
+    async with backend_of(routes) as backend:
+        with pytest.raises(BackendError, match="nonsense") as caught:
+            await backend.describe()
+    assert not [secret for secret in SECRETS if secret in caught.value.message]
 
 
 async def test_nobody_there_is_unavailable() -> None:

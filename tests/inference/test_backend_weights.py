@@ -1,20 +1,21 @@
 """How `Backend` updates the weights of engines that refuse, fail or hang, over real HTTP."""
 
+import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+import torch
 from aiohttp import web
+from safetensors.torch import save_file
+from yarl import URL
 
-from prorl_service.errors import BackendError, BackendRejected
-from prorl_service.inference.backend import (
-    REFERENCE_ENGINE,
-    WEIGHTS_REJECTED,
-    WeightDirectory,
-    WeightFile,
-)
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.inference.backend import REFERENCE_ENGINE, WEIGHTS_REJECTED
+from prorl_service.inference.transfer import WeightDirectory, WeightFile
 from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
 
 
@@ -22,6 +23,7 @@ class Updates:
     """The weight routes of an engine, which notes what is called and fails where it is told to."""
 
     ROUTES = (
+        "init_weight_transfer_engine",
         "pause",
         "start_weight_update",
         "update_weights",
@@ -59,6 +61,12 @@ class Updates:
 DIRECTORY = WeightDirectory("/checkpoint")
 BY_DIRECTORY = ["pause", "collective_rpc", "update_weight_version", "resume"]
 BY_STREAM = ["pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
+BY_FETCH = [
+    "init_weight_transfer_engine",
+    *BY_STREAM[:-1],
+    "update_weight_version",
+    "resume",
+]
 
 
 @pytest.fixture
@@ -139,9 +147,71 @@ async def test_an_engine_found_paused_is_not_resumed_without_new_weights(
     assert "resume" not in engine.called
 
 
-async def test_an_engine_that_takes_no_stream_is_left_alone(streamed: WeightFile) -> None:
+# --- vLLM, which fetches ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> WeightFile:
+    path = tmp_path / "weights.safetensors"
+    save_file({"w": torch.ones(3)}, path)
+    return WeightFile(path)
+
+
+async def test_vllm_is_offered_the_weights_before_it_is_paused(fetched: WeightFile) -> None:
     engine = Updates(owner="vllm")
     async with backend_of(engine.routes) as backend:
-        with pytest.raises(BackendRejected, match="no streamed weights"):
-            await backend.load_weights(streamed, 3, timeout_s=10)
+        await backend.load_weights(fetched, 3, timeout_s=10)
+    assert engine.called == BY_FETCH
+    offer = json.loads(engine.bodies["init_weight_transfer_engine"])["init_info"]
+    assert offer["shapes"] == {"w": [3]}
+    assert (offer["path"], offer["size"]) == (str(fetched.path), fetched.path.stat().st_size)
+    assert engine.bodies["update_weight_version"] == b'{"new_version":"3"}'
+
+
+@pytest.mark.parametrize(
+    ("failure", "advice"),
+    [
+        ((404, "NotFoundError"), "VLLM_SERVER_DEV_MODE=1"),
+        ((500, "InternalServerError"), "--weight-transfer-config"),
+    ],
+)
+async def test_a_vllm_that_takes_no_weights_is_left_alone(
+    fetched: WeightFile, failure: Any, advice: str
+) -> None:
+    engine = Updates({"init_weight_transfer_engine": failure}, owner="vllm")
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendRejected) as caught:
+            await backend.load_weights(fetched, 3, timeout_s=10)
+    assert advice in caught.value.hint
+    assert engine.called == ["init_weight_transfer_engine"]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"\2" + bytes(7) + b"{}", None])
+async def test_vllm_is_offered_whole_files_only(fetched: WeightFile, content: bytes | None) -> None:
+    fetched.path.write_bytes(fetched.path.read_bytes()[:-1] if content is None else content)
+    engine = Updates(owner="vllm")
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendRejected, match="no whole safetensors file"):
+            await backend.load_weights(fetched, 3, timeout_s=10)
+    assert engine.called == []
+
+
+async def test_a_transfer_that_breaks_off_leaves_the_old_weights(fetched: WeightFile) -> None:
+    engine = Updates(owner="vllm")
+
+    async def hang_up(request: web.Request) -> web.StreamResponse:
+        """Takes the first bytes only."""
+        url = URL((await request.json())["init_info"]["url"])
+        assert url.host is not None
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(f"GET {url.path} HTTP/1.1\r\n\r\n".encode())
+        await reader.read(1)
+        writer.transport.abort()
+        return web.json_response({})
+
+    engine.routes["/init_weight_transfer_engine"] = hang_up
+    save_file({"w": torch.zeros(10_000_000)}, fetched.path)  # more than the kernel buffers
+    async with backend_of(engine.routes) as backend:
+        with pytest.raises(BackendUnavailable, match="took no weights"):
+            await backend.load_weights(fetched, 3, timeout_s=10)
     assert engine.called == []

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from prorl_service.inference.base import Generation
-from prorl_service.inference.engine.app import Engine, create_app
+from prorl_service.inference.engine.app import Callers, Engine, create_app
 from prorl_service.inference.engine.batcher import MAX_STEP_TOKENS, Batcher, EngineDead
 from prorl_service.inference.engine.batcher import Sequence as TokenSequence
 from prorl_service.inference.engine.kv import KVCache, KVLayout, KVPool
@@ -114,7 +114,8 @@ class FailingModel(PackedModel):
 async def test_a_dead_engine_answers_everyone_and_stops(tiny_model: Path) -> None:
     batcher = Batcher(FailingModel(tiny_model, torch.float32), kv_tokens=1000)
     stopped = asyncio.Event()
-    app = create_app(Engine(batcher, "tiny", tiny_model, 500), on_death=stopped.set)
+    engine = Engine(batcher, "tiny", tiny_model, 500)
+    app = create_app(engine, Callers(allowed_hosts=["engine"]), on_death=stopped.set)
     transport = httpx.ASGITransport(app)
     params = {"max_tokens": 50, "ignore_eos": True}  # else a call may end before the engine dies
     body = {"token_ids": [1, 2], "sampling_params": params}

@@ -1,11 +1,10 @@
 """`Connections` against servers that say what a test tells them to, byte for byte."""
 
 import asyncio
-import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,7 @@ from hypothesis import strategies as st
 from prorl_service.inference import connections as module
 from prorl_service.inference.connections import Answer, Connections, Unreachable
 from prorl_service.local import free_port
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""What a server does with one connection."""
-
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-TIMEOUT_S = 20
+from tests.inference.raw_server import OK, TIMEOUT_S, answering, read_request, server_that
 
 
 @pytest.fixture
@@ -31,53 +25,28 @@ async def connections() -> AsyncIterator[Connections]:
         yield opened
 
 
-@asynccontextmanager
-async def server_that(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Its URL."""
-
-    talks: set[asyncio.Task[None] | None] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.add(asyncio.current_task())
-        try:
-            await talk(reader, writer)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(TIMEOUT_S):
-        yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
-    server.close()
-    for one in talks:
-        if one is not None:
-            one.cancel()
-    await asyncio.gather(*(one for one in talks if one is not None))
-
-
-async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Head and body."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"content-length: (\d+)", head.lower())
-    return head, await reader.readexactly(int(length[1]) if length else 0)
-
-
-def answering(*answers: bytes) -> Talk:
-    """One for each request of a connection, and then no more."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            await read_request(reader)
-            writer.write(answer)
-        await reader.read()
-
-    return talk
-
-
 async def get(connections: Connections, url: str) -> Answer:
     return await connections.request("GET", url + "/health", headers={})
+
+
+async def test_an_answer_that_is_too_large_is_cut_short(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1 << 20)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:  # until the connection is closed
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+
+    async with server_that(talk) as url:
+        with pytest.raises(Unreachable, match="more than 1048576 bytes"):
+            await get(connections, url)
+    fits = b"HTTP/1.1 200 OK\r\nContent-Length: 1048576\r\n\r\n" + bytes(1 << 20)
+    async with server_that(answering(fits)) as url:
+        assert len((await get(connections, url)).content) == 1 << 20
 
 
 # --- requests and answers -----------------------------------------------------------------------

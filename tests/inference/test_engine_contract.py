@@ -1,21 +1,21 @@
-"""What the service relies on, asked of the reference engine and, if PRORL_VLLM_URL is set, of vLLM.
-
-`scripts/test-vllm` runs them against a real vLLM.
-"""
+"""What the service relies on, of the reference engine and, by `scripts/test-vllm`, of vLLM."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from prorl_service import local
 from prorl_service.errors import BackendRejected
-from prorl_service.inference.backend import Backend, WeightDirectory
+from prorl_service.inference.backend import Backend
 from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.transfer import WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import Sampling
+from tests import vllm_engine
 from tests.inference.contract import (
     CONTEXT,
     EOS,
@@ -32,7 +32,8 @@ from tests.inference.contract import (
     prompt,
 )
 
-VLLM_URL = os.environ.get("PRORL_VLLM_URL")
+OWN_DESCRIPTOR = 900
+"""Number of an open file that no other process has under that number."""
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +45,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return directories
 
 
-@pytest.fixture(scope="module", params=["reference", "vllm"] if VLLM_URL else ["reference"])
+@pytest.fixture(scope="module", params=vllm_engine.ENGINES)
 def engine(request: pytest.FixtureRequest, checkpoints: list[Path]) -> Iterator[Engine]:
-    if request.param == "vllm":
-        assert VLLM_URL
-        yield Engine(VLLM_URL, checkpoints[0])
-        return
     log = checkpoints[0] / "log"
-    options = ["--max-model-len", str(CONTEXT)]
-    with local.engine(checkpoints[0], log=log, options=options) as process:
+    with vllm_engine.engine(request.param, checkpoints[0], log=log) as process:
         yield Engine(process.url, checkpoints[0])
 
 
@@ -231,8 +227,29 @@ async def test_an_aborting_pause_returns_what_was_sampled(engine: Engine, backen
     assert not answer.token_ids or error(engine.checkpoint, asked, answer) < TOLERANCE
 
 
+@pytest.fixture(params=["directory", "file", "file that the engine cannot open"])
+def source_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], WeightSource]]:
+    """The ways to give weights."""
+
+    def source(checkpoint: Path) -> WeightSource:
+        if request.param == "directory":
+            return WeightDirectory(str(checkpoint))
+        path = checkpoint / "model.safetensors"
+        if request.param == "file":
+            return WeightFile(path)
+        own = os.dup2(files.enter_context(path.open("rb")).fileno(), OWN_DESCRIPTOR)
+        files.callback(os.close, own)
+        return WeightFile(Path(f"/proc/self/fd/{own}"))
+
+    with ExitStack() as files:
+        yield source
+
+
 async def test_new_weights_serve_calls_in_flight_and_new_ones(
-    engine: Engine, backend: Backend, checkpoints: list[Path]
+    engine: Engine,
+    backend: Backend,
+    checkpoints: list[Path],
+    source_of: Callable[[Path], WeightSource],
 ) -> None:
     old, new = engine.checkpoint, next(c for c in checkpoints if c != engine.checkpoint)
     old_version = engine.version
@@ -240,7 +257,7 @@ async def test_new_weights_serve_calls_in_flight_and_new_ones(
     await ask(backend, prompt(200), session_id="talk")
     call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=1000))
     await engine.until("num_requests_running", lambda running: running == 1)
-    await engine.load(backend, WeightDirectory(str(new)), new)
+    await engine.load(backend, source_of(new), new)
 
     answer = await call
     split = answer.policy_versions.index(engine.version)
@@ -256,3 +273,21 @@ async def test_new_weights_serve_calls_in_flight_and_new_ones(
     assert later.cached_tokens == 0
     assert error(new, prompt(200), later) < TOLERANCE
     assert (await backend.describe()).policy_version == engine.version
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape"])
+async def test_weights_of_another_model_are_refused_before_any_is_touched(
+    engine: Engine, backend: Backend, checkpoints: list[Path], tmp_path: Path, fault: str
+) -> None:
+    tensors = load_file(checkpoints[0] / "model.safetensors")
+    name = "model.layers.0.mlp.gate_proj.weight"  # vLLM fuses it with another
+    tensors[name] = tensors[name][:-1].clone()
+    if fault == "missing":
+        del tensors[name]
+    file = tmp_path / "model.safetensors"
+    save_file(tensors, file)
+    with pytest.raises(BackendRejected, match=name):
+        await backend.load_weights(WeightFile(file), engine.version + 1, timeout_s=TIMEOUT_S)
+    answer = await ask(backend, prompt(30))
+    assert error(engine.checkpoint, prompt(30), answer) < TOLERANCE
+    assert set(answer.policy_versions) == {engine.version}

@@ -7,7 +7,7 @@ import pytest
 from prorl_service.errors import (
     BackendRejected,
 )
-from prorl_service.inference.backend import WeightFile
+from prorl_service.inference.transfer import WeightFile
 from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendState
 from prorl_service.testing import StubEngine
@@ -170,7 +170,7 @@ async def test_weights_that_cannot_be_read_leave_the_old_ones_in_use(
 ) -> None:
     async with pool_of(engines, tmp_path) as pool:
         await pool.stream_weights(upload(b"good"), version=1)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(BackendRejected, match="absent cannot be read: No such file"):
             await pool.load_weights(Weights(WeightFile(tmp_path / "absent"), 2))
         await until(pool, BackendState.HEALTHY, 3)
         assert pool.policy_version == 1
@@ -186,6 +186,7 @@ async def test_a_monitor_survives_weights_that_vanished(
         os.unlink(tmp_path / file)
         engine.restart()
         await until(pool, BackendState.DOWN, 1)
-        assert "FileNotFoundError" in pool.statuses()[0].reason
+        reason = f"the weights in {tmp_path / file} cannot be read: No such file or directory"
+        assert pool.statuses()[0].reason == f"{reason} (push weights again)"
         await pool.stream_weights(upload(b"again"), version=2)
         await condition(lambda: engine.weights == b"again")

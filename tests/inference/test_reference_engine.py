@@ -14,11 +14,12 @@ from safetensors.torch import load_file, save_file
 from transformers import MambaConfig, MambaForCausalLM
 
 from prorl_service import local
-from prorl_service.errors import BackendError, BackendRejected
-from prorl_service.inference.backend import Backend, WeightDirectory, WeightFile, WeightSource
+from prorl_service.errors import BackendError, BackendRejected, ProRLError
+from prorl_service.inference.backend import Backend
 from prorl_service.inference.engine import serve
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.inference.transfer import WeightDirectory, WeightFile, WeightSource
 from tests.inference.contract import (
     GREEDY,
     TIMEOUT_S,
@@ -216,7 +217,8 @@ async def test_a_signal_lets_running_calls_finish(tmp_path: Path) -> None:
             process.process.send_signal(signal.SIGTERM)
             assert len((await call).token_ids) == 1000
         await asyncio.to_thread(process.process.wait, TIMEOUT_S)
-    assert process.log.read_text() == ""
+    (line,) = process.log.read_text().splitlines()
+    assert line.endswith(f"serving model, 4096 tokens of context, at {process.url}")
 
 
 def test_what_cannot_be_served_is_named(tmp_path: Path, tiny_model: Path) -> None:
@@ -250,5 +252,5 @@ def test_models_that_would_be_served_wrongly_are_refused(tmp_path: Path) -> None
 def test_an_address_in_use_is_named(tiny_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(BackendError, match=f"{port}: Address already in use"):
+        with pytest.raises(ProRLError, match=f"{port}: Address already in use"):
             serve(tiny_model, port=port)

@@ -1,14 +1,14 @@
 """The engine's HTTP routes: the subset of vLLM's that the service uses, field by field.
 
 One addition: `/update_weights` takes a safetensors body, because vLLM's own transfer engines need
-an accelerator. As in vLLM's development mode, the weight routes trust their caller: bind to
-loopback or to a private network.
+an accelerator. The weight routes read any checkpoint of this machine for their caller: without a
+key, listen on loopback or on a private network. Pages in a browser are refused in any case.
 """
 
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from prorl_service.bearer import RequireBearer
+from prorl_service.browsers import RefuseForeignPages
 from prorl_service.inference.backend import REFERENCE_ENGINE, WEIGHTS_REJECTED, PauseMode
 from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
 from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
@@ -207,7 +209,16 @@ async def _apply(engine: Engine, update: WeightUpdate) -> None:
 # --- the application ----------------------------------------------------------------------------
 
 
-def create_app(engine: Engine, on_death: Callable[[], None]) -> FastAPI:
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """`key` is that of all of them, if any; `checks_host` and `allowed_hosts` are for browsers."""
+
+    key: str | None = None
+    checks_host: bool = True
+    allowed_hosts: Collection[str] = ()
+
+
+def create_app(engine: Engine, callers: Callers, on_death: Callable[[], None]) -> FastAPI:
     """`on_death` is called when no more tokens will come, after all requests were answered."""
 
     @asynccontextmanager
@@ -221,6 +232,7 @@ def create_app(engine: Engine, on_death: Callable[[], None]) -> FastAPI:
     app = FastAPI(title="ProRL reference engine", lifespan=lifespan)
     app.state.engine = engine
     app.include_router(router)
+    _guard(app, callers)
 
     @app.exception_handler(Refusal)
     async def refused(_: Request, error: Refusal) -> JSONResponse:
@@ -245,6 +257,22 @@ def create_app(engine: Engine, on_death: Callable[[], None]) -> FastAPI:
         return _error(error.status_code, "HTTPException", str(error.detail))
 
     return app
+
+
+def _guard(app: FastAPI, callers: Callers) -> None:
+    if callers.key is not None:
+        app.add_middleware(
+            RequireBearer,
+            secret=callers.key,
+            is_open=lambda path: path == "/health",
+            refusal=_error(401, "Unauthorized", "This engine wants its key as a bearer token."),
+        )
+    app.add_middleware(
+        RefuseForeignPages,
+        allowed_hosts=callers.allowed_hosts,
+        checks_host=callers.checks_host,
+        response=lambda refusal: _error(403, "Forbidden", f"{refusal}: {refusal.hint}"),
+    )
 
 
 def _error(status: int, kind: str, message: str, param: str | None = None) -> JSONResponse:

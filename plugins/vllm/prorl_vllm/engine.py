@@ -1,0 +1,97 @@
+"""vLLM's weight-transfer backend `prorl`, by vLLM's own HTTP routes.
+
+`/init_weight_transfer_engine` begins to fetch and touches no weight; `/update_weights` waits for
+that and loads, whatever the engine has of parallelism and data type. Not covered: draft models.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+from prorl_vllm.checkpoint import difference, shapes_of
+from prorl_vllm.fetching import Fetch, Offer
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """What to fetch; see `Offer`."""
+
+    path: str
+    size: int
+    url: str
+    shapes: dict[str, list[int]]
+    """Shape of each tensor in the file."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Nothing: what was fetched is loaded."""
+
+
+class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+    _fetch: Fetch | None = None
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Raises `FetchFailed`, and `ValueError` for weights of another model."""
+        self.shutdown()
+        own = shapes_of(self.model_config.model, self.model_config.revision)
+        is_head_tied = bool(self.model_config.hf_config.tie_word_embeddings)
+        if problem := difference(init_info.shapes, own, is_head_tied=is_head_tied):
+            raise ValueError(f"prorl: no weights of {self.model_config.model}: {problem}")
+        self._fetch = Fetch(Offer(init_info.path, init_info.size, init_info.url))
+
+    def start_weight_update(self) -> None:
+        """Nothing: weights that did not arrive must not touch the model."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # The base class synchronizes an accelerator, which a CPU is not.
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Raises `FetchFailed`, and what vLLM raises for weights that are not the model's."""
+        if self._fetch is None:
+            raise RuntimeError("no weights were offered by /init_weight_transfer_engine")
+        try:
+            file = self._fetch.file()
+            with safe_open(f"/proc/self/fd/{file.fileno()}", "pt") as weights:
+                initialize_layerwise_reload(self.model)
+                self.model.load_weights(
+                    (name, weights.get_tensor(name))
+                    for name in weights.keys()  # noqa: SIM118 - `weights` is no mapping
+                )
+                finalize_layerwise_reload(self.model, self.model_config)
+        finally:
+            self.shutdown()
+        _repack_heads(self.model)
+
+    def finish_weight_update(self) -> None:
+        """Nothing: `update_weights` has loaded the whole model."""
+
+    def shutdown(self) -> None:
+        if self._fetch is not None:
+            self._fetch.close()
+            self._fetch = None
+
+
+def _repack_heads(model: torch.nn.Module) -> None:
+    """On CPU vLLM keeps a packed copy of a head, which a reload of tied weights does not renew."""
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)

@@ -1,0 +1,143 @@
+"""Which engine takes a call now: the router's choice of those that can; without room it waits.
+
+The pool knows which engines there are and which serve; `waiting` keeps the order of those calls.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from itertools import count
+
+from prorl_service.errors import BackendUnavailable
+from prorl_service.inference.member import Member
+from prorl_service.inference.routing import Call, Router
+from prorl_service.inference.served import ModelInUse
+from prorl_service.inference.waiting import Lines, Waiting
+from prorl_service.schemas import BackendState
+
+RETRY_S = 0.5
+"""Pause before a call is made again at the same backend; twice as long before the next time."""
+
+
+class Dispatch:
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        can_serve: Callable[[Member], bool],
+        model: ModelInUse,
+        router: Router,
+        *,
+        wait_s: float,
+    ) -> None:
+        """`members`: the pool's own. `wait_s`: how long a call waits while no backend is healthy,
+        updates not counted."""
+        self._members = members
+        self._can_serve = can_serve
+        self._model = model
+        self._router = router
+        self._wait_s = wait_s
+        self._lines = Lines(self._place, self.end)
+        self._numbers = count()
+        self._least_context = 0
+        self._changed = asyncio.Event()
+        """Replaced at each change, so that all that wait for one look again."""
+
+    def announce_change(self) -> None:
+        """To be called when backends, their states, their weights or the model have changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if self._model.least_context != self._least_context:
+            self._least_context = self._model.least_context
+            self._lines.look_again()
+        self._lines.admit()
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+
+    def healthy(self) -> list[Member]:
+        return [member for member in self._members.values() if self._can_serve(member)]
+
+    async def route(self, model: str, call: Call, failed: Collection[Member]) -> Member:
+        """The member that is to serve the call, its work counted there.
+
+        Waits while those that could are full. Raises `BackendUnavailable` when none becomes healthy
+        within the budget, those that do serve another model, or none has context enough any more.
+        """
+        number = next(self._numbers)
+        must_pause = bool(failed)
+        while True:
+            await self._until_able(model, call)
+            self._model.require(model)
+            waiting = Waiting(
+                call,
+                model,
+                frozenset(member.backend_id for member in failed),
+                call.context if call.context > self._model.least_context else 0,
+                number,
+            )
+            if must_pause and not self._proven(waiting):  # nobody but those: not immediately
+                await asyncio.sleep(RETRY_S * len(failed))
+                must_pause = False
+            elif member := await self._lines.turn(waiting):
+                return member
+
+    def end(self, call: Call, member: Member) -> None:
+        member.traffic.end(call.work_at(member.backend_id))
+        self._lines.admit()
+
+    def _able(self, call: Call) -> list[Member]:
+        return [member for member in self.healthy() if member.context >= call.context]
+
+    def _proven(self, waiting: Waiting) -> list[Member]:
+        """Those able members whose last call did not fail, nor this one."""
+        return [
+            member
+            for member in self._able(waiting.call)
+            if member.backend_id not in waiting.failed
+            and (member.backend_id == waiting.call.pinned or not member.failed_calls)
+        ]
+
+    def _place(self, waiting: Waiting) -> bool:
+        candidates = self._proven(waiting) or self._able(waiting.call)
+        if not candidates or not self._model.is_in_use(waiting.model):
+            waiting.turn.set_result(None)
+            return True
+        loads = {member.backend_id: member.traffic for member in candidates}
+        chosen = self._router.choose(waiting.call, loads)
+        if chosen is None:
+            return False
+        member = self._members[chosen]
+        member.traffic.begin(waiting.call.work_at(chosen))
+        waiting.turn.set_result(member)
+        return True
+
+    async def _until_able(self, model: str, call: Call) -> None:
+        loop = asyncio.get_running_loop()
+        left_s = self._wait_s
+        while not self._able(call):
+            if self.healthy():
+                self._model.require(model)
+                self._check_context(call)
+            updating = any(m.state is BackendState.UPDATING for m in self._members.values())
+            asked_at = loop.time()
+            try:
+                async with asyncio.timeout(None if updating else left_s):
+                    await self.changed()
+            except TimeoutError:
+                raise self._nobody_healthy() from None
+            if not updating:
+                left_s -= loop.time() - asked_at
+
+    def _check_context(self, call: Call) -> None:
+        """Raises `BackendUnavailable` if no engine in use could take the call, were it healthy."""
+        if all(member.context < call.context for member in self._members.values()):
+            raise BackendUnavailable(
+                f"the call may need {call.context} tokens of context, and the engines that offered "
+                f"them are gone: those in use offer {self._model.least_context}",
+                hint="the rollout is begun again with what they offer",
+            )
+
+    def _nobody_healthy(self) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"no backend was healthy for {self._wait_s:g} s",
+            hint=self._model.problems() or "there is none; POST one to /v1/backends",
+        )

@@ -1,0 +1,113 @@
+"""Files of weights for engines that fetch them themselves: each at a secret URL, for one update.
+
+It listens where the engine finds it, on the interface that leads there, and only while something is
+offered. Nothing else is served, and nothing of the service's API.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+MAX_HEAD_BYTES = 4096
+HEAD_TIMEOUT_S = 10.0
+FOUND = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n"
+)
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """One file, for one engine."""
+
+    path: Path
+    size: int
+    """In bytes."""
+    url: str = ""
+    transfers: set["asyncio.Task[None]"] = field(default_factory=set)
+    """Requests in progress."""
+    served: int = 0
+    """Number of transfers that are complete."""
+    failure: OSError | None = None
+    """Reason why the last transfer broke off."""
+
+    async def transferred(self) -> None:
+        """Returns when no transfer is in progress."""
+        while self.transfers:
+            await asyncio.wait(self.transfers)
+
+
+@asynccontextmanager
+async def offered(path: Path, engine_url: str) -> AsyncIterator[Offer]:
+    """Offers `path` until the context is left. Raises `OSError`."""
+    offer = Offer(path, (await asyncio.to_thread(path.stat)).st_size)
+    route = f"/{secrets.token_urlsafe(32)}"
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transfer = asyncio.create_task(_answer(reader, writer, route, offer))
+        offer.transfers.add(transfer)
+        transfer.add_done_callback(offer.transfers.discard)
+
+    own_host = await _address_towards(engine_url)
+    server = await asyncio.start_server(connected, own_host, 0, limit=MAX_HEAD_BYTES)
+    try:
+        own_port = server.sockets[0].getsockname()[1]
+        shown = f"[{own_host}]" if ":" in own_host else own_host
+        offer.url = f"http://{shown}:{own_port}{route}"
+        yield offer
+    finally:
+        server.close()
+        for transfer in offer.transfers:
+            transfer.cancel()
+        await offer.transferred()
+
+
+async def _address_towards(engine_url: str) -> str:
+    """This host's address on the interface that leads to the engine. Sends nothing."""
+    url = urlsplit(engine_url)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(url.hostname, port, type=socket.SOCK_DGRAM)
+    family, kind, _, _, address = found[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, offer: Offer
+) -> None:
+    try:
+        if secrets.compare_digest(await _asked_for(reader), route):
+            await _send(offer, writer)
+            offer.served += 1
+        else:
+            writer.write(NOT_FOUND)
+    except OSError as error:
+        offer.failure = error
+    finally:
+        writer.close()
+
+
+async def _asked_for(reader: asyncio.StreamReader) -> str:
+    """The route of a GET; empty for anything else."""
+    try:
+        async with asyncio.timeout(HEAD_TIMEOUT_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return ""
+    method, _, rest = head.decode("latin-1").partition(" ")
+    return rest.partition(" ")[0] if method == "GET" else ""
+
+
+async def _send(offer: Offer, writer: asyncio.StreamWriter) -> None:
+    writer.write(FOUND % offer.size)
+    await writer.drain()
+    with offer.path.open("rb") as file:
+        await asyncio.get_running_loop().sendfile(writer.transport, file)

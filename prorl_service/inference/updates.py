@@ -1,0 +1,185 @@
+"""The newest weights, and how each backend gets them.
+
+A backend that comes back (or joins) takes them before it serves. Which backends there are, and what
+their states mean, the pool knows.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable
+from typing import Protocol
+
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable, Conflict
+from prorl_service.inference.backend import EngineInfo
+from prorl_service.inference.identity import ModelIdentity, OtherModel
+from prorl_service.inference.member import Member
+from prorl_service.inference.transfer import WeightFile
+from prorl_service.inference.weights import Weights, WeightSpool, check_directory
+from prorl_service.schemas import BackendState, WeightsReport
+
+log = logging.getLogger(__name__)
+
+
+class Members(Protocol):
+    """The pool, as far as an update of its weights concerns it."""
+
+    def members(self) -> Collection[Member]: ...
+
+    def set_state(self, member: Member, state: BackendState, reason: str = "") -> None: ...
+
+    def mark_down(self, member: Member, error: BaseException) -> None: ...
+
+    def on_weights(self) -> None:
+        """An update has ended, for good or ill."""
+
+
+class WeightUpdates:
+    """One update at a time."""
+
+    def __init__(
+        self,
+        pool: Members,
+        spool: WeightSpool,
+        newest: Weights | None,
+        keep: Callable[[Weights], Awaitable[None]],
+        load_timeout_s: float,
+    ) -> None:
+        """`keep` gets each weights that become the newest, before any older file is removed."""
+        self.newest = newest
+        self._pool = pool
+        self._spool = spool
+        self._keep = keep
+        self._load_timeout_s = load_timeout_s
+        self._lock = asyncio.Lock()
+
+    async def stream(
+        self, chunks: AsyncIterable[bytes], version: int, *, rewind: bool
+    ) -> WeightsReport:
+        """Give all backends the tensors of one safetensors file. Raises as `load`, and
+        `UploadStalled`, `WeightsNotKept`."""
+        self._refuse_older(version, rewind=rewind)  # before gigabytes come
+        path = await self._spool.receive(chunks)  # without the lock: an upload may stall
+        try:
+            return await self.load(Weights(WeightFile(path), version), rewind=rewind)
+        except BaseException:
+            await self._spool.remove(WeightFile(path))
+            raise
+
+    async def load(self, weights: Weights, *, rewind: bool) -> WeightsReport:
+        """Update all backends in parallel; one that is down takes the weights when it is back.
+
+        Raises `BackendRejected` when a backend refuses them; `InvalidRequest` for a directory that
+        is seen to hold none; `Conflict` for a version below the newest without `rewind`. After any
+        error the weights before stay the newest: backends that took the new ones are given the old
+        again, or, if there were none, are down until a restart.
+        """
+        await asyncio.to_thread(check_directory, weights.source)
+        async with self._lock:
+            self._refuse_older(weights.version, rewind=rewind)
+            previous, began_at = self.newest, time.monotonic()
+            report = await self._load_everywhere(weights)
+            _log(report, time.monotonic() - began_at)
+            if previous is not None:
+                await self._spool.remove(previous.source)
+            return report
+
+    def _refuse_older(self, version: int, *, rewind: bool) -> None:
+        if self.newest is not None and version < self.newest.version and not rewind:
+            raise Conflict(
+                f"version {version} is older than the newest weights, {self.newest.version}",
+                hint="a trainer that goes back, or starts again, says so: rewind=true",
+            )
+
+    async def _load_everywhere(self, weights: Weights) -> WeightsReport:
+        previous, self.newest = self.newest, weights
+        try:
+            members = list(self._pool.members())
+            weights.model = await _model_of(members)
+            results = await asyncio.gather(
+                *(self._update(member, weights) for member in members), return_exceptions=True
+            )
+            for result in results:
+                if result is not None and not isinstance(result, BackendUnavailable):
+                    raise result
+            await self._keep(weights)
+        except BaseException:
+            self.newest = previous
+            raise
+        finally:
+            self._pool.on_weights()
+        outcome = list(zip(members, results, strict=True))
+        return WeightsReport(
+            version=weights.version,
+            applied=[member.backend_id for member, result in outcome if result is None],
+            pending=[member.backend_id for member, result in outcome if result is not None],
+        )
+
+    async def _update(self, member: Member, weights: Weights) -> None:
+        """Raises `BackendUnavailable` when the backend has to come back first."""
+        async with member.lock:
+            if member.state is BackendState.DOWN:
+                raise BackendUnavailable(member.reason)
+            try:
+                await self._load(member, weights)
+            except BackendRejected:
+                self._pool.set_state(member, BackendState.HEALTHY)
+                raise
+            except BaseException as error:
+                self._pool.mark_down(member, error)
+                if isinstance(error, BackendError):
+                    raise BackendUnavailable(error.message) from error
+                raise
+            self._pool.set_state(member, BackendState.HEALTHY)
+
+    async def _load(self, member: Member, weights: Weights) -> None:
+        self._pool.set_state(member, BackendState.UPDATING, member.reason)
+        await member.load(weights, timeout_s=self._load_timeout_s)
+
+    async def check_model(self, member: Member, info: EngineInfo) -> None:
+        """Raises `OtherModel` if the engine is to be given weights that are of another."""
+        newest = self.newest
+        if newest is None or newest.model is None or member.loaded is newest:
+            return
+        model = await asyncio.to_thread(ModelIdentity.of, info)
+        if model.is_another(newest.model):
+            raise OtherModel(
+                f"{member.spec.url} serves {model}, the weights of version {newest.version} are of "
+                f"{newest.model}",
+                hint="serve that model there, or begin another run, which has its own journal",
+            )
+
+    async def bring_up_to_date(self, member: Member, info: EngineInfo) -> None:
+        """A paused engine may have lost its weights in an update; only a new update resumes it.
+
+        Raises `BackendError`.
+        """
+        if self.newest is not None:
+            if member.loaded is not self.newest:
+                await self._load(member, self.newest)
+                await self._learn_model(member, self.newest)
+        elif member.loaded is not None:
+            raise BackendUnavailable(
+                f"{member.spec.url} took version {member.loaded.version}, which was not accepted",
+                hint="restart the inference engine, or give new weights",
+            )
+        elif info.is_paused and not info.is_lent and member.spec.policy_version is None:
+            raise BackendUnavailable(f"{member.spec.url} is paused", hint="resume or restart it")
+
+    async def _learn_model(self, member: Member, weights: Weights) -> None:
+        """Asks the first engine that takes weights which were pushed before there was an engine."""
+        if weights.model is None:
+            weights.model = await _model_of([member])
+            await self._keep(weights)
+
+
+def _log(report: WeightsReport, took_s: float) -> None:
+    pending = f"; not yet at {', '.join(report.pending)}" if report.pending else ""
+    text = "weights of version %d are at %d engines after %.1f s%s"
+    log.info(text, report.version, len(report.applied), took_s, pending)
+
+
+async def _model_of(members: Iterable[Member]) -> ModelIdentity | None:
+    """All serve the same."""
+    info = next((member.info for member in members if member.info is not None), None)
+    return None if info is None else await asyncio.to_thread(ModelIdentity.of, info)

@@ -1,0 +1,91 @@
+"""Calls that wait for room at an engine: first come, first served.
+
+Calls that can go to the same engines wait in one line. Room is handed to the calls in front, the
+longest waiting first; the others sleep, for with hundreds of them a look at each would cost more
+than the call that made the room. Knows no rule of which engine takes what: `place` does.
+"""
+
+import asyncio
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from prorl_service.inference.member import Member
+from prorl_service.inference.routing import Call
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A call that has no engine yet."""
+
+    call: Call
+    model: str
+    failed: frozenset[str]
+    """Engines that have failed it."""
+    context: int
+    """Tokens of context that not every engine in use offers, so that it must be looked at; or 0."""
+    number: int
+    """Place among all that wait; kept until the call has an engine."""
+    turn: "asyncio.Future[Member | None]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """Its engine, the call counted there; None: no engine could take it, had it room."""
+
+    @property
+    def line(self) -> Hashable:
+        return (self.model, self.call.pinned, self.failed, self.context)
+
+
+class Lines:
+    def __init__(
+        self, place: Callable[[Waiting], bool], give_back: Callable[[Call, Member], None]
+    ) -> None:
+        """`place` sets the call's `turn` unless there is no room. `give_back`: what a call was
+        given that was cancelled before it knew."""
+        self._place = place
+        self._give_back = give_back
+        self._lines: dict[Hashable, OrderedDict[Waiting, None]] = {}
+
+    async def turn(self, waiting: Waiting) -> Member | None:
+        """Comes at once if there is room and nobody waits for the same."""
+        if waiting.line in self._lines or not self._place(waiting):
+            self._lines.setdefault(waiting.line, OrderedDict())[waiting] = None
+        try:
+            return await waiting.turn
+        except asyncio.CancelledError:
+            self._leave(waiting)
+            raise
+
+    def _leave(self, waiting: Waiting) -> None:
+        if waiting.turn.cancelled():
+            self._remove(waiting)
+            self.admit()  # who came while it was in front has not been looked at
+        elif (member := waiting.turn.result()) is not None:
+            self._give_back(waiting.call, member)
+
+    def _remove(self, waiting: Waiting) -> None:
+        line = self._lines.get(waiting.line)
+        if line is not None and waiting in line:
+            del line[waiting]
+            if not line:
+                del self._lines[waiting.line]
+
+    def admit(self) -> None:
+        """Hands out the room there is. To be called whenever there may be more."""
+        fronts = [(next(iter(line)).number, next(iter(line))) for line in self._lines.values()]
+        heapq.heapify(fronts)
+        while fronts:
+            _, waiting = heapq.heappop(fronts)
+            if waiting.turn.cancelled() or self._place(waiting):
+                self._remove(waiting)
+                if line := self._lines.get(waiting.line):
+                    heapq.heappush(fronts, (next(iter(line)).number, next(iter(line))))
+
+    def look_again(self) -> None:
+        """Ends all waits, in their order, without an engine: they may belong in other lines."""
+        everyone = [waiting for line in self._lines.values() for waiting in line]
+        self._lines.clear()
+        for waiting in sorted(everyone, key=lambda one: one.number):
+            if not waiting.turn.done():
+                waiting.turn.set_result(None)

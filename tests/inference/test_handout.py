@@ -1,0 +1,92 @@
+"""Weights that engines fetch: what the service offers, and what the plug-in of vLLM makes of it."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prorl_service.inference.handout import Offer as ServiceOffer
+from prorl_service.inference.handout import offered
+from prorl_vllm.fetching import PREFIX, Fetch, FetchFailed, Offer
+
+ENGINE = "http://127.0.0.1:9"
+CONTENT = os.urandom(9_000_001)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The engine's temporary directory; nothing may be left there."""
+    directory = tmp_path / "engine"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    yield directory
+    assert list(directory.iterdir()) == []
+
+
+def elsewhere(offer: ServiceOffer) -> Offer:
+    """What a host sees that does not share the service's file system."""
+    return Offer("/nowhere", offer.size, offer.url)
+
+
+async def test_a_file_that_the_engine_can_read_is_not_sent(weights: Path) -> None:
+    async with offered(weights, ENGINE) as offer:
+        fetch = Fetch(Offer(str(weights), offer.size, "http://127.0.0.1:9/"))
+    assert fetch.file().read() == CONTENT
+    fetch.close()
+
+
+async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
+    async with offered(weights, ENGINE) as offer:
+        begun = [asyncio.to_thread(Fetch, elsewhere(offer)) for _ in range(4)]
+        fetches = await asyncio.gather(*begun)
+        await offer.transferred()
+        assert offer.served == 1
+    files = [await asyncio.to_thread(fetch.file) for fetch in fetches]
+    assert all(os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT for file in files)
+    for fetch in fetches:
+        await asyncio.to_thread(fetch.close)
+
+
+async def test_a_download_that_breaks_off_is_said(weights: Path) -> None:
+    async with offered(weights, ENGINE) as offer:
+        fetch = await asyncio.to_thread(Fetch, Offer("/nowhere", offer.size + 1, offer.url))
+        await offer.transferred()
+    with pytest.raises(FetchFailed, match=r"9000001 bytes of 9000002 came"):
+        await asyncio.to_thread(fetch.file)
+    await asyncio.to_thread(fetch.close)
+
+
+async def test_a_service_out_of_reach_is_said_at_once() -> None:
+    with pytest.raises(FetchFailed, match="refused"):
+        await asyncio.to_thread(Fetch, Offer("/nowhere", 5, "http://127.0.0.1:9/x"))
+
+
+async def test_what_a_killed_engine_left_is_removed(weights: Path, spools: Path) -> None:
+    (spools / f"{PREFIX}left").write_bytes(b"weights")
+    async with offered(weights, ENGINE) as offer:
+        fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
+        assert not (spools / f"{PREFIX}left").exists()
+        await asyncio.to_thread(fetch.close)
+
+
+async def test_only_the_secret_url_is_answered_and_only_while_it_is_offered(weights: Path) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        async with offered(weights, ENGINE) as offer:
+            base, _, _ = offer.url.rpartition("/")
+            for url in (f"{base}/", f"{base}/weights.safetensors", f"{offer.url}x"):
+                assert (await http.get(url)).status_code == 404
+            assert (await http.post(offer.url)).status_code == 404
+            assert (await http.get(offer.url)).content == CONTENT
+        with pytest.raises(httpx.ConnectError):
+            await http.get(offer.url)

@@ -1,0 +1,99 @@
+"""Streamed weights on disk: what is kept, what is removed, and what an upload can hold up."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.transfer import WeightFile
+from prorl_service.inference.weights import UploadStalled, Weights, WeightsNotKept
+from prorl_service.schemas import BackendSpec
+from prorl_service.testing import StubEngine
+from tests.inference.pools import kept, pool_of, upload
+
+
+async def stalled_upload(started: asyncio.Event) -> AsyncIterator[bytes]:
+    yield b"half"
+    started.set()
+    await asyncio.Event().wait()
+
+
+async def test_an_upload_that_stalls_does_not_hold_up_the_next(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of(engines[:1], tmp_path) as pool:
+        started = asyncio.Event()
+        stalled = asyncio.create_task(pool.stream_weights(stalled_upload(started), version=1))
+        await started.wait()
+        async with asyncio.timeout(30):
+            await pool.stream_weights(upload(b"next"), version=1)
+        assert engines[0].weights == b"next"
+        stalled.cancel()
+        await asyncio.wait([stalled])
+        assert kept(tmp_path) == {b"next"}
+
+
+async def test_files_of_others_are_left_alone(engines: list[StubEngine], tmp_path: Path) -> None:
+    (tmp_path / "mine.safetensors").write_bytes(b"a user's own")
+    (tmp_path / "notes.txt").write_bytes(b"a user's own")
+    async with pool_of(engines[:1], tmp_path) as pool:
+        for version in range(2):
+            await pool.stream_weights(upload(b"trained"), version=version)
+    assert {"mine.safetensors", "notes.txt"} < set(os.listdir(tmp_path))
+    assert len(os.listdir(tmp_path)) == 3
+
+
+async def test_weights_are_on_disk_before_they_are_remembered(
+    engines: list[StubEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    async def keep(_: object) -> None:
+        assert any(name.startswith(f"{tmp_path}/") for name in synced), "the file"
+        assert str(tmp_path) in synced, "its name"
+
+    monkeypatch.setattr(os, "fsync", noting)
+    async with BackendPool(tmp_path, keep=keep) as pool:
+        await pool.add(BackendSpec(url=engines[0].url))
+        await pool.stream_weights(upload(b"trained"), version=1)
+
+
+async def test_a_stalled_upload_is_ended_and_leaves_nothing(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    config = PoolConfig(upload_silence_s=0.2)
+    async with BackendPool(tmp_path, config) as pool:
+        with pytest.raises(UploadStalled, match=r"stalled after 4 bytes: silent for 0.2 s"):
+            await pool.stream_weights(stalled_upload(asyncio.Event()), version=1)
+        assert os.listdir(tmp_path) == []
+
+
+async def test_a_disk_that_takes_no_more_is_the_reason(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    async with BackendPool(tmp_path / "file") as pool:
+        with pytest.raises(WeightsNotKept, match=r"cannot be written to .*/file: File exists"):
+            await pool.stream_weights(upload(b"trained"), version=1)
+
+
+async def test_what_a_killed_process_left_is_removed_at_the_next_start(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    async with pool_of(engines[:1], tmp_path) as pool:
+        await pool.stream_weights(upload(b"trained"), version=1)
+    (file,) = map(Path, os.listdir(tmp_path))
+    newest = Weights(WeightFile(tmp_path / file), 1)
+    for suffix in ("partial", "safetensors"):
+        (tmp_path / f"weights-{uuid.uuid4().hex}.{suffix}").touch()
+    async with BackendPool(tmp_path, newest=newest):
+        assert os.listdir(tmp_path) == [file.name]

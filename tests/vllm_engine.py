@@ -1,0 +1,29 @@
+"""A real vLLM on CPU, for tests of everything that talks to engines.
+
+`scripts/test-vllm` makes its environment and sets PRORL_TEST_VLLM; without it, tests are of the
+reference engine only.
+"""
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from prorl_service import local
+
+ENGINES = ["reference", "vllm"] if os.environ.get("PRORL_TEST_VLLM") else ["reference"]
+PYTHON = Path(__file__).parents[1] / ".venv-vllm/bin/python"
+OPTIONS = (
+    *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
+    *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
+)
+
+
+def engine(
+    kind: str, model: Path, *, log: Path, port: int | None = None
+) -> AbstractContextManager[local.LocalProcess]:
+    """`kind`: one of `ENGINES`. What vLLM logs when it is stopped has tracebacks, which are not
+    looked for in a file of its name."""
+    if kind == "vllm":
+        output = log.with_suffix(".vllm")
+        return local.vllm(PYTHON, model, log=output, port=port, options=OPTIONS)
+    return local.engine(model, log=log, port=port, options=["--max-model-len", "2048"])

@@ -14,11 +14,11 @@ from typing import Self
 from prorl_service.background import Background
 from prorl_service.errors import Conflict, NotFound, ServiceStopping
 from prorl_service.pipeline.admission import Admission
-from prorl_service.pipeline.intake import Intake
+from prorl_service.pipeline.intake import SLICE, Intake
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.pipeline.under_way import GroupsUnderWay
-from prorl_service.schemas import Group, Rollout, RolloutState, Stage
+from prorl_service.schemas import Group, Invalid, Rollout, RolloutState, Stage
 
 
 class AcceptedRollouts(ABC):
@@ -103,14 +103,15 @@ class AcceptedRollouts(ABC):
 
     # --- for callers ----------------------------------------------------------------------------
 
-    async def submit(self, groups: Sequence[Group]) -> list[Rollout]:
-        """Queue the rollouts of all groups, or of none when any is wrong. Without trajectories.
+    async def submit(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> list[Rollout]:
+        """Queue the rollouts of all groups, or of none when any is wrong and `invalid` is to be
+        refused. Without trajectories.
 
         A group submitted before gives its rollouts as they are. Raises `InvalidRequest` naming the
         field, `Conflict`, `Overloaded`, `ServiceStopping`, `JournalError`, and `BackendUnavailable`
         when no model is known to check prompts against.
         """
-        await self._intake.accept(groups)
+        await self._intake.accept(groups, invalid)
         return await self._summaries([one for group in groups for one in group.rollout_ids()])
 
     async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
@@ -168,13 +169,13 @@ class AcceptedRollouts(ABC):
         """Of the groups under way."""
         return self._under_way.group_ids()
 
+    def owners(self) -> set[str]:
+        """Fronts with groups in flight."""
+        return self._under_way.owners()
+
     def rollout_ids(self, group_id: str) -> list[str]:
         """Of a group under way."""
         return self._under_way.rollout_ids(group_id)
-
-    async def check(self, groups: Sequence[Group]) -> None:
-        """Whether `submit` would take them, but for their number. Raises `InvalidRequest`."""
-        await self._intake.check(groups)
 
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
         """Raises `NotFound`."""
@@ -217,8 +218,12 @@ class AcceptedRollouts(ABC):
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """In order. Raises `NotFound`."""
-        under_way = {one: self._under_way.get(one) for one in rollout_ids}
-        wire = {one: record.to_wire() for one, record in under_way.items() if record is not None}
+        wire = {}
+        for number, rollout_id in enumerate(rollout_ids, 1):
+            if (record := self._under_way.get(rollout_id)) is not None:
+                wire[rollout_id] = record.to_wire()
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
         ended = await self._journal.summaries([one for one in rollout_ids if one not in wire])
         wire |= {one: Rollout.model_validate_json(summary) for one, summary in ended.items()}
         try:

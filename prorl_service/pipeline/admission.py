@@ -9,12 +9,13 @@ from pydantic import ValidationError
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.errors import InvalidRequest, TaskError
+from prorl_service.errors import AgentError, InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.served import ServedModel
+from prorl_service.pipeline.containment import contained, make_handler
 from prorl_service.pipeline.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import FieldProblem, Group
+from prorl_service.schemas import FieldProblem, Group, Invalid
 from prorl_service.tokens.chat import ToolSchema
 from prorl_service.tools.base import function_schema
 
@@ -27,9 +28,19 @@ class Admission:
     external: External | None
     """None: other services know what there is."""
 
-    def check_all(self, groups: Sequence[tuple[int, Group]]) -> list[Admitted]:
+    def check_all(
+        self, groups: Sequence[tuple[int, Group]], invalid: Invalid = "refuse"
+    ) -> list[Admitted]:
         """With their places in the request. Tokenising thousands of prompts takes seconds."""
-        return [self._check(group, f"groups.{place}") for place, group in groups]
+        return [self._admit(group, f"groups.{place}", invalid) for place, group in groups]
+
+    def _admit(self, group: Group, where: str, invalid: Invalid) -> Admitted:
+        try:
+            return self._check(group, where)
+        except (InvalidRequest, AgentError) as problem:
+            if invalid == "refuse":
+                raise
+            return Admitted(group, None, problem=problem.info())
 
     def _check(self, group: Group, where: str) -> Admitted:
         model = self.backends.model.require()
@@ -62,10 +73,11 @@ class Admission:
 
 def prompt_ids(
     group: Group, handler: AgentHandler, model: ServedModel, external: External | None, where: str
-) -> list[int]:
+) -> tuple[int, ...]:
     """Raises `InvalidRequest` for a prompt that leaves no room to sample, or for tools that are
     not there."""
-    prompt = handler.prompt()
+    with contained(f"{type(handler).__name__}.prompt"):
+        prompt = handler.prompt()
     tools = [*prompt.tools, *_external_tools(handler, external, where)]
     _check_names(tools, where)
     ids = model.chat.prompt_ids(prompt.messages, tools=tools, thinking=group.sampling.thinking)
@@ -75,7 +87,7 @@ def prompt_ids(
             f"the prompt has {len(ids)} tokens, the model takes {model.max_model_len}",
             hint="shorten the prompt; at least one token must be left to sample",
         )
-    return ids
+    return tuple(ids)
 
 
 def _external_tools(
@@ -103,7 +115,7 @@ def _check_names(tools: Sequence[ToolSchema], where: str) -> None:
 
 def _check_task(agent: type[AgentHandler], group: Group, where: str) -> AgentHandler:
     try:
-        return agent(group.task)
+        return make_handler(agent, group.task.model_copy(deep=True))
     except ValidationError as error:
         problems = [
             FieldProblem(

@@ -1,14 +1,19 @@
 """Whether a group can teach anything, as early as that can be known. Pure arithmetic.
 
 An early verdict is one that no scores of the rollouts to come could change. That a group is
-informative is said only of a whole one, for it is trained on whole.
+informative is said only of a whole one, for it is trained on whole. A verdict takes the same time
+however many rollouts have ended, but for the last.
 """
 
 import math
-from collections.abc import Iterable
 from enum import StrEnum
+from fractions import Fraction
+from typing import Self
 
 from prorl_service.sampler_schemas import Filter
+
+ROUNDING = 4
+"""Units in the last place by which the mean of a whole group may be off, at most."""
 
 
 class Outcome(StrEnum):
@@ -19,20 +24,51 @@ class Outcome(StrEnum):
     """Too few of its rollouts have a score."""
 
 
-def outcome(scores: Iterable[float | None], n: int, wanted: Filter) -> Outcome:
-    """`scores`: of the rollouts of `n` that have ended; None of one that failed."""
-    ended = list(scores)
-    known = [score for score in ended if score is not None]
-    to_come = n - len(ended)
-    if len(known) + to_come < min(wanted.min_scored, n):
+class Scores:
+    """The scores of a group's ended rollouts, by index; None of one that failed."""
+
+    def __init__(self) -> None:
+        self.total = Fraction()
+        """Exact sum, so that it does not depend on the order in which rollouts end."""
+        self.count_known = 0
+        self._by_index: dict[int, float | None] = {}
+
+    @classmethod
+    def of(cls, *scores: float | None) -> Self:
+        found = cls()
+        for index, score in enumerate(scores):
+            found.add(index, score)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._by_index
+
+    def add(self, index: int, score: float | None) -> None:
+        self._by_index[index] = score
+        if score is not None:
+            self.total += Fraction(score)
+            self.count_known += 1
+
+    def known(self) -> list[float]:
+        return [score for score in self._by_index.values() if score is not None]
+
+
+def outcome(scores: Scores, n: int, wanted: Filter) -> Outcome:
+    """The verdict on a group of `n`."""
+    to_come = n - len(scores)
+    if scores.count_known + to_come < min(wanted.min_scored, n):
         return Outcome.FAILED
     if to_come == 0:
-        return Outcome.INFORMATIVE if _is_informative(known, wanted) else Outcome.UNINFORMATIVE
-    return Outcome.OPEN if _can_become(known, to_come, wanted) else Outcome.UNINFORMATIVE
+        is_informative = _is_informative(scores.known(), wanted)
+        return Outcome.INFORMATIVE if is_informative else Outcome.UNINFORMATIVE
+    return Outcome.OPEN if _can_become(scores, to_come, wanted) else Outcome.UNINFORMATIVE
 
 
 def _is_informative(scores: list[float], wanted: Filter) -> bool:
-    mean = _mean(scores)
+    mean = math.fsum(scores) / len(scores)
     if wanted.min_mean is not None and mean < wanted.min_mean:
         return False
     if wanted.max_mean is not None and mean > wanted.max_mean:
@@ -43,26 +79,21 @@ def _is_informative(scores: list[float], wanted: Filter) -> bool:
     return math.sqrt(variance) > wanted.min_std
 
 
-def _can_become(known: list[float], to_come: int, wanted: Filter) -> bool:
+def _can_become(scores: Scores, to_come: int, wanted: Filter) -> bool:
     """Whether some scores in range of those to come, none of them failing or some, bring the mean
-    within bounds. A rollout that fails drops out of the mean, so that its extremes are at any
-    number of scores up to `to_come`, all lowest or all highest."""
-    possible = [
-        _mean([*known, *[bound] * count])
-        for count in range(to_come + 1)
-        for bound in _range(wanted)
-        if known or count
-    ]
-    too_low = wanted.min_mean is not None and max(possible) < wanted.min_mean
-    too_high = wanted.max_mean is not None and min(possible) > wanted.max_mean
-    return not (too_low or too_high)
+    within bounds."""
+    if wanted.min_mean is not None and wanted.highest is not None:
+        best = max(_extremes(scores, to_come, wanted.highest))
+        if best < wanted.min_mean - ROUNDING * math.ulp(wanted.min_mean):
+            return False
+    if wanted.max_mean is not None and wanted.lowest is not None:
+        least = min(_extremes(scores, to_come, wanted.lowest))
+        return least <= wanted.max_mean + ROUNDING * math.ulp(wanted.max_mean)
+    return True
 
 
-def _range(wanted: Filter) -> tuple[float, float]:
-    lowest = -math.inf if wanted.lowest is None else wanted.lowest
-    return lowest, math.inf if wanted.highest is None else wanted.highest
-
-
-def _mean(scores: list[float]) -> float:
-    """The one formula, so that a bound is never off by a rounding."""
-    return math.fsum(scores) / len(scores)
+def _extremes(scores: Scores, to_come: int, bound: float) -> list[Fraction]:
+    """The mean with all to come at `bound`, and with none: a rollout that fails drops out of it.
+    What fewer of them could make of it lies between."""
+    whole = (scores.total + to_come * Fraction(bound)) / (scores.count_known + to_come)
+    return [whole, scores.total / scores.count_known] if scores.count_known else [whole]

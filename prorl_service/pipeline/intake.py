@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from prorl_service.errors import Conflict, Overloaded, ProRLError
 from prorl_service.pipeline.admission import Admission
@@ -10,9 +11,12 @@ from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.journal_tables import AcceptedRow, UnfinishedGroup
 from prorl_service.pipeline.record import Admitted, RolloutRecord
 from prorl_service.pipeline.under_way import GroupsUnderWay
-from prorl_service.schemas import Group, RolloutState
+from prorl_service.schemas import Group, Invalid, RolloutState
 
 MAX_RETRY_AFTER_S = 60
+SLICE = 256
+"""Number of rollouts that are queued or described at once: thousands would hold up the event loop
+for half a second."""
 
 
 class Intake:
@@ -31,23 +35,30 @@ class Intake:
         self._put = put
         self._max_unfinished = max_unfinished
         self._started_at = time.monotonic()
+        self._being_accepted = 0
+        """Number of rollouts that passed all checks and are not queued yet."""
+        self._writing: dict[str, asyncio.Task[bool]] = {}
+        """Submissions that are being written or queued, keyed by each of their groups."""
         self.refusal: ProRLError | None = None
         """Raised instead of accepting anything new."""
 
-    async def check(self, groups: Sequence[Group]) -> None:
-        """Raises what `accept` would say of them."""
-        await asyncio.to_thread(self._admission.check_all, list(enumerate(groups)))
-
-    async def accept(self, groups: Sequence[Group]) -> None:
+    async def accept(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> None:
         """Nothing happens to groups that were accepted before."""
         while new := await self._unknown(groups):
             if self.refusal is not None:
                 raise self.refusal
-            admitted = await asyncio.to_thread(self._admission.check_all, new)
-            self._check_capacity(sum(group.n for _, group in new))
+            admitted = await asyncio.to_thread(self._admission.check_all, new, invalid)
+            self._reserve(sum(group.n for _, group in new))
             # Whoever submits may go away; what is on disk must be begun all the same.
-            if await asyncio.shield(self._write(admitted)):
-                return
+            writing = asyncio.create_task(self._write(admitted))
+            for one in admitted:
+                self._writing.setdefault(one.group.group_id, writing)
+            writing.add_done_callback(partial(self._forget_writing, admitted))
+            if await asyncio.shield(writing):
+                break
+        for known in groups:  # written by another submission a moment ago, which queues them still
+            if known.group_id in self._writing:
+                await asyncio.wait([self._writing[known.group_id]])
 
     async def _unknown(self, groups: Sequence[Group]) -> list[tuple[int, Group]]:
         """With their places in the request. Raises `Conflict`."""
@@ -61,8 +72,8 @@ class Intake:
                 )
         return [(i, group) for i, group in enumerate(groups) if group.group_id not in known]
 
-    def _check_capacity(self, added: int) -> None:
-        unfinished = self._under_way.count()
+    def _reserve(self, added: int) -> None:
+        unfinished = self._under_way.count() + self._being_accepted
         excess = unfinished + added - self._max_unfinished
         if excess > 0:
             raise Overloaded(
@@ -70,6 +81,7 @@ class Intake:
                 hint="submit again when some have ended",
                 retry_after_s=self._seconds_to_end(excess),
             )
+        self._being_accepted += added
 
     def _seconds_to_end(self, count: int) -> int:
         """A guess, from how many have ended since the start."""
@@ -77,35 +89,53 @@ class Intake:
         ended = max(self._under_way.ended_here, 1)
         return max(1, min(MAX_RETRY_AFTER_S, round(count * seconds / ended)))
 
-    def _write(self, admitted: Sequence[Admitted]) -> "asyncio.Future[bool]":
+    async def _write(self, admitted: Sequence[Admitted]) -> bool:
+        """Whether they are queued; if not, another submission has written some of them."""
         created_at = time.time()
         rows = [
             AcceptedRow(group.group_id, group.n, group.model_dump_json().encode(), created_at)
             for group in (one.group for one in admitted)
         ]
-        written = self._journal.accept(rows)
-        written.add_done_callback(lambda done: self._queue(done, admitted, created_at))
-        return written
+        is_written = False
+        try:
+            is_written = await self._journal.accept(rows)
+        finally:
+            if not is_written:
+                self._being_accepted -= sum(one.group.n for one in admitted)
+        if is_written:
+            await self._queue(admitted, created_at)
+        return is_written
 
-    def _queue(
-        self, written: "asyncio.Future[bool]", admitted: Sequence[Admitted], created_at: float
-    ) -> None:
-        if not written.cancelled() and written.exception() is None and written.result():
-            for one in admitted:
-                for record in self._under_way.add(one, created_at):
-                    self._put(record)
+    def _forget_writing(self, admitted: Sequence[Admitted], writing: "asyncio.Task[bool]") -> None:
+        for one in admitted:
+            if self._writing.get(one.group.group_id) is writing:
+                del self._writing[one.group.group_id]
+
+    async def _queue(self, admitted: Sequence[Admitted], created_at: float) -> None:
+        in_slice = 0
+        for one in admitted:
+            for record in self._under_way.add(one, created_at):
+                self._begin(record)
+            self._being_accepted -= one.group.n
+            in_slice += one.group.n
+            if in_slice >= SLICE:
+                in_slice = 0
+                await asyncio.sleep(0)
+
+    def _begin(self, record: RolloutRecord) -> None:
+        if record.admitted.problem is None:
+            self._put(record)
+        else:
+            record.end(RolloutState.FAILED, record.admitted.problem)
 
     def restore(self, unfinished: UnfinishedGroup) -> None:
         """Queue again what an earlier process has not ended."""
         group = Group.model_validate_json(unfinished.request)
         try:
-            admitted, problem = Admitted(group, self._admission.find_agent(group, "group")), None
+            admitted = Admitted(group, self._admission.find_agent(group, "group"))
         except ProRLError as error:
-            admitted, problem = Admitted(group, None), error.info()
+            admitted = Admitted(group, None, problem=error.info())
         for record in self._under_way.add(
             admitted, unfinished.created_at, unfinished.attempts, unfinished.ended
         ):
-            if problem is None:
-                self._put(record)
-            else:
-                record.end(RolloutState.FAILED, problem)
+            self._begin(record)

@@ -1,53 +1,52 @@
-"""The journal's file: its tables, and every statement that reads or writes them.
+"""The journal's tables, and every statement that reads or writes them.
 
 Plain functions of a connection, each to be run inside a transaction of the caller's. What raises
-`sqlite3.Error` is the caller's to judge, but for `open_file`, which says what is wrong.
+`sqlite3.Error` is the caller's to judge.
 """
 
-import os
 import sqlite3
-import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from prorl_service.errors import JournalError
-from prorl_service.schemas import RolloutState
+from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
-VERSION = 2
-"""To be raised when older code would misread a journal, or newer code an older one: when the tables
-change, or `schemas.Group`, which `groups.request` holds."""
-APPLICATION_ID = 0x50524F52
-LOCK_TIMEOUT_S = 2.0
-"""How long a service that is about to end may hold the file."""
-MAX_WAL_BYTES = 2**26
-"""The write-ahead log is cut back to this when its content is in the file."""
+VERSION = 3
+"""Raised when older code would misread a journal, or newer code an older one: when the tables
+change, or what they hold as JSON. Each version has a step in `journal_migrations`."""
+STRIDE = 4096
+"""Distance between the rollouts' ids of two groups; at least `schemas.MAX_GROUP_SIZE`."""
 ROW_BYTES = 512
 """What a group or a rollout takes beside its content, roughly."""
+EXPIRED_AT_ONCE = 256
+"""Most groups that are forgotten to make room for one that ended."""
+VACUUM_PAGES = 16
 
 TABLES = """
 CREATE TABLE groups (
-    number INTEGER PRIMARY KEY,
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
     group_id TEXT NOT NULL UNIQUE,
     unended INTEGER NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
     ended_at REAL,
     bytes INTEGER NOT NULL,
-    created_at REAL NOT NULL,
-    request BLOB NOT NULL
+    created_at REAL NOT NULL
 ) STRICT;
 CREATE INDEX groups_by_end ON groups (ended_at);
-CREATE TABLE ended (bytes INTEGER NOT NULL) STRICT;
-INSERT INTO ended VALUES (0);
+CREATE TABLE requests (number INTEGER PRIMARY KEY, request BLOB NOT NULL) STRICT;
 CREATE TABLE rollouts (
-    rollout_id TEXT PRIMARY KEY,
-    group_id TEXT NOT NULL,
+    id INTEGER PRIMARY KEY,
     attempt INTEGER NOT NULL,
     state TEXT,
     summary BLOB,
     answer BLOB
 ) STRICT;
-CREATE INDEX rollouts_by_group ON rollouts (group_id, state);
+CREATE TABLE garbage (number INTEGER PRIMARY KEY) STRICT;
+CREATE TABLE totals (bytes INTEGER NOT NULL, uptime_s REAL NOT NULL) STRICT;
+INSERT INTO totals VALUES (0, 0.0);
+CREATE TABLE placements (group_id TEXT PRIMARY KEY, service TEXT NOT NULL) STRICT;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
 CREATE TABLE samplers (sampler_id TEXT PRIMARY KEY, state BLOB NOT NULL) STRICT;
 CREATE TABLE candidates (
@@ -59,15 +58,23 @@ CREATE TABLE candidates (
     attempt INTEGER NOT NULL,
     begun_in TEXT,
     oldest_version INTEGER,
+    newest_version INTEGER,
     request BLOB,
     UNIQUE (sampler_id, name)
 ) STRICT;
 """
-"""A rollout has a row once it was begun; `state` is NULL until it has ended. `answer` is the whole
-rollout as packed JSON, `summary` the same without the trajectory. Large columns come last: what is
-before them is read without them. A candidate that is at its end has no request any more.
-`ended.bytes` is what all ended groups take. `facts` is what else
-a restarted service must know."""
+"""`groups` has small rows alone: what is large, requests and rollouts, is found by its number. A
+group without a row there is forgotten, immediately and for all readers; its content is deleted
+later: `garbage` has the numbers. A rollout's `id` is its group's number and its index; it has a row
+once it was begun, and a `state` once it has ended. `answer` is the whole rollout as packed JSON,
+`summary` the same without the trajectory. Large columns come last: what is before them is read
+without them. `ended_at` is the service's uptime, `created_at` Unix time. A candidate that is at its
+end has no request any more. `totals.bytes` is what all ended groups take, `uptime_s` how long the
+services of this journal have run. `placements`: where a front has its groups. `facts` is
+what else a restarted service must know."""
+
+_ENDS = sorted(state.value for state in TERMINAL_STATES)
+_COUNTS = ", ".join(_ENDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,71 +106,11 @@ class UnfinishedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long ended groups are kept that nobody acknowledges. The newest is never too large."""
+    """Seconds of the service's uptime for which ended groups that are not acknowledged are kept.
+    The newest is never too large."""
 
     keep_bytes: int = 2**32
     keep_s: float = 7 * 86_400.0
-
-
-def open_file(path: Path | None) -> sqlite3.Connection:
-    """Creates it if need be. Raises `JournalError` for a file that cannot be used."""
-    try:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        # Commits are in the caller's hands; the connection is made in one thread, used in another.
-        db = sqlite3.connect(
-            path or ":memory:",
-            timeout=LOCK_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            _prepare(db, path)
-        except BaseException:
-            db.close()
-            raise
-    except (sqlite3.Error, OSError) as error:
-        raise _unusable(path, error) from error
-    return db
-
-
-def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
-    db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one service a file; no shared memory needed
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")  # survives the machine too, one fsync a transaction
-    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
-    db.execute("BEGIN EXCLUSIVE")
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    is_empty = db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
-    if is_empty:
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {VERSION}")
-        for statement in filter(str.strip, TABLES.split(";")):
-            db.execute(statement)
-    elif application != APPLICATION_ID:
-        raise JournalError(f"{path} is a database, but no journal", hint="name another file")
-    elif version != VERSION:
-        raise JournalError(
-            f"the journal {path} is of version {version}, this service's are of {VERSION}",
-            hint="let the service that wrote it finish it, or start with a new file",
-        )
-    db.execute("COMMIT")
-
-
-def _unusable(path: Path | None, error: sqlite3.Error | OSError) -> JournalError:
-    if isinstance(error, OSError):
-        return JournalError(f"cannot create the journal {path}: {error.strerror}")
-    match error.sqlite_errorcode & 0xFF:
-        case sqlite3.SQLITE_BUSY:
-            problem, hint = "is in use", "another service has it; give every service its own"
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            problem = "is damaged"
-            hint = "move it away to start with an empty one; `sqlite3 FILE .recover` may save it"
-        case _:
-            problem, hint = "cannot be opened", ""
-    return JournalError(f"the journal {path} {problem}: {error}", hint=hint)
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -172,70 +119,87 @@ def _unusable(path: Path | None, error: sqlite3.Error | OSError) -> JournalError
 def accept(db: sqlite3.Connection, groups: Iterable[AcceptedRow]) -> bool:
     """All of them, or none and False if one is there already."""
     groups = list(groups)
-    if find(db, [group.group_id for group in groups]):
+    if any(_number(db, group.group_id) for group in groups):
         return False
-    db.executemany(
-        "INSERT INTO groups (group_id, unended, bytes, created_at, request) VALUES (?, ?, ?, ?, ?)",
-        [
-            (one.group_id, one.n, len(one.request) + ROW_BYTES, one.created_at, one.request)
-            for one in groups
-        ],
-    )
+    for one in groups:
+        number = db.execute(
+            "INSERT INTO groups (group_id, unended, bytes, created_at) VALUES (?, ?, ?, ?)",
+            (one.group_id, one.n, len(one.request) + ROW_BYTES, one.created_at),
+        ).lastrowid
+        db.execute("INSERT INTO requests VALUES (?, ?)", (number, one.request))
     return True
 
 
-def begin(db: sqlite3.Connection, rollout_id: str, group_id: str, attempt: int) -> None:
+def begin(db: sqlite3.Connection, rollout_id: str, attempt: int) -> None:
     db.execute(
-        "INSERT INTO rollouts (rollout_id, group_id, attempt) VALUES (?, ?, ?)"
+        "INSERT INTO rollouts (id, attempt) VALUES (?, ?)"
         " ON CONFLICT DO UPDATE SET attempt = excluded.attempt",
-        (rollout_id, group_id, attempt),
+        (_own_row_id(db, rollout_id), attempt),
     )
 
 
-def end(db: sqlite3.Connection, row: EndedRow, retention: Retention) -> Counter[str]:
+def end(
+    db: sqlite3.Connection, row: EndedRow, retention: Retention, uptime_s: float
+) -> Counter[str]:
     """Forgets groups if the row's is the last of its group; returns as `forget`."""
     db.execute(
-        "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?, ?)",
-        (row.rollout_id, row.group_id, row.attempt, row.state, row.summary, row.answer),
+        "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?)",
+        (_own_row_id(db, row.rollout_id), row.attempt, row.state, row.summary, row.answer),
     )
     ended_at, size = db.execute(
         "UPDATE groups SET unended = unended - 1, bytes = bytes + ?,"
+        f" {row.state.value} = {row.state.value} + 1,"
         " ended_at = CASE unended WHEN 1 THEN ? END WHERE group_id = ? RETURNING ended_at, bytes",
-        (len(row.summary) + len(row.answer) + ROW_BYTES, time.time(), row.group_id),
+        (len(row.summary) + len(row.answer) + ROW_BYTES, uptime_s, row.group_id),
     ).fetchone()
     if ended_at is None:
         return Counter()
-    db.execute("UPDATE ended SET bytes = bytes + ?", (size,))
-    return forget(db, [one for one in _expired(db, retention) if one != row.group_id])
+    db.execute("UPDATE totals SET bytes = bytes + ?", (size,))
+    keep_uptime(db, uptime_s)
+    expired = _expired(db, retention, uptime_s)
+    return forget(db, [one for one in expired if one != row.group_id])
 
 
 def forget(db: sqlite3.Connection, group_ids: Iterable[str]) -> Counter[str]:
     """Those that have ended. Returns how many of their rollouts were in which state."""
     states = Counter[str]()
     for group_id in group_ids:
-        size = db.execute(
-            "DELETE FROM groups WHERE group_id = ? AND ended_at IS NOT NULL RETURNING bytes",
+        found = db.execute(
+            "DELETE FROM groups WHERE group_id = ? AND ended_at IS NOT NULL"
+            f" RETURNING number, bytes, {_COUNTS}",
             (group_id,),
         ).fetchone()
-        if size is not None:
-            db.execute("UPDATE ended SET bytes = bytes - ?", size)
-            states.update(_count_states(db, "WHERE group_id = ?", group_id))
-            db.execute("DELETE FROM rollouts WHERE group_id = ?", (group_id,))
-    return states
+        if found is not None:
+            number, size, *counts = found
+            db.execute("UPDATE totals SET bytes = bytes - ?", (size,))
+            db.execute("INSERT INTO garbage VALUES (?)", (number,))
+            states.update(dict(zip(_ENDS, counts, strict=True)))
+    return +states
+
+
+def _own_row_id(db: sqlite3.Connection, rollout_id: str) -> int:
+    row_id = _row_id(db, rollout_id)
+    if row_id is None:
+        raise LookupError(f"{rollout_id} is of no group that was accepted")
+    return row_id
 
 
 def remember(db: sqlite3.Connection, name: str, value: bytes) -> None:
     db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 
-def _expired(db: sqlite3.Connection, retention: Retention) -> list[str]:
-    (size,) = db.execute("SELECT bytes FROM ended").fetchone()
+def keep_uptime(db: sqlite3.Connection, uptime_s: float) -> None:
+    db.execute("UPDATE totals SET uptime_s = ?", (uptime_s,))
+
+
+def _expired(db: sqlite3.Connection, retention: Retention, uptime_s: float) -> list[str]:
+    (size,) = db.execute("SELECT bytes FROM totals").fetchone()
     excess = size - retention.keep_bytes
-    oldest = time.time() - retention.keep_s
+    oldest = uptime_s - retention.keep_s
     group_ids = []
     for group_id, ended_at, size in db.execute(
         "SELECT group_id, ended_at, bytes FROM groups WHERE ended_at IS NOT NULL"
-        " ORDER BY ended_at, number"
+        f" ORDER BY ended_at, number LIMIT {EXPIRED_AT_ONCE}"
     ):
         if excess <= 0 and ended_at >= oldest:
             break
@@ -244,25 +208,85 @@ def _expired(db: sqlite3.Connection, retention: Retention) -> list[str]:
     return group_ids
 
 
+# --- tidying ------------------------------------------------------------------------------------
+
+
+def has_garbage(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM garbage LIMIT 1").fetchone() is not None
+
+
+def delete_garbage(db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
+    """Row by row until `is_over`. False when there is none left."""
+    while (found := db.execute("SELECT number FROM garbage LIMIT 1").fetchone()) is not None:
+        (number,) = found
+        first = number * STRIDE
+        within = (first, first + STRIDE)
+        for row in db.execute(
+            "SELECT id FROM rollouts WHERE id >= ? AND id < ?", within
+        ).fetchall():
+            db.execute("DELETE FROM rollouts WHERE id = ?", row)
+            if is_over():
+                return True
+        db.execute("DELETE FROM requests WHERE number = ?", found)
+        db.execute("DELETE FROM garbage WHERE number = ?", found)
+        if is_over():
+            return True
+    return False
+
+
+def free_pages(db: sqlite3.Connection) -> int:
+    (count,) = db.execute("PRAGMA freelist_count").fetchone()
+    return int(count)
+
+
+def give_room_back(db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
+    """Truncates free pages at the end of the file, until `is_over`. False when there are none
+    left."""
+    while free_pages(db):
+        db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+        if is_over():
+            return True
+    return False
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 
 def find(db: sqlite3.Connection, group_ids: Iterable[str]) -> dict[str, bytes]:
     """The requests of those that are there."""
-    statement = "SELECT request FROM groups WHERE group_id = ?"
+    statement = "SELECT request FROM groups JOIN requests USING (number) WHERE group_id = ?"
     found = ((one, db.execute(statement, (one,)).fetchone()) for one in group_ids)
     return {group_id: row[0] for group_id, row in found if row is not None}
 
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
     """Of those that have ended."""
-    statement = "SELECT summary FROM rollouts WHERE rollout_id = ? AND state IS NOT NULL"
-    found = ((one, db.execute(statement, (one,)).fetchone()) for one in rollout_ids)
-    return {rollout_id: row[0] for rollout_id, row in found if row is not None}
+    found = ((one, _of_rollout(db, one, "summary")) for one in rollout_ids)
+    return {rollout_id: summary for rollout_id, summary in found if summary is not None}
 
 
 def answer(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
-    row = db.execute("SELECT answer FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
+    return _of_rollout(db, rollout_id, "answer")
+
+
+def _of_rollout(db: sqlite3.Connection, rollout_id: str, column: str) -> bytes | None:
+    row_id = _row_id(db, rollout_id)
+    row = db.execute(f"SELECT {column} FROM rollouts WHERE id = ?", (row_id,)).fetchone()
+    return None if row is None else row[0]
+
+
+def _row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
+    """None if there is no such group."""
+    group_id, _, index = rollout_id.rpartition(".")
+    number = _number(db, group_id)
+    is_index = index.isascii() and index.isdigit() and str(int(index)) == index
+    if number is None or not is_index or int(index) >= STRIDE:
+        return None
+    return number * STRIDE + int(index)
+
+
+def _number(db: sqlite3.Connection, group_id: str) -> int | None:
+    row = db.execute("SELECT number FROM groups WHERE group_id = ?", (group_id,)).fetchone()
     return None if row is None else row[0]
 
 
@@ -273,28 +297,37 @@ def recall(db: sqlite3.Connection, name: str) -> bytes | None:
 
 def unfinished(db: sqlite3.Connection) -> list[UnfinishedGroup]:
     """In the order in which they were accepted."""
-    groups = {
-        group_id: UnfinishedGroup(request, created_at)
-        for group_id, request, created_at in db.execute(
-            "SELECT group_id, request, created_at FROM groups WHERE ended_at IS NULL"
-            " ORDER BY number"
+    return [
+        _unfinished(db, number, group_id, UnfinishedGroup(request, created_at))
+        for number, group_id, created_at, request in db.execute(
+            "SELECT number, group_id, created_at, request FROM groups JOIN requests USING (number)"
+            " WHERE ended_at IS NULL ORDER BY number"
         )
-    }
-    for rollout_id, group_id, attempt, state in db.execute(
-        "SELECT rollout_id, group_id, attempt, state FROM rollouts"
-        " JOIN groups USING (group_id) WHERE ended_at IS NULL"
+    ]
+
+
+def _unfinished(
+    db: sqlite3.Connection, number: int, group_id: str, group: UnfinishedGroup
+) -> UnfinishedGroup:
+    first = number * STRIDE
+    for row_id, attempt, state in db.execute(
+        "SELECT id, attempt, state FROM rollouts WHERE id >= ? AND id < ?",
+        (first, first + STRIDE),
     ):
+        rollout_id = f"{group_id}.{row_id - first}"
         if state is None:
-            groups[group_id].attempts[rollout_id] = attempt
+            group.attempts[rollout_id] = attempt
         else:
-            groups[group_id].ended.add(rollout_id)
-    return list(groups.values())
+            group.ended.add(rollout_id)
+    return group
 
 
 def count_ended(db: sqlite3.Connection) -> Counter[str]:
-    return _count_states(db, "WHERE state IS NOT NULL")
+    sums = ", ".join(f"coalesce(sum({state}), 0)" for state in _ENDS)
+    counts = db.execute(f"SELECT {sums} FROM groups").fetchone()
+    return +Counter(dict(zip(_ENDS, counts, strict=True)))
 
 
-def _count_states(db: sqlite3.Connection, where: str, *values: str) -> Counter[str]:
-    rows = db.execute(f"SELECT state, count(*) FROM rollouts {where} GROUP BY state", values)
-    return Counter(dict(rows.fetchall()))
+def uptime(db: sqlite3.Connection) -> float:
+    (seconds,) = db.execute("SELECT uptime_s FROM totals").fetchone()
+    return float(seconds)

@@ -7,25 +7,37 @@ INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. What callers
 """
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Literal
 
-from prorl_service.agents.base import RolloutContext, Verdict
+from pydantic import ValidationError
+
+from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.errors import EvaluatorError
+from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.admission import Admission, prompt_ids
+from prorl_service.pipeline.containment import contain_tasks, described, make_handler
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.pipeline.stage import StagePool
+from prorl_service.pipeline.suspects import Suspects
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import FinishReason, RolloutState, Stage
+from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
 
+OnTimeout = Literal["grade", "fail"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Delay before the first retry of a rollout; it doubles with each retry."""
 EXPECTED_SANDBOXES = 256
 """How far ahead the provider of sandboxes is told what will be asked for."""
 
@@ -37,6 +49,11 @@ class PipelineConfig:
     eval_workers: int = 8
     ready_rollouts: int = 8
     """Rollouts that INIT may finish ahead of RUN; each holds a sandbox."""
+    max_attempts: int = 3
+    """Most attempts of a rollout: it begins again where a retry may help, or the process died."""
+    on_timeout: OnTimeout = "grade"
+    """Fate of a rollout that used up RUN's budget by its own work: graded like one that ran out of
+    turns, or failed."""
     max_unfinished: int = 50_000
     """Rollouts accepted and not ended; more are refused for the time being."""
 
@@ -55,6 +72,9 @@ class Pipeline(AcceptedRollouts):
         self._external = external or External()
         admission = Admission(agents, backends, sandboxes, self._external)
         super().__init__(journal, admission, max_unfinished=config.max_unfinished)
+        self._max_attempts = config.max_attempts
+        self._suspects = Suspects(self._begin)
+        self._grades_timeouts = config.on_timeout == "grade"
         self._slots = config.run_workers + config.ready_rollouts
         self._backends = backends
         self._sandboxes = sandboxes
@@ -69,6 +89,7 @@ class Pipeline(AcceptedRollouts):
             entering=RolloutState.INIT,
             may_begin=self._may_begin_init,
             on_change=self._on_change,
+            retry=self._retry,
         )
         self._run = StagePool(
             Stage.RUN,
@@ -77,8 +98,10 @@ class Pipeline(AcceptedRollouts):
             work=self._do_run,
             hand_on=self._to_eval,
             entering=RolloutState.RUNNING,
-            may_begin=self._may_begin.wait,
+            may_begin=self._may_begin_run,
             on_change=self._on_change,
+            retry=self._retry,
+            is_good_enough=self._is_graded,
         )
         self._eval = StagePool(
             Stage.EVAL,
@@ -88,16 +111,21 @@ class Pipeline(AcceptedRollouts):
             hand_on=self._to_done,
             entering=RolloutState.EVALUATING,
             on_change=self._on_change,
+            retry=self._retry,
         )
         self._stages = (self._init, self._run, self._eval)
 
     def _begin_work(self) -> None:
+        contain_tasks(asyncio.get_running_loop())
         for pool in self._stages:
             for number in range(pool.workers):
                 self.background.start(pool.serve(), name=f"{pool.stage} worker {number}")
 
     async def __aexit__(self, *exc_info: object) -> None:
         await super().__aexit__(*exc_info)
+        for record in self._under_way:
+            if record.state is not RolloutState.QUEUED and record.end_state is None:
+                record.take_back_attempt()
         if self._expecting is not None:
             self._expecting.cancel()
         await self._scoring.close()
@@ -141,22 +169,46 @@ class Pipeline(AcceptedRollouts):
     # --- stages ---------------------------------------------------------------------------------
 
     def _queue(self, record: RolloutRecord) -> None:
+        """One with an attempt behind it was at work when an earlier process died."""
+        if record.attempt >= self._max_attempts:
+            record.end(RolloutState.FAILED, _died_with(record).info())
+        elif record.attempt and record.attempt == self._max_attempts - 1:
+            self._suspects.add(record)
+        else:
+            self._begin(record)
+
+    def _begin(self, record: RolloutRecord) -> None:
         self._init.put_nowait(record)
         self._on_change()
 
+    def _retry(self, record: RolloutRecord, problem: ErrorInfo) -> bool:
+        """Begins the rollout from scratch after a delay, unless it used up RUN's budget: it would
+        again."""
+        is_over_budget = (problem.kind, problem.stage) == (StageTimeout.__name__, Stage.RUN)
+        if not problem.retryable or is_over_budget or record.attempt >= self._max_attempts:
+            return False
+        log.info("rollout %s is begun again: %s", record.rollout_id, problem.message)
+        record.start_over()
+        delay_s = RETRY_S * 2 ** (record.attempt - 1)
+        asyncio.get_running_loop().call_later(delay_s, self._begin, record)
+        return True
+
     async def _may_begin_init(self) -> None:
         """After a restart engines may take minutes; rollouts whose end is lost need not run."""
-        await self._may_begin.wait()
-        await self._backends.model_known()
+        await self._backends.until_up()
         await self._journal.writable.wait()
+        await self._may_begin.wait()
 
     async def _do_init(self, record: RolloutRecord) -> None:
-        record.begin()
+        with record.clock.waiting():
+            await record.begin()
         model = self._backends.model.require()
         resources = AsyncExitStack()
-        generator = resources.enter_context(self._backends.session(record.rollout_id))
+        session = self._backends.session(record.rollout_id, record.clock)
+        generator = resources.enter_context(session)
         group = record.group
-        handler = record.handler = record.agent(group.task)
+        task = group.task.model_copy(deep=True)
+        handler = record.handler = _handler_of(record, task)
         admitted = record.admitted
         if admitted.model != model.name:
             ids = await asyncio.to_thread(
@@ -165,18 +217,19 @@ class Pipeline(AcceptedRollouts):
             admitted.model, admitted.prompt_ids = model.name, ids
         record.context = RolloutContext(
             rollout_id=record.rollout_id,
-            task=group.task,
+            task=task,
             sampling=group.sampling,
             limits=group.limits,
             seed=record.seed(),
             prompt_ids=admitted.prompt_ids,
-            max_model_len=model.max_model_len,
+            max_model_len=self._backends.model.context_for(len(admitted.prompt_ids)),
             chat=model.chat,
             generator=generator,
             sandboxes=self._sandboxes,
             scoring=self._scoring,
             external=self._external,
             resources=resources,
+            clock=record.clock,
         )
         await handler.init(record.context)
 
@@ -184,9 +237,27 @@ class Pipeline(AcceptedRollouts):
         record.move(RolloutState.READY)
         await self._run.put(record)
 
+    async def _may_begin_run(self) -> None:
+        """No budget is begun that would only wait. A rollout is ready while it waits here."""
+        await self._backends.until_serving()
+        await self._may_begin.wait()
+
     async def _do_run(self, record: RolloutRecord) -> None:
         handler, context = record.in_progress()
-        record.finish_reason = FinishReason(await handler.run(context))
+        reason = await handler.run(context)
+        if reason not in tuple(FinishReason):
+            raise AgentError(
+                f"{type(handler).__name__}.run returned {reason!r}, no FinishReason",
+                hint="return FinishReason.FINISHED, or why else it stopped",
+            )
+        record.finish_reason = FinishReason(reason)
+        if record.finish_reason is FinishReason.TIMEOUT:
+            raise StageTimeout(Stage.RUN, record.budget_s(Stage.RUN), record.waited_for())
+
+    def _is_graded(self, record: RolloutRecord) -> bool:
+        """Whether a timed-out rollout is graded: without a turn there is nothing to learn from."""
+        _, context = record.in_progress()
+        return self._grades_timeouts and bool(context.turns)
 
     async def _to_eval(self, record: RolloutRecord) -> None:
         await record.release()
@@ -204,3 +275,19 @@ class Pipeline(AcceptedRollouts):
     async def _to_done(self, record: RolloutRecord) -> None:
         await record.release()
         record.end(RolloutState.DONE)
+
+
+def _died_with(record: RolloutRecord) -> ProcessDied:
+    return ProcessDied(
+        f"the service's process died with the rollout at work, which was begun {record.attempt} x",
+        hint="does its agent end the process, crash it or take its memory? "
+        "`prorl serve --max-attempts` allows more attempts",
+    )
+
+
+def _handler_of(record: RolloutRecord, task: Task) -> AgentHandler:
+    """What its constructor refuses now, it took at submission."""
+    try:
+        return make_handler(record.agent, task)
+    except ValidationError as error:
+        raise AgentError(f"{record.agent.__name__}.__init__ raised {described(error)}") from error

@@ -77,11 +77,13 @@ class _FairOrder:
         client = group.priority, group.client
         turn = self._by_group.get(group.group_id)
         if turn is None:
-            start = max(self._clocks.get(group.priority, 0), self._served.get(client, 0))
+            start = self._clocks.get(group.priority, 0)
+            if not record.attempt:  # what was begun before has had its turn
+                start = max(start, self._served.get(client, 0))
             turn = _Turn(-group.priority, start, next(self._numbers))
             insort(self._turns, turn)
             self._by_group[group.group_id] = turn
-            self._served[client] = start
+            self._served[client] = max(start, self._served.get(client, 0))
         turn.records.append(record)
         self._served[client] += 1
         self._length += 1

@@ -16,6 +16,7 @@ from typing import Protocol
 from prorl_service import metrics
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.arrays import PACKED
+from prorl_service.budget import WorkClock
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.journal_tables import EndedRow
 from prorl_service.schemas import (
@@ -36,6 +37,9 @@ from prorl_service.schemas import (
 log = logging.getLogger(__name__)
 
 
+UNWRITABLE = "UnwritableAnswer"
+
+
 class IllegalMove(RuntimeError):
     """A bug in the pipeline, never a user's fault."""
 
@@ -49,7 +53,9 @@ class Admitted:
     """None for one that the service had before it was restarted, and has no more."""
     model: str | None = None
     """Whose ids the prompt's are; None after a restart, when no tokenizer is known yet."""
-    prompt_ids: Sequence[int] = ()
+    prompt_ids: tuple[int, ...] = ()
+    problem: ErrorInfo | None = None
+    """Reason why none of its rollouts can run."""
 
 
 class Work(Protocol):
@@ -81,6 +87,10 @@ class RolloutRecord:
     verdict: Verdict | None = None
     error: ErrorInfo | None = None
     oldest_version: int | None = None
+    newest_version: int | None = None
+    turns: int = 0
+    """Number of model calls, once it has ended."""
+    clock: WorkClock = field(default_factory=WorkClock)
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
     work: Work | None = None
@@ -111,6 +121,11 @@ class RolloutRecord:
     def is_terminal(self) -> bool:
         return self.state in TERMINAL_STATES
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds since it was queued, or since its last stage."""
+        return time.monotonic() - self._waiting_since
+
     def budget_s(self, stage: Stage) -> float:
         return float(getattr(self.group.limits, f"{stage.value}_timeout_s"))
 
@@ -129,9 +144,24 @@ class RolloutRecord:
             raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
         self.state = state
 
-    def begin(self) -> None:
+    def begin(self) -> "asyncio.Future[None]":
+        """Done when the attempt is on disk: should the process die of it, the next one knows."""
         self.attempt += 1
-        self.journal.begin(self.rollout_id, self.group.group_id, self.attempt)
+        return self._write_attempt()
+
+    def take_back_attempt(self) -> None:
+        """An orderly stop of the service gave it up."""
+        self.attempt = max(0, self.attempt - 1)
+        self._write_attempt()
+
+    def _write_attempt(self) -> "asyncio.Future[None]":
+        return self.journal.begin(self.rollout_id, self.attempt)
+
+    def start_over(self) -> None:
+        """Queued again, with nothing of the attempt before. Its resources are to be released."""
+        self.move(RolloutState.QUEUED)
+        self.handler = self.context = self.verdict = None
+        self.finish_reason, self.is_waiting = FinishReason.ERROR, True
 
     def end(self, state: RolloutState, error: ErrorInfo | None = None) -> None:
         """Terminal move, once it is written. Drops everything but the answer.
@@ -158,6 +188,7 @@ class RolloutRecord:
         error = self.error if self.cancel_requested else answer.error
         self.attempt += answer.attempt - 1
         self.oldest_version = answer.oldest_policy_version
+        self.newest_version = answer.newest_policy_version
         self.timings = answer.timings
         self.timings.queue_s += waited_s
         if answer.state is RolloutState.DONE:
@@ -170,9 +201,12 @@ class RolloutRecord:
     def _end_with(
         self, row: EndedRow, error: ErrorInfo | None, turns: Sequence[Turn]
     ) -> "asyncio.Future[Counter[str]]":
-        self.end_state, self.error = row.state, error
+        self.end_state, self.error, self.turns = row.state, error, len(turns)
         metrics.rollout_ended(row.state, error, sampled=_have_sampled(turns))
         self.handler = self.context = self.work = None
+        return self._write(row)
+
+    def _write(self, row: EndedRow) -> "asyncio.Future[Counter[str]]":
         written = self.journal.end(row)
         written.add_done_callback(self._written)
         return written
@@ -180,16 +214,30 @@ class RolloutRecord:
     def _written(self, written: "asyncio.Future[Counter[str]]") -> None:
         if written.cancelled():
             return  # the journal was closed: it will be told of as unfinished
+        if (refusal := written.exception()) is not None:
+            self._end_without_answer(refusal)
+            return
         assert self.end_state is not None
         self.move(self.end_state)
         for watcher in self._watchers:
             watcher(self)
         self._watchers.clear()
 
+    def _end_without_answer(self, refusal: BaseException) -> None:
+        """The journal does not take it, not now and not later: it is too large."""
+        log.error("rollout %s: its answer cannot be written: %s", self.rollout_id, refusal)
+        if self.verdict is None and self.error is not None and self.error.kind == UNWRITABLE:
+            return  # a failure without an answer is refused, too: a bug
+        self.verdict = None
+        self.end_state, self.error = RolloutState.FAILED, _unwritable(refusal)
+        self._write(self._row(RolloutState.FAILED, self.error, None))
+
     def _trajectory(self) -> Trajectory | None:
         if self.context is None:
             return None
-        self.oldest_version = self.context.ledger.oldest_version
+        versions = self.context.ledger.versions
+        self.oldest_version = min(versions, default=None)
+        self.newest_version = max(versions, default=None)
         return self.context.trajectory(self.finish_reason) if self.context.turns else None
 
     def _row(
@@ -247,12 +295,15 @@ class RolloutRecord:
         started = time.monotonic()
         waited_s = started - self._waiting_since
         self.timings.queue_s += waited_s
+        waited_before_s = self.clock.waited_s
         try:
             yield
         finally:
             self._waiting_since = time.monotonic()
             took_s = self._waiting_since - started
-            setattr(self.timings, f"{stage.value}_s", took_s)
+            before_s = getattr(self.timings, f"{stage.value}_s")
+            setattr(self.timings, f"{stage.value}_s", before_s + took_s)
+            self.timings.waited_s += self.clock.waited_s - waited_before_s
             metrics.stage_done(stage, waited_s=waited_s, took_s=took_s)
 
     def to_wire(self, state: RolloutState | None = None, error: ErrorInfo | None = None) -> Rollout:
@@ -271,6 +322,7 @@ class RolloutRecord:
             reward=verdict.reward if verdict else None,
             reward_components=verdict.components if verdict else {},
             oldest_policy_version=self.oldest_version,
+            newest_policy_version=self.newest_version,
             timings=self.timings,
             created_at=self.created_at,
         )
@@ -285,13 +337,13 @@ def _have_sampled(turns: Sequence[Turn]) -> bool:
     return any(turn.stop - turn.start > 1 for turn in turns)
 
 
-def _unwritable(problem: Exception) -> ErrorInfo:
+def _unwritable(problem: BaseException) -> ErrorInfo:
     """ASCII only, and nothing of the problem's own words: they may be what cannot be written."""
     return ErrorInfo(
-        kind="UnwritableAnswer",
+        kind=UNWRITABLE,
         blame=Blame.AGENT,
         message=f"the rollout's answer cannot be written: {type(problem).__name__}",
-        hint="an agent's values are of the wrong kind; the service's log has the traceback",
+        hint="an agent's values are of the wrong kind or too large; the service's log says which",
     )
 
 

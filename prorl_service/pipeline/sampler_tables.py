@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prorl_service.pipeline.sampler import Candidate, GroupState
+from prorl_service.pipeline.candidates import Candidate, GroupState
 from prorl_service.schemas import Group
 
 AT_THEIR_END = (GroupState.GIVEN, GroupState.UNINFORMATIVE, GroupState.FAILED)
@@ -19,6 +19,7 @@ class CandidateRow:
     attempt: int
     begun_in: str | None
     oldest_version: int | None
+    newest_version: int | None
     request: bytes | None
 
     @classmethod
@@ -31,6 +32,7 @@ class CandidateRow:
             one.attempt,
             one.begun_in,
             one.oldest_version,
+            one.newest_version,
             None if is_at_end else one.group.model_dump_json().encode(),
         )
 
@@ -38,13 +40,10 @@ class CandidateRow:
         """Of one that is not at its end."""
         assert self.request is not None
         group = Group.model_validate_json(self.request)
-        return Candidate(
-            group,
-            self.state,
-            self.attempt,
-            self.begun_in,
-            oldest_version=self.oldest_version if self.state is GroupState.INFORMATIVE else None,
-        )
+        candidate = Candidate(group, self.state, self.attempt, self.begun_in)
+        if self.state is GroupState.INFORMATIVE:
+            candidate.note_versions(self.oldest_version, self.newest_version)
+        return candidate
 
 
 def put(
@@ -57,14 +56,15 @@ def put(
     )
     db.executemany(
         "INSERT INTO candidates (sampler_id, name, task_id, state, attempt, begun_in,"
-        " oldest_version, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        " oldest_version, newest_version, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (sampler_id, name) DO UPDATE SET state = excluded.state,"
         " attempt = excluded.attempt, begun_in = excluded.begun_in,"
-        " oldest_version = excluded.oldest_version, request = excluded.request",
+        " oldest_version = excluded.oldest_version, newest_version = excluded.newest_version,"
+        " request = excluded.request",
         [
             (
                 *(sampler_id, row.name, row.task_id, row.state.value, row.attempt),
-                *(row.begun_in, row.oldest_version, row.request),
+                *(row.begun_in, row.oldest_version, row.newest_version, row.request),
             )
             for row in rows
         ],
@@ -76,6 +76,15 @@ def drop(db: sqlite3.Connection, sampler_id: str) -> None:
         db.execute(f"DELETE FROM {table} WHERE sampler_id = ?", (sampler_id,))
 
 
+def ended_groups(db: sqlite3.Connection, prefix: str) -> list[str]:
+    """Those whose id begins with `prefix`, which ends with a colon."""
+    rows = db.execute(
+        "SELECT group_id FROM groups WHERE group_id >= ? AND group_id < ? AND ended_at IS NOT NULL",
+        (prefix, prefix[:-1] + ";"),  # the next character
+    )
+    return [group_id for (group_id,) in rows]
+
+
 def samplers(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
     return db.execute("SELECT sampler_id, state FROM samplers").fetchall()
 
@@ -83,7 +92,7 @@ def samplers(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
 def candidates(db: sqlite3.Connection, sampler_id: str) -> Sequence[CandidateRow]:
     """In the order in which they came."""
     rows = db.execute(
-        "SELECT name, task_id, state, attempt, begun_in, oldest_version, request"
+        "SELECT name, task_id, state, attempt, begun_in, oldest_version, newest_version, request"
         " FROM candidates WHERE sampler_id = ? ORDER BY number",
         (sampler_id,),
     )

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
 from prorl_service import logs
-from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
+from prorl_service.errors import STAGE_BLAME, AgentError, ProRLError, StageTimeout
+from prorl_service.pipeline.containment import described
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
@@ -32,10 +33,14 @@ class StagePool:
         entering: RolloutState,
         may_begin: Callable[[], Awaitable[object]] | None = None,
         on_change: Callable[[], None],
+        retry: Callable[[RolloutRecord, ErrorInfo], bool],
+        is_good_enough: Callable[[RolloutRecord], bool] = lambda _: False,
     ) -> None:
         """`hand_on` gets the rollouts whose work succeeded, outside the budget. `entering` is the
         state a rollout gets when a worker takes it, which it does not before `may_begin` returns.
-        `on_change` is called when a worker has taken a rollout, and when it is done with it."""
+        `on_change` is called when a worker has taken a rollout, and when it is done with it.
+        `retry` is asked to take those that failed, with their resources released.
+        `is_good_enough` decides whether one that used up its budget is handed on all the same."""
         self.stage = stage
         self.workers = workers
         self.at_work: dict[RolloutRecord, None] = {}
@@ -45,6 +50,8 @@ class StagePool:
         self._entering = entering
         self._may_begin = may_begin
         self._on_change = on_change
+        self._retry = retry
+        self._is_good_enough = is_good_enough
 
     async def serve(self) -> None:
         """One worker; run `workers` of them. Ends when cancelled, even if a handler hides that."""
@@ -97,13 +104,14 @@ class StagePool:
         await record.release()
         if record.cancel_requested:
             record.end(RolloutState.CANCELLED, record.error)
-        else:
+        elif problem is not None and not self._retry(record, problem):
             record.end(RolloutState.FAILED, problem)
 
     async def _attempt(self, record: RolloutRecord) -> ErrorInfo | None:
         """The boundary to foreign code: agents, sandboxes, engines."""
-        deadline = asyncio.timeout(record.budget_s(self.stage))
-        work = record.work = asyncio.create_task(self._within(deadline, record))
+        work = record.work = asyncio.create_task(
+            self._within_budget(record), name=self._name(record)
+        )
         try:
             await work
         except asyncio.CancelledError:
@@ -112,28 +120,43 @@ class StagePool:
                 raise
             if not record.cancel_requested:
                 return self._unexpected(RuntimeError("the handler was cancelled from inside"))
+        except StageTimeout as error:
+            record.finish_reason = FinishReason.TIMEOUT
+            return None if self._is_good_enough(record) else error.info(self.stage)
         except ProRLError as error:
             return error.info(self.stage)
         except Exception as error:
-            if deadline.expired():
-                record.finish_reason = FinishReason.TIMEOUT
-                budget_s, blame = record.budget_s(self.stage), record.waited_for()
-                return StageTimeout(self.stage, budget_s, blame).info(self.stage)
             log.exception("rollout %s: %s failed", record.rollout_id, self.stage.value.upper())
             return self._unexpected(error)
         finally:
             record.work = None
         return None
 
-    async def _within(self, deadline: asyncio.Timeout, record: RolloutRecord) -> None:
-        async with deadline:
-            await self._work(record)
+    def _name(self, record: RolloutRecord) -> str:
+        agent = record.group.task.agent
+        return f"{self.stage.value.upper()} of agent {agent!r}, rollout {record.rollout_id}"
+
+    async def _within_budget(self, record: RolloutRecord) -> None:
+        """Raises `StageTimeout`, also where the work made another error of the cancellation."""
+        budget_s = record.budget_s(self.stage)
+        try:
+            async with record.clock.deadline(budget_s) as deadline:
+                await self._work(record)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            if deadline.expired():
+                raise StageTimeout(self.stage, budget_s, record.waited_for()) from None
+            raise
+        except BaseException as end:  # the event loop, and the service with it, would end
+            stage = self.stage.value.upper()
+            raise AgentError(f"the agent's {stage} raised {described(end)}") from end
 
     def _unexpected(self, error: Exception) -> ErrorInfo:
         return ErrorInfo(
             kind=type(error).__name__,
             blame=STAGE_BLAME[self.stage],
-            message=str(error) or repr(error),
+            message=described(error),
             hint="an exception the service does not know; its log has the traceback",
             stage=self.stage,
         )

@@ -1,4 +1,4 @@
-"""The groups that are not yet through, in memory; what has ended is the journal's."""
+"""In-flight groups, in memory. Finished groups live in the journal."""
 
 import asyncio
 from collections import Counter
@@ -10,6 +10,7 @@ from prorl_service.errors import LeaseExpired
 from prorl_service.leases import Lease
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.record import Admitted, RolloutRecord
+from prorl_service.pipeline.reporting import EndReports, group_ended
 from prorl_service.schemas import ErrorInfo, RolloutState
 
 
@@ -31,6 +32,7 @@ class GroupsUnderWay:
         self.ended_here = 0
         """Since this process began."""
         self._reclaiming: set[asyncio.Task[None]] = set()
+        self._reports = EndReports()
 
     def add(
         self,
@@ -72,6 +74,10 @@ class GroupsUnderWay:
     def group_ids(self) -> list[str]:
         return list(self._groups)
 
+    def owners(self) -> set[str]:
+        owners = (one.admitted.group.owner for one in self._groups.values())
+        return {one for one in owners if one is not None}
+
     def rollout_ids(self, group_id: str) -> list[str]:
         return self._groups[group_id].admitted.group.rollout_ids()
 
@@ -90,9 +96,11 @@ class GroupsUnderWay:
     def _one_ended(self, record: RolloutRecord) -> None:
         self.ended[record.state] += 1
         self.ended_here += 1
+        self._reports.rollout_ended(record)
         group = self._groups[record.group.group_id]
         group.unended -= 1
         if group.unended == 0:
+            group_ended(group.records)
             group.lease.end()
             del self._groups[record.group.group_id]
             for one in group.records:

@@ -1,10 +1,13 @@
 """Early verdicts on groups never differ from what the whole group would have been found."""
 
+import math
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.pipeline.informative import Outcome, outcome
+from prorl_service.pipeline.informative import Outcome, Scores, outcome
 from prorl_service.sampler_schemas import Filter
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.floats(0, 1))
@@ -32,10 +35,10 @@ def test_early_verdicts_are_those_of_the_whole_group(
     ended: list[float | None], wanted: Filter
 ) -> None:
     n = len(ended)
-    final = outcome(ended, n, wanted)
+    final = outcome(Scores.of(*ended), n, wanted)
     assert final is not Outcome.OPEN
     for known in range(n):
-        early = outcome(ended[:known], n, wanted)
+        early = outcome(Scores.of(*ended[:known]), n, wanted)
         assert early is not Outcome.INFORMATIVE
         if early is Outcome.FAILED:
             assert final is Outcome.FAILED
@@ -60,8 +63,71 @@ def test_early_verdicts_are_those_of_the_whole_group(
 def test_verdicts_on_groups_of_four(
     ended: list[float | None], wanted: Filter, found: Outcome
 ) -> None:
-    assert outcome(ended, 4, wanted) is found
+    assert outcome(Scores.of(*ended), 4, wanted) is found
 
 
 def test_a_group_that_fails_in_part_is_held_to_its_own_size() -> None:
-    assert outcome([0, 1], 2, Filter(min_scored=8)) is Outcome.INFORMATIVE
+    assert outcome(Scores.of(0, 1), 2, Filter(min_scored=8)) is Outcome.INFORMATIVE
+
+
+def naive(ended: list[float | None], n: int, wanted: Filter) -> Outcome:
+    """The outcome by definition: tries every number of scores to come, all lowest or all
+    highest."""
+    known = [score for score in ended if score is not None]
+    to_come = n - len(ended)
+    if len(known) + to_come < min(wanted.min_scored, n):
+        return Outcome.FAILED
+    lowest = -math.inf if wanted.lowest is None else wanted.lowest
+    highest = math.inf if wanted.highest is None else wanted.highest
+    means = [
+        math.fsum(possible) / len(possible)
+        for bound in (lowest, highest)
+        for count in range(to_come + 1)
+        if (possible := [*known, *[bound] * count])
+    ]
+    too_low = wanted.min_mean is not None and max(means) < wanted.min_mean
+    too_high = wanted.max_mean is not None and min(means) > wanted.max_mean
+    return Outcome.UNINFORMATIVE if too_low or too_high else Outcome.OPEN
+
+
+quarters = st.integers(-8, 8).map(lambda number: number / 4)
+tenths = st.one_of(st.none(), st.integers(-20, 20).map(lambda number: number / 10))
+
+
+@given(
+    st.lists(st.one_of(st.none(), quarters), max_size=12),
+    st.integers(1, 12),
+    *[tenths] * 4,
+    st.integers(2, 6),
+)
+def test_early_verdicts_are_those_of_the_definition(
+    ended: list[float | None],
+    to_come: int,
+    low: float | None,
+    high: float | None,
+    lowest: float | None,
+    highest: float | None,
+    min_scored: int,
+) -> None:
+    if low is not None and high is not None:
+        low, high = sorted((low, high))
+    if lowest is not None and highest is not None:
+        lowest, highest = sorted((lowest, highest))
+    wanted = Filter(
+        min_mean=low, max_mean=high, lowest=lowest, highest=highest, min_scored=min_scored
+    )
+    n = len(ended) + to_come
+    assert outcome(Scores.of(*ended), n, wanted) is naive(ended, n, wanted)
+
+
+@pytest.mark.parametrize(
+    "wanted", [Filter(), Filter(min_mean=0.01, max_mean=0.9, lowest=0, highest=1)]
+)
+def test_a_group_of_thousands_is_judged_at_each_end_in_constant_time(wanted: Filter) -> None:
+    began_at = time.process_time()
+    scores = Scores()
+    for index in range(4096):
+        scores.add(index, float(index % 2))
+        found = outcome(scores, 4096, wanted)
+    assert found is Outcome.INFORMATIVE
+    assert time.process_time() - began_at < 2

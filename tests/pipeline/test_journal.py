@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,22 +12,10 @@ from hypothesis import strategies as st
 
 from prorl_service.errors import JournalError
 from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_tables import (
-    APPLICATION_ID,
-    AcceptedRow,
-    EndedRow,
-    Retention,
-)
+from prorl_service.pipeline.journal_file import APPLICATION_ID
+from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.schemas import RolloutState
-
-
-def accepted(group_id: str, n: int = 2) -> AcceptedRow:
-    return AcceptedRow(group_id, n, b"{}", 1.0)
-
-
-def ended(group_id: str, index: int = 0, size: int = 100) -> EndedRow:
-    rollout_id = f"{group_id}.{index}"
-    return EndedRow(rollout_id, group_id, 1, RolloutState.DONE, b"summary", b"x" * size)
+from tests.pipeline.journal_rows import accepted, ended
 
 
 async def test_groups_are_accepted_all_or_none(tmp_path: Path) -> None:
@@ -40,10 +29,10 @@ async def test_a_restart_finds_what_has_ended_and_what_has_not(tmp_path: Path) -
     async with Journal(tmp_path / "j") as journal:
         await journal.accept([accepted("a"), accepted("b", n=3)])
         await asyncio.gather(journal.end(ended("a", 0)), journal.end(ended("a", 1)))
-        await journal.begin("b.0", "b", 1)
-        await journal.begin("b.1", "b", 1)
+        await journal.begin("b.0", 1)
+        await journal.begin("b.1", 1)
         await journal.end(ended("b", 0))
-        await journal.begin("b.1", "b", 2)
+        await journal.begin("b.1", 2)
         await journal.remember("weights", b"newest")
     async with Journal(tmp_path / "j") as journal:
         (unfinished,) = await journal.unfinished()
@@ -94,6 +83,35 @@ async def test_results_expire(tmp_path: Path) -> None:
         assert await journal.answer("b.0") is not None
 
 
+@pytest.mark.parametrize("jump_s", [8 * 86_400.0, -8 * 86_400.0])
+async def test_a_wall_clock_that_jumps_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    for name in "ab":  # a restart between, too
+        async with Journal(tmp_path / "j") as journal:
+            await journal.accept([accepted(f"{name}{i}", n=1) for i in range(3)])
+            for i in range(3):
+                await journal.end(ended(f"{name}{i}"))
+            assert (await journal.count_ended()).total() == (3 if name == "a" else 6)
+        clock = time.time
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock() + jump_s)
+
+
+async def test_results_expire_by_the_time_that_services_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = 3600.0
+    for name in "abc":
+        async with Journal(tmp_path / "j", Retention(keep_s=1.5 * hour)) as journal:
+            await journal.accept([accepted(name, n=1)])
+            await journal.end(ended(name))
+            kept = [one for one in "abc" if await journal.answer(f"{one}.0") is not None]
+            now = time.monotonic
+            monkeypatch.setattr(time, "monotonic", lambda now=now: now() + hour)
+        monkeypatch.setattr(time, "monotonic", now)
+    assert kept == ["b", "c"]
+
+
 async def test_a_file_has_one_service(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j"):
         with pytest.raises(JournalError, match="is in use"):
@@ -125,25 +143,6 @@ def test_a_file_of_no_use_is_refused_with_the_reason(
     spoil(tmp_path / "j")
     with pytest.raises(JournalError, match=message):
         Journal(tmp_path / "j")
-
-
-async def test_what_cannot_be_written_is_refused_or_kept_until_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prorl_service.pipeline.journal.RETRY_S", 0.05)
-    async with Journal(tmp_path / "j") as journal:
-        await journal.accept([accepted("a")])
-        journal._db.execute("PRAGMA query_only = 1")
-        end = journal.end(ended("a"))
-        with pytest.raises(JournalError, match="cannot be written"):
-            await journal.accept([accepted("b")])
-        assert not journal.writable.is_set()
-        assert not end.done()
-        assert await journal.find(["a"])
-        journal._db.execute("PRAGMA query_only = 0")
-        await asyncio.wait_for(end, 20)
-        await asyncio.wait_for(journal.writable.wait(), 20)
-        assert await journal.accept([accepted("b")])
 
 
 operations = st.lists(
@@ -184,7 +183,7 @@ async def _check(path: Path, history: list[tuple[str, int, int]]) -> None:
                 del model[group_id]
         elif group_id in model and index not in over:
             begun[index] = begun.get(index, 0) + 1
-            await journal.begin(f"{group_id}.{index}", group_id, begun[index])
+            await journal.begin(f"{group_id}.{index}", begun[index])
             if operation == "end":
                 await journal.end(ended(group_id, index))
                 over.add(index)

@@ -1,100 +1,34 @@
+"""Groups through a pipeline: all stages, what fails in them, and what ends them."""
+
 import asyncio
-import contextlib
-import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
-from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import (
     Conflict,
-    EvaluatorError,
     InvalidRequest,
     NotFound,
     Overloaded,
-    TaskError,
 )
-from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.intake import SLICE
 from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import (
-    BackendSpec,
     Blame,
     FinishReason,
-    Group,
     Limits,
-    Message,
     Rollout,
     RolloutState,
     Stage,
-    Task,
     Trajectory,
 )
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.tokens.chat import ChatFormat
-
-
-class Probe(AgentHandler):
-    """Does in each stage what `task.data` says: pass, fail in some way, or hang."""
-
-    name = "probe"
-    started: asyncio.Event
-
-    def prompt(self) -> Prompt:
-        return Prompt(self.task.messages)
-
-    async def init(self, rollout: RolloutContext) -> None:
-        await rollout.open_sandbox()
-        await self._act(Stage.INIT)
-
-    async def run(self, rollout: RolloutContext) -> FinishReason:
-        await rollout.sample(rollout.prompt_ids)
-        await self._act(Stage.RUN)
-        if self.task.data.get(Stage.RUN) == "no reason":
-            return None  # type: ignore[return-value]
-        return FinishReason.FINISHED
-
-    async def eval(self, rollout: RolloutContext) -> Verdict:
-        await rollout.open_sandbox()
-        await self._act(Stage.EVAL)
-        match self.task.data.get(Stage.EVAL):
-            case "nan":
-                return Verdict(math.nan)
-            case "float":
-                return 1.0  # type: ignore[return-value]
-            case "key":
-                return Verdict(1.0, {1: 1.0})  # type: ignore[dict-item]
-            case "surrogate":
-                raise EvaluatorError("\ud800")
-            case "sample":
-                await rollout.sample(rollout.prompt_ids)
-        return Verdict(1.0)
-
-    async def _act(self, stage: Stage) -> None:
-        match self.task.data.get(stage):
-            case "hang":
-                Probe.started.set()
-                await asyncio.Event().wait()
-            case "bug":
-                raise KeyError("oops")
-            case "task":
-                raise TaskError("no such file")
-            case "evaluator":
-                raise EvaluatorError("no verdict")
-            case "cancel":
-                helper = asyncio.ensure_future(asyncio.Event().wait())
-                helper.cancel()
-                await helper
-            case "stubborn":
-                Probe.started.set()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.Event().wait()
-                raise KeyError("and something else instead")
+from tests.pipeline.pipelines import ends, taken
+from tests.pipeline.probe import Probe, group, running
 
 
 @pytest.fixture
@@ -108,41 +42,8 @@ def sandboxes() -> FakeSandboxes:
     return FakeSandboxes(lambda name, arguments: ToolResult(""))
 
 
-@asynccontextmanager
-async def running(
-    engine: StubEngine,
-    sandboxes: FakeSandboxes,
-    spool: Path,
-    config: PipelineConfig = PipelineConfig(),
-    retention: Retention = Retention(),
-) -> AsyncIterator[Pipeline]:
-    Probe.started = asyncio.Event()
-    pool_config = PoolConfig(wait_for_backend_s=20)
-    async with BackendPool(spool, pool_config) as backends:
-        await backends.add(BackendSpec(url=engine.url))
-        agents = AgentRegistry([f"{__name__}:Probe"])
-        async with (
-            Journal(retention=retention) as journal,
-            Pipeline(journal, backends, sandboxes, agents, config) as pipeline,
-        ):
-            yield pipeline
-
-
-def group(
-    group_id: str = "g", n: int = 1, limits: Limits = Limits(), acts: dict[Stage, str] | None = None
-) -> Group:
-    messages = [Message(role="user", content="Go.")]
-    task = Task(task_id="t", agent="probe", messages=messages, data=dict(acts or {}))
-    return Group(group_id=group_id, task=task, n=n, limits=limits)
-
-
-async def outcome(pipeline: Pipeline, submitted: Group) -> list[Rollout]:
-    await pipeline.submit([submitted])
-    return await collect(pipeline, submitted.rollout_ids())
-
-
 async def collect(pipeline: Pipeline, rollout_ids: list[str]) -> list[Rollout]:
-    return [ended.to_wire() async for ended in pipeline.ended(rollout_ids)]
+    return [ended async for ended in taken(pipeline, rollout_ids)]
 
 
 def trajectory(rollout: Rollout) -> Trajectory:
@@ -158,7 +59,7 @@ async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        records = await outcome(pipeline, group(n=20))
+        records = await ends(pipeline, group(n=20))
         assert {record.state for record in records} == {RolloutState.DONE}
         assert {record.rollout_id for record in records} == {f"g.{i}" for i in range(20)}
         assert records[0].reward == 1.0
@@ -188,10 +89,11 @@ async def test_a_failing_stage_is_blamed_and_cleaned_up(
 ) -> None:
     by_stage = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
     limits = Limits(**{f"{stage.value}_timeout_s": 0.2})
-    async with running(engine, sandboxes, tmp_path) as pipeline:
+    config = PipelineConfig(on_timeout="fail")
+    async with running(engine, sandboxes, tmp_path, config) as pipeline:
         failing = group(limits=limits, acts={stage: how})
-        (record,) = await outcome(pipeline, failing)
-        (after,) = await outcome(pipeline, group("after"))
+        (record,) = await ends(pipeline, failing)
+        (after,) = await ends(pipeline, group("after"))
     assert record.state is RolloutState.FAILED
     assert record.error is not None
     assert (record.error.kind, record.error.stage) == (kind, stage)
@@ -221,19 +123,30 @@ async def test_nonsense_from_a_handler_fails_its_rollout_only(
     blame: Blame,
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(pipeline, group(acts={stage or Stage.EVAL: how}))
+        (record,) = await ends(pipeline, group(acts={stage or Stage.EVAL: how}))
         assert record.error is not None
         assert (record.error.stage, record.error.blame) == (stage, blame)
         assert pipeline.background.failure is None
+
+
+async def test_a_run_that_returns_nothing_is_told_what_to_return(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        (record,) = await ends(pipeline, group(acts={Stage.RUN: "no reason"}))
+    assert record.error is not None
+    assert record.error.message == "Probe.run returned None, no FinishReason"
+    assert "return FinishReason.FINISHED" in record.error.hint
 
 
 async def test_a_timed_out_rollout_returns_what_was_sampled(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(
+        (record,) = await ends(
             pipeline, group(limits=Limits(run_timeout_s=1), acts={Stage.RUN: "hang"})
         )
+    assert (record.state, record.reward) == (RolloutState.DONE, 1.0)
     assert trajectory(record).finish_reason is FinishReason.TIMEOUT
     assert trajectory(record).segments[0].response_ids[:2] == [5, 6]
 
@@ -260,7 +173,7 @@ async def test_cancelling_rollouts_in_queues(
         records = await pipeline.cancel([f"g.{i}" for i in range(10)])
         assert {record.state for record in records} == {RolloutState.CANCELLED}
         assert not any(sandbox.running for sandbox in sandboxes.made)
-        (after,) = await outcome(pipeline, group("after"))
+        (after,) = await ends(pipeline, group("after"))
         assert after.state is RolloutState.DONE
         assert pipeline.background.failure is None
 
@@ -272,7 +185,7 @@ async def test_init_and_eval_go_on_while_run_is_busy(
     async with running(engine, sandboxes, tmp_path, config) as pipeline:
         await pipeline.submit([group("busy", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
-        records = await outcome(pipeline, group("rest", n=8))
+        records = await ends(pipeline, group("rest", n=8))
         assert {record.state for record in records} == {RolloutState.DONE}
         assert (await now(pipeline, "busy.0")).state is RolloutState.RUNNING
 
@@ -310,8 +223,8 @@ async def test_what_ended_first_is_forgotten_first_and_whole(
     async with running(engine, sandboxes, tmp_path, retention=Retention(keep_bytes=1)) as pipeline:
         await pipeline.submit([group("long", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
-        await outcome(pipeline, group("first", n=2))
-        await outcome(pipeline, group("second", n=2))
+        await ends(pipeline, group("first", n=2))
+        await ends(pipeline, group("second", n=2))
         assert (await now(pipeline, "second.1")).state is RolloutState.DONE
         for rollout_id in ("first.0", "first.1"):
             with pytest.raises(NotFound):
@@ -328,7 +241,19 @@ async def test_too_much_unfinished_work_is_refused_for_the_time_being(
         with pytest.raises(Overloaded):
             await pipeline.submit([group("b", n=2)])
         await pipeline.cancel(["a.0", "a.1"])
-        await outcome(pipeline, group("b", n=2))
+        await ends(pipeline, group("b", n=2))
+
+
+async def test_submissions_at_the_same_time_do_not_pass_the_limit_together(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    async with running(engine, sandboxes, tmp_path, PipelineConfig(max_unfinished=3)) as pipeline:
+        groups = [group(name, n=2, acts={Stage.RUN: "hang"}) for name in "abcd"]
+        answers = await asyncio.gather(
+            *(pipeline.submit([one]) for one in groups), return_exceptions=True
+        )
+        assert sum(isinstance(one, Overloaded) for one in answers) == 3
+        assert sum(pipeline.count_by_state().values()) == 2
 
 
 async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
@@ -342,15 +267,31 @@ async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
         assert sum(pipeline.count_by_state().values()) in (2, 3)
 
 
+async def test_a_large_submission_is_queued_in_slices(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    groups = [group(f"g{i}", n=32, acts={Stage.RUN: "hang"}) for i in range(64)]
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        submissions = [asyncio.create_task(pipeline.submit(groups)) for _ in range(2)]
+        counts = {0}
+        while not all(one.done() for one in submissions):
+            await asyncio.sleep(0)
+            counts.add(sum(pipeline.count_by_state().values()))
+        assert sorted(counts) == list(range(0, 64 * 32 + 1, SLICE))
+        first, again = [await one for one in submissions]
+        assert [one.rollout_id for one in first] == [one.rollout_id for one in again]
+        assert len(again) == 64 * 32
+
+
 async def test_a_handler_cancelled_from_inside_costs_its_rollout_only(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     config = PipelineConfig(run_workers=1)
     async with running(engine, sandboxes, tmp_path, config) as pipeline:
-        (record,) = await outcome(pipeline, group(acts={Stage.RUN: "cancel"}))
+        (record,) = await ends(pipeline, group(acts={Stage.RUN: "cancel"}))
         assert record.error is not None
         assert record.error.blame is Blame.AGENT
-        (after,) = await outcome(pipeline, group("after"))
+        (after,) = await ends(pipeline, group("after"))
         assert after.state is RolloutState.DONE
         assert pipeline.background.failure is None
 
@@ -368,30 +309,46 @@ async def test_a_run_that_waits_for_its_engine_blames_the_engine(
 ) -> None:
     engine.latency_s = 3
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(pipeline, group(limits=Limits(run_timeout_s=1)))
+        (record,) = await ends(pipeline, group(limits=Limits(run_timeout_s=1)))
     assert record.error is not None
     assert (record.error.kind, record.error.blame) == ("StageTimeout", Blame.BACKEND)
     assert record.error.retryable
+
+
+async def test_a_group_of_the_same_id_as_an_ended_one_has_a_lease_of_its_own(
+    engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
+) -> None:
+    loop_errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, error: loop_errors.append(error))
+    short = group().model_copy(update={"lease_s": 0.3})
+    async with running(engine, sandboxes, tmp_path) as pipeline:
+        await ends(pipeline, short)  # the stream leaves when the group has ended
+        await pipeline.acknowledge(["g"])
+        await pipeline.submit([group(acts={Stage.RUN: "hang"})])
+        await Probe.started.wait()
+        await asyncio.sleep(0.6)
+        assert (await now(pipeline, "g.0")).state is RolloutState.RUNNING
+    assert loop_errors == []
 
 
 async def test_the_policy_is_not_sampled_after_run(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
-        (record,) = await outcome(pipeline, group(acts={Stage.EVAL: "sample"}))
+        (record,) = await ends(pipeline, group(acts={Stage.EVAL: "sample"}))
     assert record.error is not None
     assert record.error.kind == "AgentError"
     assert len(trajectory(record).turns) == 1
 
 
-async def test_all_backends_gone_fails_with_the_backends_blame(
+async def test_a_rollout_that_has_lost_all_backends_ends_when_one_is_back(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
         engine.status = 500
-        (record,) = await outcome(pipeline, group())
-        assert record.error is not None
-        assert (record.error.blame, record.error.retryable) == (Blame.BACKEND, True)
+        await pipeline.submit([group()])
+        await asyncio.sleep(1)
+        assert not (await now(pipeline, "g.0")).is_terminal
         engine.status = 200
-        (after,) = await outcome(pipeline, group("after"))
-        assert after.state is RolloutState.DONE
+        (record,) = await collect(pipeline, ["g.0"])
+    assert record.state is RolloutState.DONE

@@ -1,144 +1,17 @@
 """A sampler under every order of events: nothing lost, nothing twice, whole groups, in time."""
 
 import random
-from itertools import chain
-from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_service.errors import EvaluatorError, InvalidRequest
-from prorl_service.pipeline.informative import Outcome, outcome
-from prorl_service.pipeline.sampler import Candidate, GroupState, Sampler
+from prorl_service.errors import InvalidRequest
+from prorl_service.pipeline.candidates import Candidate, GroupState
+from prorl_service.pipeline.sampler import Sampler
 from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, DroppedGroup, SamplerSpec
-from prorl_service.schemas import Group, Message, Rollout, RolloutState, Task
-
-FAILURE = EvaluatorError("it failed").info()
-
-
-def group(name: str, n: int = 4, task_id: str | None = None) -> Group:
-    messages = [Message(role="user", content=".")]
-    return Group(
-        group_id=name, n=n, task=Task(task_id=task_id or name, agent="a", messages=messages)
-    )
-
-
-def rollout(index: int, score: float | None, version: int | None = 0) -> Rollout:
-    return Rollout(
-        rollout_id=f"g.{index}",
-        group_id="g",
-        task_id="t",
-        agent="a",
-        index=index,
-        state=RolloutState.FAILED if score is None else RolloutState.DONE,
-        reward=score,
-        error=FAILURE if score is None else None,
-        oldest_policy_version=version,
-        created_at=0,
-    )
-
-
-class World:
-    """Runs what a sampler begins, in an order of chance, and sees that all is in order."""
-
-    def __init__(self, sampler: Sampler, chance: random.Random) -> None:
-        self.sampler = sampler
-        self.chance = chance
-        self.version = 0
-        self.is_told = chance.random() < 0.5
-        """The service knows the version; else the trainer says it with each draw."""
-        self.made = 0
-        self.running: dict[tuple[str, int], dict[int, int]] = {}
-        """Attempt: for each rollout that has not ended, the version with which it began."""
-        self.scores: dict[tuple[str, int], dict[int, float | None]] = {}
-        self.oldest: dict[tuple[str, int], int] = {}
-        self.given: list[str] = []
-        self.dropped: dict[str, list[DroppedGroup]] = {}
-        """By draw."""
-        self.n = 4
-
-    def top_up(self) -> None:
-        for _ in range(min(self.chance.randint(0, 6), self.sampler.status(0).wanted)):
-            task = f"t{self.chance.randint(0, 9)}"
-            self.sampler.add([group(f"g{self.made}", self.n, task)])
-            self.made += 1
-
-    def open_draw(self, draw_id: str) -> None:
-        spec = DrawSpec(target=2, policy_version=None if self.is_told else self.version)
-        self.sampler.open_draw(draw_id, spec, version=self.known_version())
-
-    def known_version(self) -> int:
-        return self.version if self.is_told else 0
-
-    def step(self) -> None:
-        self.sampler.settle(self.known_version())
-        for released in self.sampler.released:
-            _, name, attempt = released.group_id.split(":")
-            self.running.pop((name, int(attempt)), None)
-        self.sampler.released.clear()
-        for one in self.sampler.begin():
-            key = (one.name, one.attempt)
-            assert key not in self.scores
-            assert one.name not in [name for (name, _), left in self.running.items() if left]
-            self.running[key] = dict.fromkeys(range(self.n), self.version)
-            self.scores[key] = {}
-
-    def end_one(self) -> None:
-        keys = [key for key, left in self.running.items() if left]
-        if not keys:
-            return
-        key = self.chance.choice(keys)
-        index = self.chance.choice(list(self.running[key]))
-        version = self.running[key].pop(index)
-        kind = int(key[0].removeprefix("g")) % 3
-        score = {0: 1.0, 1: 0.0, 2: float(self.chance.randint(0, 1))}[kind]
-        ended = None if self.chance.random() < 0.1 else score
-        self.scores[key][index] = ended
-        self.oldest[key] = min(version, self.oldest.get(key, version))
-        self.sampler.rollout_ended(*key, rollout(index, ended, version))
-
-    def check_draw(self) -> None:
-        draw = self.sampler.draw
-        assert draw is not None
-        assert len(draw.groups) <= draw.spec.target
-        for one in draw.groups:
-            if one.group_id in self.given:
-                continue
-            self.given.append(one.group_id)
-            _, name, attempt = one.group_id.split(":")
-            key = (name, int(attempt))
-            scores = list(self.scores[key].values())
-            assert len(scores) == self.n
-            assert outcome(scores, self.n, self.sampler.spec.filter) is Outcome.INFORMATIVE
-            assert self.oldest[key] >= self.version - self.sampler.spec.max_staleness
-        before = self.dropped.setdefault(draw.draw_id, [])
-        assert draw.dropped[: len(before)] == before
-        self.dropped[draw.draw_id] = list(draw.dropped)
-
-    def check_ends(self) -> None:
-        """Each candidate that ended is in one draw, or waits for the next to be told."""
-        draw = self.sampler.draw
-        assert draw is not None
-        assert draw.dropped == self.dropped[draw.draw_id], "it changed after its end"
-        dropped = [*chain(*self.dropped.values()), *self.sampler.dropped]
-        ended = [*(one.split(":")[1] for one in self.given), *(one.candidate for one in dropped)]
-        assert len(set(ended)) == len(ended)
-        now = self.sampler.status(0)
-        assert len(ended) == now.given + now.uninformative + now.failed
-        for one in dropped:
-            attempt = max(attempt for name, attempt in self.scores if name == one.candidate)
-            scores = list(self.scores[one.candidate, attempt].values())
-            assert outcome(scores, self.n, self.sampler.spec.filter).value == one.reason
-            known = [score for score in scores if score is not None]
-            assert one.score_mean == (fmean(known) if known else None)
-            assert one.error == (FAILURE if one.reason == "failed" else None)
-
-    def check_counts(self) -> None:
-        now = self.sampler.status(0)
-        at_end = now.given + now.uninformative + now.failed
-        assert at_end + now.waiting + now.under_way + now.informative == self.made
-        assert now.given == len(self.given)
+from prorl_service.schemas import Rollout
+from tests.pipeline.sampler_world import FAILURE, World, group, rollout
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,6 +39,8 @@ def test_whatever_happens_in_whatever_order(chance: random.Random, spec: Sampler
             if sampler.draw.state is not DrawState.OPEN:
                 break
             chance.choice([world.top_up, world.end_one, world.end_one])()
+            if chance.random() < 0.02:  # asynchronous training
+                world.version += 1
         assert sampler.draw is not None
         assert sampler.draw.state is DrawState.COMPLETE
         assert len(sampler.draw.groups) == 2
@@ -180,6 +55,11 @@ def test_whatever_happens_in_whatever_order(chance: random.Random, spec: Sampler
 def ended(sampler: Sampler, one: Candidate, *scores: float | None, version: int = 0) -> None:
     for index, score in enumerate(scores):
         sampler.rollout_ended(one.name, one.attempt, rollout(index, score, version))
+
+
+def drawn(sampler: Sampler) -> tuple[DrawState, list[str]]:
+    assert sampler.draw is not None
+    return sampler.draw.state, [one.group_id for one in sampler.draw.groups]
 
 
 def begun(sampler: Sampler) -> list[str]:
@@ -227,7 +107,45 @@ def test_what_became_too_old_begins_anew_before_others() -> None:
     assert sampler.status(0).stale == 1
     assert [released.group_id for released in sampler.released] == ["s:g1:1"]
     (again, _) = sampler.begin()
-    assert (again.name, again.attempt, again.scores) == ("g1", 2, {})
+    assert (again.name, again.attempt, len(again.scores)) == ("g1", 2, 0)
+
+
+def test_a_complete_draw_holds_no_group_that_became_too_old_while_it_was_open() -> None:
+    sampler = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
+    sampler.add(group(f"g{i}") for i in range(2))
+    sampler.open_draw("d", DrawSpec(target=2), version=5)
+    one, two = sampler.begin()
+    ended(sampler, one, 0, 1, 0, 1, version=5)
+    sampler.settle(5)
+    assert drawn(sampler) == (DrawState.OPEN, ["s:g0:1"])
+    ended(sampler, two, 0, 1, 0, 1, version=8)
+    sampler.settle(8)
+    assert drawn(sampler) == (DrawState.OPEN, ["s:g1:1"])
+    assert [released.group_id for released in sampler.released] == ["s:g0:1"]
+    (again,) = sampler.begin()
+    ended(sampler, again, 0, 1, 0, 1, version=8)
+    sampler.settle(8)
+    assert drawn(sampler) == (DrawState.COMPLETE, ["s:g1:1", "s:g0:2"])
+    sampler.settle(99)
+    assert drawn(sampler) == (DrawState.COMPLETE, ["s:g1:1", "s:g0:2"])
+    status = sampler.status(0)
+    assert (status.given, status.stale, status.informative) == (2, 1, 0)
+
+
+def test_what_an_open_draw_holds_is_checked_after_a_restart() -> None:
+    before = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
+    before.add([group("g0")])
+    before.open_draw("d", DrawSpec(target=2), version=5)
+    (one,) = before.begin()
+    ended(before, one, 0, 1, 0, 1, version=5)
+    before.settle(5)
+    after = Sampler("s", before.spec, slots=8)
+    after.draw = before.draw
+    after.restore(before.changed["g0"])
+    after.settle(8)
+    assert after.draw is not None
+    assert after.draw.groups == []
+    assert begun(after) == ["g0"]
 
 
 def test_the_trainer_may_know_of_newer_weights_than_the_service() -> None:
@@ -286,7 +204,7 @@ def test_cancelled_surplus_begins_anew() -> None:
     assert (two.state, two.last_error) == (GroupState.WAITING, None)
     assert [released.group_id for released in sampler.released] == ["s:g1:1"]
     ended(sampler, two, 1)  # of the attempt that was given up
-    assert two.scores == {}
+    assert len(two.scores) == 0
 
 
 def test_tasks_that_teach_nothing_wait_behind_others_but_not_for_ever() -> None:
@@ -354,3 +272,38 @@ def test_a_group_with_too_many_failures_is_stopped_early() -> None:
     status = sampler.status(0)
     assert (status.failed, status.decided_early) == (1, 1)
     assert [released.group_id for released in sampler.released] == ["s:g:1"]
+
+
+def ended_with(index: int, score: float, *versions: int) -> Rollout:
+    update = {"oldest_policy_version": min(versions), "newest_policy_version": max(versions)}
+    return rollout(index, score).model_copy(update=update)
+
+
+def test_tokens_newer_than_the_weights_that_were_pushed_last_are_sampled_again() -> None:
+    sampler = Sampler("s", SamplerSpec(groups_at_once=3), slots=12)
+    sampler.add([group(name, n=2) for name in ("ended", "ends", "fine")])
+    sampler.open_draw("d", DrawSpec(target=3), version=57, pushed=57)
+    assert len(list(sampler.begin())) == 3
+    for index in range(2):
+        sampler.rollout_ended("ended", 1, ended_with(index, index, 57))
+    sampler.settle(1, 1)  # the trainer went back
+    assert [one.group_id for one in sampler.released] == ["s:ended:1"]
+    for index in range(2):
+        sampler.rollout_ended("ends", 1, ended_with(index, index, 1, 57))
+        sampler.rollout_ended("fine", 1, ended_with(index, index, 1))
+    sampler.settle(1, 1)
+    assert sampler.draw is not None
+    assert [one.candidate for one in sampler.draw.groups] == ["fine"]
+    assert sampler.status(0).stale == 2
+
+
+def test_engines_that_others_update_may_be_ahead_of_what_the_service_knows() -> None:
+    sampler = Sampler("s", SamplerSpec(), slots=12)
+    sampler.add([group("g", n=2)])
+    sampler.open_draw("d", DrawSpec(target=1), version=4)
+    assert len(list(sampler.begin())) == 1
+    for index in range(2):
+        sampler.rollout_ended("g", 1, ended_with(index, index, 5))
+    sampler.settle(4)
+    assert sampler.draw is not None
+    assert sampler.draw.state is DrawState.COMPLETE

@@ -1,0 +1,111 @@
+"""Budgets that count work only: a clock that stands still while the work has to wait for others.
+
+The clock of a rollout runs while its agent works and the policy samples. Code that makes a rollout
+wait (for a slot at an engine, for new weights, for an engine that is down) stops it meanwhile.
+Knows nothing of what is waited for.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+
+class WorkClock:
+    """Waits may overlap: the clock runs again when the last one has ended.
+
+    An agent whose calls are concurrent is thus not charged while any of them waits.
+    """
+
+    def __init__(self) -> None:
+        self._waits = 0
+        self._turned_at = time.monotonic()
+        """Last change between work and waiting."""
+        self._worked_s = 0.0
+        self._waited_s = 0.0
+        self._deadlines: dict[asyncio.Timeout, float] = {}
+        """Open deadlines, and the reading of the clock at which each expires."""
+
+    @property
+    def worked_s(self) -> float:
+        return self._worked_s + (0.0 if self._waits else self._since_turn())
+
+    @property
+    def waited_s(self) -> float:
+        return self._waited_s + (self._since_turn() if self._waits else 0.0)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def stop(self) -> None:
+        """A wait begins; `start` ends it."""
+        if not self._waits:
+            self._turn()
+        self._waits += 1
+
+    def start(self) -> None:
+        if self._waits == 1:
+            self._turn()
+        self._waits -= 1
+        if not self._waits:
+            self._arm_all()
+
+    def refund(self, since_s: float) -> None:
+        """Work done since the clock showed `since_s` was in vain, by no fault of the rollout."""
+        self._turn()
+        lost_s = max(0.0, self._worked_s - since_s)
+        self._worked_s -= lost_s
+        self._waited_s += lost_s
+        self._arm_all()
+
+    @asynccontextmanager
+    async def deadline(self, budget_s: float) -> AsyncIterator[asyncio.Timeout]:
+        """Cancels what is inside after `budget_s` of work, and raises `TimeoutError` then."""
+        async with asyncio.timeout(None) as timeout:
+            self._deadlines[timeout] = self.worked_s + budget_s
+            self._arm(timeout)
+            try:
+                yield timeout
+            finally:
+                del self._deadlines[timeout]
+
+    @property
+    def left_s(self) -> float:
+        """Work left until the next deadline, in seconds; infinite without one."""
+        return min(self._deadlines.values(), default=math.inf) - self.worked_s
+
+    def extend(self, seconds: float) -> None:
+        """Puts off all open deadlines."""
+        for timeout in self._deadlines:
+            self._deadlines[timeout] += seconds
+        self._arm_all()
+
+    def _since_turn(self) -> float:
+        return time.monotonic() - self._turned_at
+
+    def _turn(self) -> None:
+        """Books the time since the last turn; deadlines stand still until they are armed again."""
+        self._worked_s, self._waited_s = self.worked_s, self.waited_s
+        self._turned_at = time.monotonic()
+        for timeout in self._deadlines:
+            _set(timeout, None)
+
+    def _arm_all(self) -> None:
+        for timeout in self._deadlines:
+            self._arm(timeout)
+
+    def _arm(self, timeout: asyncio.Timeout) -> None:
+        left_s = self._deadlines[timeout] - self.worked_s
+        if not self._waits and left_s < math.inf:
+            _set(timeout, asyncio.get_running_loop().time() + left_s)
+
+
+def _set(timeout: asyncio.Timeout, when: float | None) -> None:
+    if not timeout.expired():  # an expired one cannot be put off
+        timeout.reschedule(when)

@@ -1,0 +1,162 @@
+"""What a sampler knows of its candidates, and in which order those that wait are begun. Pure."""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import fmean
+
+from prorl_service.pipeline.informative import Outcome, Scores
+from prorl_service.sampler_schemas import DroppedGroup, SamplerSpec
+from prorl_service.schemas import ErrorInfo, Group, WireModel
+
+
+class GroupState(StrEnum):
+    WAITING = "waiting"
+    UNDER_WAY = "under_way"
+    INFORMATIVE = "informative"
+    GIVEN = "given"
+    UNINFORMATIVE = "uninformative"
+    FAILED = "failed"
+
+
+ENDED = {
+    Outcome.INFORMATIVE: GroupState.INFORMATIVE,
+    Outcome.UNINFORMATIVE: GroupState.UNINFORMATIVE,
+    Outcome.FAILED: GroupState.FAILED,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    group: Group
+    """The client's group, under the client's name for it."""
+    state: GroupState = GroupState.WAITING
+    attempt: int = 0
+    begun_in: str | None = None
+    given_to: str | None = None
+    scores: Scores = field(default_factory=Scores)
+    """Scores of the rollouts that have ended."""
+    oldest_version: int | None = None
+    newest_version: int | None = None
+    """Oldest and newest policy version of tokens in rollouts that have ended."""
+    last_error: ErrorInfo | None = None
+    """Last error among those rollouts, or the reason why none will run."""
+
+    @property
+    def name(self) -> str:
+        return self.group.group_id
+
+    def attempted(self, prefix: str, client: str) -> Group:
+        """What the pipeline runs; `client` unless the group names its own."""
+        update = {
+            "group_id": f"{prefix}{self.name}:{self.attempt}",
+            "client": self.group.client or client,
+        }
+        return self.group.model_copy(update=update)
+
+    def note_versions(self, *versions: int | None) -> None:
+        """Those of sampled tokens."""
+        all_known = [
+            one for one in (self.oldest_version, self.newest_version, *versions) if one is not None
+        ]
+        self.oldest_version = min(all_known, default=None)
+        self.newest_version = max(all_known, default=None)
+
+    def forget_attempt(self) -> None:
+        self.state, self.begun_in = GroupState.WAITING, None
+        self.oldest_version = self.newest_version = None
+        self.scores = Scores()
+        self.last_error = None
+
+    def dropped(self) -> DroppedGroup:
+        known = self.scores.known()
+        has_failed = self.state is GroupState.FAILED
+        return DroppedGroup(
+            candidate=self.name,
+            reason="failed" if has_failed else "uninformative",
+            score_mean=fmean(known) if known else None,
+            error=self.last_error if has_failed else None,
+        )
+
+
+class Tally(WireModel):
+    """What has been counted so far; see `SamplerStatus`."""
+
+    given: int = 0
+    uninformative: int = 0
+    failed: int = 0
+    stale: int = 0
+    decided_early: int = 0
+    carried: int = 0
+    scored: int = 0
+    score_sum: float = 0.0
+    last_failure: ErrorInfo | None = None
+
+    def count(self, known: Iterable[float]) -> None:
+        scores = list(known)
+        self.scored += len(scores)
+        self.score_sum += sum(scores)
+
+    @property
+    def score_mean(self) -> float | None:
+        return self.score_sum / self.scored if self.scored else None
+
+
+class WaitingCandidates:
+    """Candidates that are not begun. Tasks whose last groups taught nothing are deferred: they wait
+    behind the others, and are tried again now and then."""
+
+    def __init__(self, spec: SamplerSpec) -> None:
+        self._spec = spec
+        self._first: deque[Candidate] = deque()
+        self._deferred: deque[Candidate] = deque()
+        self._taught_nothing: Counter[str] = Counter()
+        """Number of a task's last groups that taught nothing, keyed by task."""
+        self._since_deferred = 0
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._deferred)
+
+    @property
+    def deferred(self) -> int:
+        return len(self._deferred)
+
+    def put(self, candidate: Candidate) -> None:
+        """A new attempt goes before candidates that never began."""
+        if self._is_deferred(candidate):
+            self._deferred.append(candidate)
+        elif candidate.attempt:
+            self._first.appendleft(candidate)
+        else:
+            self._first.append(candidate)
+
+    def _is_deferred(self, candidate: Candidate) -> bool:
+        after = self._spec.defer_after
+        return after is not None and self._taught_nothing[candidate.group.task.task_id] >= after
+
+    def next(self) -> Candidate | None:
+        """What has become deferred while it waited moves behind the others now."""
+        is_due = self._since_deferred + 1 >= self._spec.deferred_every
+        while self._first and not (is_due and self._deferred):
+            candidate = self._first.popleft()
+            if not self._is_deferred(candidate):
+                self._since_deferred += 1
+                return candidate
+            self._deferred.append(candidate)
+        if not self._deferred:
+            return None
+        self._since_deferred = 0
+        return self._deferred.popleft()
+
+    def wanted(self, enough: int) -> int:
+        """How many more; deferred ones count once they are many."""
+        first = len(self._first)
+        return max(0, min(enough - first, 2 * enough - first - len(self._deferred)))
+
+    def remember(self, task_id: str, state: GroupState) -> None:
+        """How a group of the task ended."""
+        if state is GroupState.UNINFORMATIVE:
+            self._taught_nothing[task_id] += 1
+        elif state is not GroupState.FAILED:
+            del self._taught_nothing[task_id]

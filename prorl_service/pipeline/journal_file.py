@@ -1,0 +1,207 @@
+"""The journal's file: created, locked for one service, brought to the current version, opened.
+
+One connection writes and another one reads (WAL): a large read holds up no write. Both belong to
+one service: the lock is on a file of its own next to the journal, since SQLite's own locks are
+dropped when a process closes any descriptor of the database.
+"""
+
+import fcntl
+import logging
+import os
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_service.errors import JournalError
+from prorl_service.pipeline.journal_migrations import MIGRATIONS
+from prorl_service.pipeline.journal_tables import TABLES, VERSION
+
+log = logging.getLogger(__name__)
+
+APPLICATION_ID = 0x50524F52
+LOCK_TIMEOUT_S = 2.0
+"""Seconds that a service that is about to end may hold the file."""
+LOCK_RETRY_S = 0.05
+MAX_WAL_BYTES = 2**26
+"""Size to which the write-ahead log is cut back when its content is in the file."""
+INCREMENTAL = 2
+
+_locked: set[Path] = set()
+"""Journals that this process has locked; the kernel would not refuse it a second lock."""
+
+
+class FileLock:
+    """Held until it is released, or the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `JournalError` when another holds it, and `OSError`."""
+        self._path = path.resolve()
+        self._descriptor: int | None = None
+        give_up_at = time.monotonic() + LOCK_TIMEOUT_S
+        while not self._take():
+            if time.monotonic() > give_up_at:
+                raise JournalError(
+                    f"the journal {path.with_suffix('')} is in use",
+                    hint="another service has it; give every service its own",
+                )
+            time.sleep(LOCK_RETRY_S)
+
+    def _take(self) -> bool:
+        if self._path in _locked:
+            return False
+        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_at_its_place(descriptor):  # removed by the one that held it
+                os.close(descriptor)
+                return False
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        _locked.add(self._path)
+        self._descriptor = descriptor
+        return True
+
+    def _is_at_its_place(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def release(self, *, remove: bool = False) -> None:
+        if self._descriptor is not None:
+            if remove:
+                self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+            _locked.discard(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """Its connections, each for one thread. `reader` is None for a journal in memory."""
+
+    writer: sqlite3.Connection
+    reader: sqlite3.Connection | None = None
+    path: Path | None = None
+    lock: FileLock | None = None
+    is_new: bool = False
+
+    def close(self, *, remove: bool = False) -> None:
+        """The last connection to be closed brings the write-ahead log into the file."""
+        if self.reader is not None:
+            self.reader.close()
+        self.writer.close()
+        if self.path is not None and remove:
+            self.path.unlink(missing_ok=True)
+        if self.lock is not None:
+            self.lock.release(remove=remove)
+
+
+def open_file(path: Path | None) -> JournalFile:
+    """Creates it if need be. Raises `JournalError` for a file that cannot be used."""
+    if path is None:
+        writer = _connect(":memory:")
+        _prepare(writer, "the journal in memory")
+        return JournalFile(writer)
+    lock = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(f"{path.name}.lock"))
+        return _open_locked(path, lock)
+    except BaseException as error:
+        if lock is not None:
+            lock.release()
+        if isinstance(error, sqlite3.Error | OSError):
+            raise _unusable(path, error) from error
+        raise
+
+
+def _open_locked(path: Path, lock: FileLock) -> JournalFile:
+    is_new = not path.exists()
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    writer = _connect(path)
+    try:
+        _prepare(writer, f"the journal {path}")
+        reader = _connect(path)
+        reader.execute("PRAGMA query_only = 1")
+    except BaseException:
+        writer.close()
+        raise
+    return JournalFile(writer, reader, path, lock, is_new)
+
+
+def _connect(path: Path | str) -> sqlite3.Connection:
+    """Commits are in the caller's hands. Made in one thread, used in another."""
+    return sqlite3.connect(
+        path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+
+
+def _prepare(db: sqlite3.Connection, name: str) -> None:
+    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # counts while the file is empty
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")  # survives the machine too, one fsync a transaction
+    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
+    db.execute("BEGIN EXCLUSIVE")
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        run_script(db, TABLES)
+    elif application != APPLICATION_ID:
+        raise JournalError(f"{name} is a database, but no journal", hint="name another file")
+    else:
+        _migrate(db, version, name)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
+    _give_room_back_from_now_on(db, name)
+
+
+def _migrate(db: sqlite3.Connection, version: int, name: str) -> None:
+    """All steps in the transaction that is open: after a crash it begins from the old version."""
+    if version != VERSION and version not in MIGRATIONS:
+        raise JournalError(
+            f"{name} is of version {version}, this service's are of {VERSION}",
+            hint="let the service that wrote it finish it, or start with a new file",
+        )
+    if version != VERSION:
+        log.warning("%s: from version %d to %d; a large one takes minutes", name, version, VERSION)
+    for step in range(version, VERSION):
+        run_script(db, MIGRATIONS[step])
+
+
+def run_script(db: sqlite3.Connection, script: str) -> None:
+    """`executescript` would commit first."""
+    for statement in filter(str.strip, script.split(";")):
+        db.execute(statement)
+
+
+def _give_room_back_from_now_on(db: sqlite3.Connection, name: str) -> None:
+    """A file of an older version is written again once: pages cannot be given back otherwise."""
+    (mode,) = db.execute("PRAGMA auto_vacuum").fetchone()
+    if mode == INCREMENTAL:
+        return
+    try:
+        db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+        db.execute("VACUUM")
+    except sqlite3.Error as error:
+        log.warning("%s will not shrink until the next start: %s", name, error)
+
+
+def _unusable(path: Path, error: sqlite3.Error | OSError) -> JournalError:
+    if isinstance(error, OSError):
+        return JournalError(f"cannot create the journal {path}: {error.strerror}")
+    match error.sqlite_errorcode & 0xFF:
+        case sqlite3.SQLITE_BUSY:
+            problem, hint = "is in use", "another service has it; give every service its own"
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            problem = "is damaged"
+            hint = "move it away to start with an empty one; `sqlite3 FILE .recover` may save it"
+        case _:
+            problem, hint = "cannot be opened", ""
+    return JournalError(f"the journal {path} {problem}: {error}", hint=hint)

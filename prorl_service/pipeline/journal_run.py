@@ -1,0 +1,68 @@
+"""Whose journal it is: state of another run is never joined silently.
+
+Plain functions of a connection, for the start alone.
+"""
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator
+
+from prorl_service.errors import JournalError
+from prorl_service.pipeline.journal_tables import recall, remember
+from prorl_service.runs import new_run
+
+log = logging.getLogger(__name__)
+
+RUN = "run"
+WEIGHTS = "weights"
+"""Keys of the journal for the name of its run and for the newest weights."""
+
+
+def claim(db: sqlite3.Connection, journal: str, run: str | None, *, resume: bool) -> str:
+    """The run that the journal belongs to from now on; a new one where `run` names none.
+
+    Raises `JournalError` if it holds anything of a run that is not to be continued.
+    """
+    known = (recall(db, RUN) or b"").decode() or None
+    held = ", ".join(_held(db))
+    if held:
+        _check(journal, known, held, run, resume=resume)
+        log.info("%s continues run %s: %s", journal, known or run, held)
+    if held:  # `_check` has seen to it that this run is to be continued
+        name = known or run or new_run()
+    elif resume:
+        name = run or known or new_run()
+    else:
+        name = run or new_run()
+    remember(db, RUN, name.encode())
+    return name
+
+
+def _check(journal: str, known: str | None, held: str, run: str | None, *, resume: bool) -> None:
+    if not resume:
+        raise JournalError(
+            f"{journal} holds run {known or 'of an unknown name'}: {held}",
+            hint="continue it with --resume, or begin a new run: another --run or --journal",
+        )
+    if known is not None and run not in (None, known):
+        raise JournalError(
+            f"{journal} holds run {known}, not {run}: {held}",
+            hint=f"leave out --run to continue {known}, or give {run} another --journal",
+        )
+
+
+def _held(db: sqlite3.Connection) -> Iterator[str]:
+    for what, query in (
+        ("unfinished groups", "SELECT count(*) FROM groups WHERE ended_at IS NULL"),
+        ("ended groups", "SELECT count(*) FROM groups WHERE ended_at IS NOT NULL"),
+        ("samplers", "SELECT count(*) FROM samplers"),
+    ):
+        (count,) = db.execute(query).fetchone()
+        if count:
+            yield f"{count} {what if count > 1 else what[:-1]}"
+    weights = recall(db, WEIGHTS)
+    if weights is not None:
+        fields = json.loads(weights)
+        model = fields.get("model")
+        yield f"weights of version {fields['version']}" + (f" of {model['name']}" if model else "")

@@ -1,0 +1,314 @@
+"""The journal's threads: a writer and a reader, each with its own connection.
+
+All writes that wait when the writer is free become one transaction (group commit), which is on
+disk when their futures are done. One that SQLite refuses for good fails alone; while the file
+cannot be written, writes that are kept are tried every `RETRY_S`, and the others are refused.
+Between them the writer tidies: it deletes what was forgotten and gives room back to the disk, in
+slices that hold up no write for long.
+"""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from prorl_service.errors import JournalError
+from prorl_service.pipeline import journal_tables as tables
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+RETRY_S = 1.0
+"""Seconds between attempts to write while none succeeds."""
+SLICE_S = 0.02
+"""Longest time of tidying without a pause."""
+PAUSE_S = 0.02
+"""Pause between slices while no operation waits."""
+BUSY_PAUSE_S = 0.2
+"""Pause between slices while many operations wait."""
+SPARE_PAGES = 1024
+"""Free pages that are kept, since they are soon used again."""
+
+DISK_HINT = "is its disk full? Nothing is accepted until it can be written"
+REFUSED_FOR_GOOD = (
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_MISUSE,
+    sqlite3.SQLITE_RANGE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    work: Callable[[sqlite3.Connection], Any]
+    future: "asyncio.Future[Any]"
+    is_kept: bool = False
+    """Whether the write is tried until it succeeds or the journal is closed."""
+    outcome: Any = None
+
+
+class JournalThread(ABC):
+    """Does what it is asked for, in order. Used by one event loop, between `start` and `close`."""
+
+    def __init__(
+        self, kind: str, name: str, db: sqlite3.Connection, on_death: Callable[[str], None]
+    ) -> None:
+        """`name`: the journal's. `on_death` is called in the event loop when the thread ends though
+        it was not closed."""
+        self._name = name
+        self._db = db
+        self._on_death = on_death
+        self._asked: list[Operation] = []
+        """Operations of this turn of the event loop, sent together: waking the thread is what
+        costs."""
+        self._operations: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
+        """Operations for the thread; None ends it."""
+        self._in_hand: list[Operation] = []
+        self._thread = threading.Thread(target=self._serve, name=f"journal {kind}", daemon=True)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def ask(self, operation: Operation) -> None:
+        if not self._asked:
+            self._loop.call_soon(self._hand_over)
+        self._asked.append(operation)
+
+    def _hand_over(self) -> None:
+        asked, self._asked = self._asked, []
+        self._operations.put(asked)
+
+    async def close(self) -> None:
+        """What can be done is."""
+        self._hand_over()
+        self._operations.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _serve(self) -> None:
+        """Nobody would notice a thread that ended."""
+        try:
+            self._work()
+        except Exception as bug:
+            death = f"{self._name}: its thread ended: {bug!r}"
+            log.critical("%s", death)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._bury, death)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Does operations until there are no more to come."""
+
+    def _bury(self, death: str) -> None:
+        left = [*self._in_hand, *self._asked]
+        with suppress(queue.Empty):
+            while True:
+                left += self._operations.get_nowait() or []
+        self._on_death(death)
+        refused = JournalError(death, retryable=False)
+        _resolve([replace(one, outcome=refused) for one in left if not one.is_kept])
+        _cancel([one for one in left if one.is_kept])
+
+    def _take(self, wait_s: float | None) -> bool:
+        """Adds to what is in hand all that waits, once there is something or `wait_s` is over.
+        False after the last."""
+        with suppress(queue.Empty):
+            asked = self._operations.get(timeout=wait_s)
+            while asked is not None:
+                self._in_hand += asked
+                asked = self._operations.get_nowait()
+            return False
+        return True
+
+    def _tell(self, operations: list[Operation]) -> None:
+        if operations:
+            self._loop.call_soon_threadsafe(_resolve, operations)
+
+
+class Reader(JournalThread):
+    def _work(self) -> None:
+        is_open = True
+        while is_open:
+            is_open = self._take(None)
+            while self._in_hand:
+                done = replace(self._in_hand[0], outcome=self._read(self._in_hand[0]))
+                del self._in_hand[0]
+                self._tell([done])
+
+    def _read(self, operation: Operation) -> Any:
+        """What the operation read in one transaction, or its exception."""
+        try:
+            self._db.execute("BEGIN")
+            return operation.work(self._db)
+        except sqlite3.Error as error:
+            log.error("%s cannot be read: %s", self._name, error)
+            return JournalError(f"{self._name} cannot be read: {error}")
+        except Exception as bug:
+            return bug
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+
+
+class Writer(JournalThread):
+    """Reads, too, where there is no reader: in memory."""
+
+    def __init__(
+        self,
+        name: str,
+        db: sqlite3.Connection,
+        on_death: Callable[[str], None],
+        on_failure: Callable[[str | None], None],
+    ) -> None:
+        """`on_failure` is called in the event loop: with the reason when the file cannot be
+        written, with None when it can again."""
+        super().__init__("writer", name, db, on_death)
+        self._on_failure = on_failure
+        self._failure: str | None = None
+        self._is_tidy = False
+        """Whether nothing is left to delete."""
+        self._tidied_at = 0.0
+
+    def _work(self) -> None:
+        self._db.execute("PRAGMA busy_timeout = 0")  # it waits for no reader
+        is_open = True
+        while is_open:
+            is_open = self._take(self._patience_s())
+            self._write()
+            if self._failure is None and is_open:
+                self._tidy()
+        if self._in_hand:
+            log.error("%s: %d writes are lost: %s", self._name, len(self._in_hand), self._failure)
+            self._loop.call_soon_threadsafe(_cancel, self._in_hand)
+
+    def _patience_s(self) -> float | None:
+        if self._failure is not None:
+            return RETRY_S
+        return None if self._is_tidy else PAUSE_S
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Leaves in hand what is to be tried again."""
+        while self._in_hand or self._failure is not None:
+            try:
+                done = self._transaction(self._do_all)
+            except _Unwritable as refused:
+                self._in_hand.remove(refused.operation)
+                self._tell([replace(refused.operation, outcome=refused.error)])
+                continue
+            except sqlite3.Error as error:
+                self._refuse(error)
+                return
+            self._in_hand = []
+            self._report(None)
+            self._tell(done)
+            self._is_tidy = self._is_tidy and not tables.has_garbage(self._db)
+
+    def _transaction(self, work: Callable[[], Result]) -> Result:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            result = work()
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        return result
+
+    def _do_all(self) -> list[Operation]:
+        """Raises `_Unwritable` where one of them is to blame, and not the disk."""
+        if not self._in_hand:  # can it be written?
+            self._db.execute(f"PRAGMA user_version = {tables.VERSION}")
+        done = []
+        for one in self._in_hand:
+            try:
+                done.append(replace(one, outcome=one.work(self._db)))
+            except Exception as error:
+                if isinstance(error, sqlite3.Error) and not _is_for_good(error):
+                    raise
+                raise _Unwritable(one, f"{self._name} does not take it: {error!r}") from error
+        return done
+
+    def _refuse(self, error: sqlite3.Error) -> None:
+        if self._failure is None:
+            log.error("%s cannot be written: %s", self._name, error)
+        self._report(f"{self._name} cannot be written: {error}")
+        refused = JournalError(str(self._failure), hint=DISK_HINT)
+        others = [one for one in self._in_hand if not one.is_kept]
+        self._in_hand = [one for one in self._in_hand if one.is_kept]
+        self._tell([replace(one, outcome=refused) for one in others])
+
+    def _report(self, failure: str | None) -> None:
+        if failure is None and self._failure is not None:
+            log.warning("%s can be written again", self._name)
+        if failure != self._failure:
+            self._failure = failure
+            self._loop.call_soon_threadsafe(self._on_failure, failure)
+
+    # --- tidying --------------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """A slice, if there is something to tidy and the time for it."""
+        now = time.monotonic()
+        is_busy = not self._operations.empty()
+        if self._is_tidy or (is_busy and now < self._tidied_at + BUSY_PAUSE_S):
+            return
+        try:
+            self._is_tidy = not self._transaction(lambda: self._slice(now + SLICE_S, is_busy))
+            if self._is_tidy:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            log.warning("%s cannot be tidied: %s", self._name, error)
+            self._is_tidy = True  # until more is forgotten
+        self._tidied_at = time.monotonic()
+
+    def _slice(self, end: float, is_busy: bool) -> bool:
+        """Whether something is left. Room is given back in quiet times."""
+
+        def is_over() -> bool:
+            return time.monotonic() > end
+
+        if tables.delete_garbage(self._db, is_over):
+            return True
+        if tables.free_pages(self._db) < SPARE_PAGES:
+            return False
+        return is_busy or tables.give_room_back(self._db, is_over)
+
+
+class _Unwritable(Exception):
+    """An operation fails by a fault of its own, so that a retry cannot help."""
+
+    def __init__(self, operation: Operation, reason: str) -> None:
+        super().__init__(reason)
+        self.operation = operation
+        self.error = JournalError(reason, retryable=False)
+
+
+def _is_for_good(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    return code & 0xFF in REFUSED_FOR_GOOD
+
+
+def _resolve(operations: Iterable[Operation]) -> None:
+    for one in operations:
+        if one.future.done():  # who asked was cancelled
+            continue
+        if isinstance(one.outcome, Exception):
+            one.future.set_exception(one.outcome)
+        else:
+            one.future.set_result(one.outcome)
+
+
+def _cancel(operations: Iterable[Operation]) -> None:
+    for one in operations:
+        one.future.cancel()

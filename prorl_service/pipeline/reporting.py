@@ -1,0 +1,63 @@
+"""What the log says of rollouts that ended: a line a group, and a warning a failed rollout.
+
+Warnings are limited to `MAX_WARNINGS` in `WINDOW_S`, since an engine that is down fails rollouts by
+the hundred; how many were left out is said with the next. Counts for Prometheus are `metrics`'.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.schemas import RolloutState
+
+log = logging.getLogger(__name__)
+
+MAX_WARNINGS = 10
+WINDOW_S = 10.0
+
+
+class EndReports:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._window_began = clock()
+        self._warned = self._left_out = 0
+
+    def rollout_ended(self, record: RolloutRecord) -> None:
+        error = record.error
+        if record.state is not RolloutState.FAILED or error is None or not self._may_warn():
+            return
+        stage = f" in {error.stage.value.upper()}" if error.stage else ""
+        more = f" ({self._left_out} more since the last such line)" if self._left_out else ""
+        self._left_out = 0
+        text = "rollout %s failed%s, blame %s: %s%s"
+        log.warning(text, record.rollout_id, stage, error.blame.value, error.message, more)
+
+    def _may_warn(self) -> bool:
+        now = self._clock()
+        if now > self._window_began + WINDOW_S:
+            self._window_began, self._warned = now, 0
+        self._warned += 1
+        if self._warned > MAX_WARNINGS:
+            self._left_out += 1
+        return self._warned <= MAX_WARNINGS
+
+
+def group_ended(records: Sequence[RolloutRecord]) -> None:
+    """`records`: all rollouts of one group that have ended in this process."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    counts = Counter(record.state.value for record in records)
+    parts = [", ".join(f"{count} {state}" for state, count in sorted(counts.items()))]
+    if rewards := [record.verdict.reward for record in records if record.verdict is not None]:
+        mean = sum(rewards) / len(rewards)
+        parts.append(f"reward {min(rewards):.2f} to {max(rewards):.2f} (mean {mean:.2f})")
+    parts.append(f"{sum(record.turns for record in records) / len(records):.1f} turns")
+    parts.append(f"{max(_seconds(record) for record in records):.1f} s")
+    log.info("group %s: %s", records[0].group.group_id, ", ".join(parts))
+
+
+def _seconds(record: RolloutRecord) -> float:
+    timings = record.timings
+    return timings.init_s + timings.run_s + timings.eval_s

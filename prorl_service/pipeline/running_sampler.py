@@ -1,0 +1,320 @@
+"""One sampler at work: a `Sampler`'s decisions, done.
+
+Submits what it begins, reports to it what ended, forgets what is not needed, and writes down its
+state before it reports it. After a restart it continues where it was. Decides nothing: `sampler`
+does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from pydantic import Field
+
+from prorl_service.errors import Conflict, NotFound, ProRLError
+from prorl_service.leases import Lease
+from prorl_service.pipeline import sampler_tables as tables
+from prorl_service.pipeline.accepted import AcceptedRollouts
+from prorl_service.pipeline.candidates import Candidate, Tally
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.sampler import Sampler
+from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow
+from prorl_service.sampler_schemas import (
+    Draw,
+    DrawSpec,
+    DrawState,
+    DroppedGroup,
+    SamplerSpec,
+    SamplerStatus,
+)
+from prorl_service.schemas import Group, Rollout, WireModel
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Seconds between attempts to submit a group while the service takes none."""
+
+
+class Weights(Protocol):
+    """The newest, as far as the service knows; see `BackendPool`."""
+
+    @property
+    def policy_version(self) -> int: ...
+
+    @property
+    def pushed_version(self) -> int | None: ...
+
+
+class SamplerState(WireModel):
+    """State of a sampler in the journal, apart from its candidates."""
+
+    spec: SamplerSpec
+    incarnation: str = ""
+    draw: Draw | None = None
+    dropped: list[DroppedGroup] = Field(default_factory=list)
+    """Groups dropped since the draw ended."""
+    open_s: float = 0.0
+    """Seconds that the draw had been open, by a clock that does not jump."""
+    is_last: bool = False
+    tally: Tally = Tally()
+
+
+class RunningSampler:
+    def __init__(
+        self,
+        sampler_id: str,
+        spec: SamplerSpec,
+        journal: Journal,
+        pipeline: AcceptedRollouts,
+        weights: Weights,
+        on_expiry: Callable[[], None],
+        *,
+        incarnation: str,
+    ) -> None:
+        self.core = Sampler(sampler_id, spec, slots=pipeline.slots, incarnation=incarnation)
+        self.lease = Lease(spec.lease_s, on_expiry)
+        self._journal = journal
+        self._pipeline = pipeline
+        self._weights = weights
+        self._opened_at = 0.0
+        """Monotonic time at which the newest draw was opened."""
+        self._status = self.core.status(0)
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Event for the next change; each change replaces it."""
+        self._is_deleted = self._ends_waits = False
+        self._submissions: dict[str, asyncio.Task[None]] = {}
+        """Submissions in flight, keyed by group."""
+        self._released: set[str] = set()
+        """Groups that are not to be submitted any more."""
+        self._releases: set[asyncio.Task[None]] = set()
+
+    # --- for callers ----------------------------------------------------------------------------
+
+    async def status(self, *, after: int, wait_s: float | None) -> SamplerStatus:
+        """The status as soon as its revision differs from `after`, or after `wait_s`, or when the
+        service stops. Raises `NotFound` if the sampler is deleted meanwhile."""
+        with suppress(TimeoutError), self.lease.held():
+            async with asyncio.timeout(wait_s):
+                while self._status.revision == after and not self._ends_waits:
+                    await self._changed.wait()
+        if self._is_deleted:
+            raise unknown_sampler(self.core.sampler_id)
+        return self._status
+
+    def end_waits(self) -> None:
+        """Answers all who wait for news, and those who ask from now on."""
+        self._ends_waits = True
+        self._changed.set()
+
+    async def add(self, groups: Sequence[Group], *, is_last: bool) -> SamplerStatus:
+        """One that cannot run fails when it is begun, and others do not. Raises `JournalError`."""
+        return await self._do(lambda: self.core.add(groups, is_last=is_last))
+
+    async def draw(self, draw_id: str, spec: DrawSpec) -> SamplerStatus:
+        """Idempotent. Raises `Conflict` while another is open, `JournalError`."""
+
+        def open_draw() -> None:
+            if self._is_newest(draw_id, spec):
+                return
+            self._opened_at = time.monotonic()
+            newest, pushed = self._weights.policy_version, self._weights.pushed_version
+            self.core.open_draw(draw_id, spec, version=newest, pushed=pushed)
+
+        return await self._do(open_draw)
+
+    def _is_newest(self, draw_id: str, spec: DrawSpec) -> bool:
+        """Raises `Conflict` where no draw may be opened, or not this one."""
+        newest = self.core.draw
+        if newest is None:
+            return False
+        if newest.draw_id == draw_id:
+            if newest.spec != spec:
+                raise Conflict(f"draw {draw_id!r} was opened with other content")
+            self._refuse_after_rewind(newest)
+            return True
+        if newest.state is DrawState.OPEN:
+            raise Conflict(
+                f"draw {newest.draw_id!r} is open",
+                hint="one draw at a time: wait for its end, or give it a deadline_s",
+            )
+        return False
+
+    def _refuse_after_rewind(self, draw: Draw) -> None:
+        """Raises `Conflict`."""
+        pushed = self._weights.pushed_version
+        if draw.state is not DrawState.OPEN and (newer := self.core.newer_than(pushed)):
+            raise Conflict(
+                f"draw {draw.draw_id!r} holds tokens of version {newer[0].newest_policy_version}, "
+                f"the newest weights are {pushed}",
+                hint="the trainer went back since: draw under another id",
+            )
+
+    async def _do(self, work: Callable[[], None]) -> SamplerStatus:
+        """The status that `work` leads to, once it is written down."""
+        self._journal.check_writable()
+        self.lease.renew()
+        await self._journal.unless_failing(self._step(work))
+        if self._is_deleted:
+            raise unknown_sampler(self.core.sampler_id)
+        return self._status
+
+    # --- at work --------------------------------------------------------------------------------
+
+    async def restore(self, state: SamplerState, rows: Sequence[CandidateRow]) -> None:
+        self.core.draw, self.core.is_last = state.draw, state.is_last
+        self.core.tally, self.core.dropped = state.tally, state.dropped
+        self._opened_at = time.monotonic() - state.open_s
+        for row in rows:
+            if row.state in AT_THEIR_END:
+                self.core.restore_end(row.name, row.task_id, row.state)
+            else:
+                self.core.restore(row.candidate())
+        wanted = {self._group(one).group_id for one in self.core.under_way()}
+        for group_id in self._pipeline.group_ids():
+            if group_id.startswith(self.core.prefix) and group_id not in wanted:
+                self._start_release(group_id, self._pipeline.rollout_ids(group_id))
+
+    async def serve(self) -> None:
+        self._submit(self.core.under_way())  # a restarted service's; known groups are joined
+        while True:
+            await self._step()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_left()):
+                    await self._wake.wait()
+
+    def _seconds_left(self) -> float | None:
+        draw = self.core.draw
+        if draw is None or draw.state is not DrawState.OPEN or draw.spec.deadline_s is None:
+            return None
+        return max(0.0, self._opened_at + draw.spec.deadline_s - time.monotonic())
+
+    async def _step(self, work: Callable[[], None] = lambda: None) -> None:
+        """One at a time: the status is that of the newest."""
+        async with self._lock:
+            if self._is_deleted:
+                return
+            self._wake.clear()
+            work()
+            self.core.slots = self._pipeline.slots
+            newest, pushed = self._weights.policy_version, self._weights.pushed_version
+            self.core.settle(newest, pushed, is_overdue=self._seconds_left() == 0)
+            begun = list(self.core.begin())
+            released, self.core.released = self.core.released, []
+            await self._write_down()
+            for group in released:
+                self._start_release(group.group_id, group.rollout_ids())
+            self._submit(begun)
+
+    async def _write_down(self) -> None:
+        rows = [CandidateRow.of(one) for one in self.core.changed.values()]
+        self.core.changed = {}
+        status = self.core.status(self._status.revision + 1)
+        state = SamplerState(
+            spec=self.core.spec,
+            incarnation=self.core.incarnation,
+            draw=status.draw,
+            dropped=self.core.dropped,
+            open_s=time.monotonic() - self._opened_at,
+            is_last=self.core.is_last,
+            tally=self.core.tally,
+        )
+        content = state.model_dump_json().encode()
+        await self._journal.write(lambda db: tables.put(db, self.core.sampler_id, content, rows))
+        before = self._status.revision
+        if not before or status.model_copy(update={"revision": before}) != self._status:
+            self._status = status
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _group(self, candidate: Candidate) -> Group:
+        return self.core.group_of(candidate)
+
+    def _submit(self, begun: Sequence[Candidate]) -> None:
+        for one in begun:
+            group = self._group(one)
+            task = asyncio.create_task(self._submit_one(one.name, one.attempt, group))
+            self._submissions[group.group_id] = task
+            task.add_done_callback(partial(self._submitted, group.group_id))
+
+    def _submitted(self, group_id: str, task: "asyncio.Task[None]") -> None:
+        del self._submissions[group_id]
+        self._note_bug(task)
+
+    async def _submit_one(self, name: str, attempt: int, group: Group) -> None:
+        while group.group_id not in self._released:
+            try:
+                await self._pipeline.submit([group])
+                break
+            except ProRLError as error:
+                if not error.retryable:
+                    log.warning("sampler %s: %s", self.core.sampler_id, error.message)
+                    self.core.refused(name, attempt, error.info())
+                    self._wake.set()
+                    return
+            await asyncio.sleep(RETRY_S)
+        else:
+            return
+        await self._pipeline.watch(group.rollout_ids(), partial(self._ended, name, attempt))
+
+    def _ended(self, name: str, attempt: int, rollout: Rollout) -> None:
+        self.core.rollout_ended(name, attempt, rollout)
+        self._wake.set()
+
+    async def _release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
+        self._released.add(group_id)
+        if submission := self._submissions.get(group_id):  # half-way, it would be run after all
+            await asyncio.wait([submission])
+        self._released.discard(group_id)
+        with suppress(ProRLError):  # never submitted, or forgotten already
+            await self._pipeline.cancel(rollout_ids)
+            await self._pipeline.acknowledge([group_id])
+
+    def _start_release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
+        task = asyncio.create_task(self._release(group_id, rollout_ids))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+        task.add_done_callback(self._note_bug)
+
+    def _note_bug(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            log.error("sampler %s: %r", self.core.sampler_id, bug, exc_info=bug)
+
+    async def close(self) -> None:
+        self.lease.end()
+        tasks = [*self._submissions.values(), *self._releases]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def drop(self, on_dropped: Callable[[], None]) -> None:
+        """Nothing is written of it any more. Raises `JournalError`, and then all is as before."""
+        async with self._lock:
+            sampler_id = self.core.sampler_id
+            await self._journal.write(lambda db: tables.drop(db, sampler_id), is_kept=False)
+            self._is_deleted = True
+            self.end_waits()
+            self.lease.end()
+            on_dropped()
+
+    async def release(self) -> None:
+        """All that it began, what it has given and nobody acknowledged included. `serve` has
+        ended."""
+        for group in map(self._group, self.core.begun()):
+            self._start_release(group.group_id, group.rollout_ids())
+        await asyncio.gather(*self._releases)
+        if self.core.incarnation:
+            left = partial(tables.ended_groups, prefix=self.core.prefix)
+            await self._pipeline.acknowledge(await self._journal.read(left))
+
+
+def unknown_sampler(sampler_id: str) -> NotFound:
+    return NotFound(
+        f"there is no sampler {sampler_id!r}",
+        hint="PUT /v1/samplers/ID makes one; it ends with its lease, or when it is deleted",
+    )

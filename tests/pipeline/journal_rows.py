@@ -1,0 +1,13 @@
+"""Rows for a journal that nobody reads as JSON."""
+
+from prorl_service.pipeline.journal_tables import AcceptedRow, EndedRow
+from prorl_service.schemas import RolloutState
+
+
+def accepted(group_id: str, n: int = 2) -> AcceptedRow:
+    return AcceptedRow(group_id, n, b"{}", 1.0)
+
+
+def ended(group_id: str, index: int = 0, size: int = 100) -> EndedRow:
+    rollout_id = f"{group_id}.{index}"
+    return EndedRow(rollout_id, group_id, 1, RolloutState.DONE, b"summary", b"x" * size)

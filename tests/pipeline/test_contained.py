@@ -1,0 +1,179 @@
+"""What an agent does wrong costs its own rollout: not its siblings, and not the service."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import pytest
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.errors import AgentError
+from prorl_service.schemas import Blame, FinishReason, Message, Rollout, RolloutState, Stage, Task
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from tests.pipeline.pipelines import ends, group_of, pipeline_of
+
+
+class Greedy(AgentHandler):
+    """Takes things out of its task, and puts things into its prompt."""
+
+    name = "greedy"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.answer = task.data.pop("answer")
+        task.messages.pop()
+
+    def prompt(self) -> Prompt:
+        return Prompt([Message(role="user", content="Go.")])
+
+    async def init(self, rollout: RolloutContext) -> None:
+        rollout.task.data["seen"] = True
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        ids: Any = rollout.prompt_ids
+        with suppress(AttributeError):
+            ids.append(7)
+        await rollout.sample(rollout.prompt_ids)
+        return FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        return Verdict(float(str(self.answer)))
+
+
+class Ending(AgentHandler):
+    """Raises what a program raises to end, where its task says."""
+
+    name = "ending"
+    kinds: ClassVar[dict[str, type[BaseException]]] = {
+        "SystemExit": SystemExit,
+        "KeyboardInterrupt": KeyboardInterrupt,
+        "GeneratorExit": GeneratorExit,
+    }
+
+    def prompt(self) -> Prompt:
+        self._end_in("prompt")
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None:
+        self._end_in(Stage.INIT)
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        await rollout.sample(rollout.prompt_ids)
+        self._end_in(Stage.RUN)
+        return FinishReason.FINISHED
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        if self.task.data.get("where") == "thread":
+            await asyncio.to_thread(self._end)
+        if self.task.data.get("where") == "task":
+            await asyncio.create_task(self._end_in_a_task())
+        if self.task.data.get("where") == "task cancelled at once":
+            asyncio.create_task(self._end_in_a_task()).cancel()
+        self._end_in(Stage.EVAL)
+        return Verdict(1.0)
+
+    def _end_in(self, where: str) -> None:
+        if self.task.data.get("where") == where:
+            self._end()
+
+    async def _end_in_a_task(self) -> NoReturn:
+        self._end()
+
+    def _end(self) -> NoReturn:
+        raise self.kinds[str(self.task.data["how"])](3)
+
+
+class Forgetful(AgentHandler):
+    """Fails in its constructor, but for the first time."""
+
+    name = "forgetful"
+    made = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        Forgetful.made += 1
+        if Forgetful.made > 1:
+            raise KeyError("answer")
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None: ...
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        raise AssertionError
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        raise AssertionError
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [5, 6, chat.end_of_turn_id]) as stub:
+        yield stub
+
+
+async def test_siblings_share_neither_their_task_nor_their_prompt(
+    engine: StubEngine, tmp_path: Path
+) -> None:
+    async with pipeline_of([Greedy], engine, tmp_path) as pipeline:
+        rollouts = await ends(pipeline, group_of(Greedy, n=4, answer="0.5"))
+    assert [rollout.error for rollout in rollouts] == [None] * 4
+    assert {rollout.reward for rollout in rollouts} == {0.5}
+    prompts = {tuple(prompt_of(rollout)) for rollout in rollouts}
+    assert len(prompts) == 1
+
+
+def prompt_of(rollout: Rollout) -> list[int]:
+    assert rollout.trajectory is not None
+    return list(rollout.trajectory.segments[0].prompt_ids)
+
+
+async def test_a_constructor_that_fails_is_the_agents_fault(
+    engine: StubEngine, tmp_path: Path
+) -> None:
+    Forgetful.made = 0
+    async with pipeline_of([Forgetful], engine, tmp_path) as pipeline:
+        (rollout,) = await ends(pipeline, group_of(Forgetful))
+    assert rollout.error is not None
+    assert (rollout.error.blame, rollout.error.stage) == (Blame.AGENT, Stage.INIT)
+    assert "KeyError: 'answer'" in rollout.error.message
+
+
+@pytest.mark.parametrize("how", list(Ending.kinds))
+@pytest.mark.parametrize("where", [*Stage, "thread", "task"])
+async def test_an_agent_cannot_end_the_process(
+    engine: StubEngine, tmp_path: Path, how: str, where: str
+) -> None:
+    async with pipeline_of([Ending], engine, tmp_path) as pipeline:
+        ending = group_of(Ending, "ending", where=where, how=how)
+        ended, whole = await ends(pipeline, ending, group_of(Ending, "whole"))
+        assert pipeline.background.failure is None
+    assert whole.state is RolloutState.DONE
+    assert ended.state is RolloutState.FAILED
+    assert ended.error is not None
+    assert ended.error.blame is Blame.AGENT
+    assert how in ended.error.message
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_warning(
+    engine: StubEngine, tmp_path: Path
+) -> None:
+    async with pipeline_of([Ending], engine, tmp_path) as pipeline:
+        cancelled = group_of(Ending, where="task cancelled at once", how="SystemExit")
+        (ended,) = await ends(pipeline, cancelled)
+    gc.collect()  # Python warns when the coroutine is deleted, and pytest makes that an error
+    assert ended.state is RolloutState.DONE
+
+
+async def test_an_agent_cannot_end_the_process_at_submission(
+    engine: StubEngine, tmp_path: Path
+) -> None:
+    async with pipeline_of([Ending], engine, tmp_path) as pipeline:
+        with pytest.raises(AgentError, match="SystemExit"):
+            await pipeline.submit([group_of(Ending, where="prompt", how="SystemExit")])
+        assert pipeline.count_by_state() == {}

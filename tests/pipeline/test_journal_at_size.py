@@ -1,0 +1,203 @@
+"""The journal when much is in it, when it cannot be written, and when its threads fail."""
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_service.errors import JournalError
+from prorl_service.pipeline import journal_tables, journal_threads
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.journal_tables import Retention
+from prorl_service.schemas import RolloutState
+from tests.pipeline.journal_rows import accepted, ended
+
+
+async def filled(journal: Journal, groups: int, size: int = 20_000) -> list[str]:
+    names = [f"g{i}" for i in range(groups)]
+    await journal.accept([accepted(name) for name in names])
+    await asyncio.gather(*(journal.end(ended(name, i, size)) for name in names for i in range(2)))
+    return names
+
+
+async def tidied(journal: Journal) -> None:
+    """The test's own time-out is the budget."""
+    while await journal.read(journal_tables.has_garbage):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def rows_left(journal: Journal) -> Any:
+    found = await journal.read(lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone())
+    return found[0]
+
+
+@pytest.fixture
+def slow_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row is deleted in each."""
+    monkeypatch.setattr(journal_threads, "SLICE_S", -1.0)
+
+
+async def test_what_is_forgotten_is_so_at_once_and_its_content_is_deleted_in_slices(
+    tmp_path: Path, slow_slices: None
+) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        names = await filled(journal, 50)
+        assert await journal.forget(names) == {RolloutState.DONE: 100}
+        assert await journal.answer("g0.0") is None
+        assert await journal.summaries(["g49.1"]) == {}
+        assert await journal.find(names) == {}
+        assert (await journal.count_ended()).total() == 0
+        assert await journal.read(journal_tables.has_garbage)
+        assert await journal.accept([accepted("g0")]), "its id is free again"
+        await journal.end(ended("g0", 1, size=7))
+        await tidied(journal)
+        assert await journal.answer("g0.1") == b"x" * 7
+        (left,) = await journal.read(
+            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
+        )
+        assert left == 1
+
+
+async def test_deleting_continues_after_a_restart(tmp_path: Path, slow_slices: None) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.forget(await filled(journal, 10))
+        assert await journal.read(journal_tables.has_garbage)
+    async with Journal(tmp_path / "j") as journal:
+        await tidied(journal)
+        (left,) = await journal.read(
+            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
+        )
+        assert left == 0
+
+
+async def test_room_is_given_back_to_the_disk(tmp_path: Path) -> None:
+    path, log = tmp_path / "j", tmp_path / "j-wal"
+    async with Journal(path) as journal:
+        names = await filled(journal, 400)
+        full = path.stat().st_size + log.stat().st_size
+        assert full > 400 * 2 * 20_000
+        await journal.forget(names)
+        while path.stat().st_size + log.stat().st_size > full / 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await journal.accept([accepted("after")])
+
+
+async def test_old_results_make_room_by_the_same_way(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j", Retention(keep_bytes=100_000)) as journal:
+        await filled(journal, 20)
+        await tidied(journal)
+        assert (await journal.count_ended()).total() == 4
+        (left,) = await journal.read(
+            lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
+        )
+        assert left == 4
+
+
+async def test_a_long_read_holds_up_no_write(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        is_written = threading.Event()
+        long_read = journal.read(lambda db: is_written.wait(60))
+        await journal.accept([accepted("a", n=1)])
+        await journal.end(ended("a"))
+        is_written.set()
+        assert await long_read
+
+
+# --- what cannot be written ---------------------------------------------------------------------
+
+
+class Disk:
+    """The journal's disk, which a test can fill."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._db: sqlite3.Connection = journal._file.writer
+        (self._pages,) = self._db.execute("PRAGMA max_page_count").fetchone()
+
+    def fill(self) -> None:
+        self._db.execute("PRAGMA max_page_count = 1")
+
+    def make_room(self) -> None:
+        self._db.execute(f"PRAGMA max_page_count = {self._pages}")
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_threads, "RETRY_S", 0.05)
+
+
+async def test_what_cannot_be_written_is_refused_or_kept_until_it_can(
+    tmp_path: Path, soon: None
+) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a")])
+        disk = Disk(journal)
+        disk.fill()
+        end = journal.end(ended("a", size=100_000))
+        with pytest.raises(JournalError, match="cannot be written: database or disk is full"):
+            await journal.accept([accepted("b")])
+        assert not journal.writable.is_set()
+        assert not end.done()
+        assert await journal.find(["a"])
+        with pytest.raises(JournalError, match="is full"):
+            await journal.unless_failing(_result(end))
+        disk.make_room()
+        await asyncio.wait_for(end, 20)
+        await asyncio.wait_for(journal.writable.wait(), 20)
+        assert await journal.accept([accepted("b")])
+
+
+async def _result(future: "asyncio.Future[Any]") -> Any:
+    return await future
+
+
+async def test_a_row_that_is_too_large_fails_alone(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a")])
+        journal._file.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50_000)
+        ends = [journal.end(ended("a", 0, size=60_000)), journal.end(ended("a", 1))]
+        with pytest.raises(JournalError, match="too big") as refusal:
+            await ends[0]
+        assert not refusal.value.retryable
+        await ends[1]
+        assert journal.failure is None
+        assert await journal.accept([accepted("b")])
+
+
+async def test_work_that_raises_fails_alone(tmp_path: Path) -> None:
+    def fail(db: sqlite3.Connection) -> None:
+        raise ZeroDivisionError
+
+    async with Journal(tmp_path / "j") as journal:
+        failing = [journal.write(fail), journal.read(fail)]
+        accepting = journal.accept([accepted("a")])
+        with pytest.raises(JournalError, match="ZeroDivisionError"):
+            await failing[0]
+        with pytest.raises(ZeroDivisionError):
+            await failing[1]
+        assert await accepting
+
+
+@pytest.mark.parametrize("method", ["_write", "_read"])
+async def test_a_thread_that_ends_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def end(*_: object) -> None:
+        raise MemoryError("no more")
+
+    async with Journal(tmp_path / "j") as journal:
+        kind = journal_threads.Writer if method == "_write" else journal_threads.Reader
+        monkeypatch.setattr(kind, method, end)
+        asked = journal.accept([accepted("a")]) if method == "_write" else journal.find(["a"])
+        kept = journal.begin("a.0", 1)
+        with pytest.raises(JournalError, match="its thread ended: MemoryError"):
+            await asked
+        assert journal.death is not None
+        assert not journal.writable.is_set()
+        for later in (journal.accept([accepted("b")]), journal.find(["a"])):
+            with pytest.raises(JournalError, match="its thread ended"):
+                await later
+        await asyncio.wait([kept])
+        assert journal.begin("a.1", 1).cancelled()

@@ -1,0 +1,119 @@
+"""Journals of older versions: brought to the current one, with all that they hold."""
+
+import hashlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_service.errors import JournalError
+from prorl_service.pipeline import sampler_tables
+from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.journal_file import INCREMENTAL
+from prorl_service.pipeline.journal_migrations import MIGRATIONS
+from prorl_service.pipeline.journal_tables import STRIDE, TABLES, VERSION
+from prorl_service.pipeline.running_sampler import SamplerState
+from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
+from tests.pipeline import journal_version_2
+from tests.pipeline.journal_rows import ended
+
+DIGESTS = {3: "ea554a5d1c2ce15d"}
+"""Digests of the tables and of what they hold as JSON, keyed by version."""
+
+
+def without_words(schema: Any) -> Any:
+    """What documents a field changes no journal."""
+    if isinstance(schema, list):
+        return [without_words(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    words = ("title", "description")
+    return {k: without_words(v) for k, v in schema.items() if k not in words or isinstance(v, dict)}
+
+
+def test_what_a_journal_holds_does_not_change_without_a_new_version() -> None:
+    held = [model.model_json_schema() for model in (Group, SamplerState)]
+    text = json.dumps([TABLES, STRIDE, without_words(held)], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert DIGESTS.get(VERSION) == digest, (
+        "the journal's tables changed, or a model that they hold as JSON. Where a released service "
+        "has written journals of this version: raise journal_tables.VERSION, add a step to "
+        "journal_migrations and a journal of the old version to these tests. Otherwise adapt the "
+        "step that leads to this version. Then put the digest here."
+    )
+    assert MAX_GROUP_SIZE <= STRIDE
+    assert set(MIGRATIONS) == set(range(min(MIGRATIONS), VERSION))
+
+
+def group(group_id: str) -> Group:
+    task = {"task_id": "t", "agent": "a", "messages": [{"role": "user", "content": "Go."}]}
+    return Group.model_validate({"group_id": group_id, "task": task, "n": 3})
+
+
+def old_journal(path: Path) -> None:
+    requests = {one: group(one).model_dump_json().encode() for one in ("a:1", "b.2", "c")}
+    journal_version_2.write(path, requests)
+
+
+async def test_a_journal_of_version_2_keeps_all_that_it_holds(tmp_path: Path) -> None:
+    old_journal(tmp_path / "j")
+    async with Journal(tmp_path / "j") as journal:
+        assert await journal.count_ended() == {RolloutState.DONE: 3, RolloutState.FAILED: 1}
+        assert await journal.answer("a:1.2") == b"answer 2"
+        assert await journal.summaries(["b.2.0", "b.2.1"]) == {"b.2.0": b"summary"}
+        half, untouched = await journal.unfinished()
+        assert Group.model_validate_json(half.request) == group("b.2")
+        assert (half.attempts, half.ended) == ({"b.2.1": 2}, {"b.2.0"})
+        assert (untouched.attempts, untouched.ended) == ({}, set())
+        assert half.created_at == 1763843000.25
+        assert await journal.recall("weights") == b"newest"
+        ((sampler_id, state),) = await journal.read(sampler_tables.samplers)
+        draw = SamplerState.model_validate_json(state).draw
+        assert sampler_id == "s"
+        assert draw is not None
+        assert draw.spec.deadline_s == 1800
+        (candidate,) = await journal.read(lambda db: sampler_tables.candidates(db, "s"))
+        assert candidate.candidate().group == group("b.2")
+        for index in (1, 2):
+            await journal.end(ended("b.2", index))
+        assert await journal.forget(["a:1", "b.2"]) == {"done": 5, "failed": 1}
+    async with Journal(tmp_path / "j") as journal:
+        assert (await journal.count_ended()).total() == 0
+
+
+async def test_a_journal_of_version_2_gives_room_back_from_now_on(tmp_path: Path) -> None:
+    old_journal(tmp_path / "j")
+    async with Journal(tmp_path / "j"):
+        pass
+    with sqlite3.connect(tmp_path / "j") as db:
+        assert db.execute("PRAGMA auto_vacuum").fetchone() == (INCREMENTAL,)
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
+
+
+async def test_a_migrated_journal_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
+    old_journal(tmp_path / "old")
+    tables = []
+    for name in ("old", "new"):
+        async with Journal(tmp_path / name) as journal:
+            tables.append(await journal.read(columns))
+    assert tables[0] == tables[1]
+
+
+def columns(db: sqlite3.Connection) -> dict[str, list[Any]]:
+    names = db.execute("SELECT name FROM sqlite_schema ORDER BY name").fetchall()
+    return {name: db.execute(f"PRAGMA table_xinfo({name})").fetchall() for (name,) in names}
+
+
+async def test_a_migration_that_fails_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
+    old_journal(tmp_path / "j")
+    with sqlite3.connect(tmp_path / "j") as db:
+        db.execute("UPDATE samplers SET state = CAST('no JSON' AS BLOB)")
+    for _ in range(2):
+        with pytest.raises(JournalError, match="malformed JSON"):
+            Journal(tmp_path / "j")
+    with sqlite3.connect(tmp_path / "j") as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("SELECT count(*) FROM rollouts").fetchone() == (5,)

@@ -14,7 +14,9 @@ from prorl_service import __version__, leftovers, sandbox
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.background import Background
-from prorl_service.errors import ProRLError
+from prorl_service.bearer import RequireBearer
+from prorl_service.browsers import RefuseForeignPages
+from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.forwarding import Forwarding
 from prorl_service.front.services import Services
 from prorl_service.inference.pool import BackendPool
@@ -22,36 +24,37 @@ from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.admission import Admission
 from prorl_service.pipeline.journal import Journal
+from prorl_service.pipeline.journal_run import WEIGHTS
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.rewards.judge import Judge
 from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
-from prorl_service.server.auth import RequireToken
-from prorl_service.server.errors import LimitBody, install_error_handlers
-from prorl_service.server.metrics import measure_loop_lag, metrics_router
+from prorl_service.server.auth import REFUSAL, is_open
+from prorl_service.server.errors import LimitBody, error_response, install_error_handlers
+from prorl_service.server.metrics import metrics_router
 from prorl_service.server.prorl_routes import ProRLAdapter, prorl_router
 from prorl_service.server.routes import health_router, router
 from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import Settings
+from prorl_service.server.watchdog import watch_loop
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp import McpServers
 
 log = logging.getLogger(__name__)
 
-WEIGHTS = "weights"
-"""What the journal calls the newest."""
-BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl serve --token-file`"))
-"""Tells the API page of the token; it is `RequireToken` that asks for it."""
+BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl token` prints it."))
+"""Tells the API page of the token; it is `RequireBearer` that asks for it."""
 
 ROOM_TIMEOUT_S = 60.0
 """How long an image waits for another's last sandbox to end where the budget is used up."""
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers, journal."""
+    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers, journal,
+    a directory of services that another front has."""
     for spec in settings.backends:
         if spec.tokenizer is not None:
             ChatFormat.load(spec.tokenizer)
@@ -73,12 +76,17 @@ def create_app(settings: Settings) -> FastAPI:
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, settings.warm_sandboxes)
 
     journal = Journal(settings.journal, settings.retention)
+    run = journal.claim(settings.run, resume=settings.resume)
+    log.info("run %s, journal %s", run, settings.journal or "in memory")
     judge = None if settings.judge is None else Judge(settings.judge)
+    claim = None if settings.services is None else DirectoryClaim(settings.services)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(sandboxes.close)
+            if claim is not None:
+                stack.callback(claim.release)
             await stack.enter_async_context(journal)
             backends = BackendPool(
                 _weights_directory(settings.journal, stack),
@@ -87,18 +95,18 @@ def create_app(settings: Settings) -> FastAPI:
                 keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             )
             await stack.enter_async_context(backends)
-            external = await _external(settings, judge, app, stack)
-            pipeline = _pipeline(settings, journal, backends, sandboxes, agents, external)
+            external = await _external(settings, judge, stack)
+            pipeline = _pipeline(settings, journal, backends, sandboxes, agents, external, claim)
             await stack.enter_async_context(pipeline)
-            samplers = Samplers(journal, pipeline, lambda: backends.policy_version)
+            samplers = Samplers(journal, pipeline, backends)
             await stack.enter_async_context(samplers)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)
             background = Background()
             stack.push_async_callback(background.close)
-            background.start(measure_loop_lag(), name="event loop lag")
+            background.start(watch_loop(), name="event loop lag")
             app.state.service = Service(
-                backends, pipeline, samplers, sandboxes, external.mcp, background
+                run, journal, backends, pipeline, samplers, sandboxes, external.mcp, background
             )
             app.state.prorl = ProRLAdapter(app.state.service)
             yield
@@ -115,19 +123,19 @@ def create_app(settings: Settings) -> FastAPI:
         unlimited=["PUT /v1/weights"],
     )
     if settings.token is not None:
-        app.add_middleware(RequireToken, token=settings.token)
+        app.add_middleware(RequireBearer, secret=settings.token, is_open=is_open, refusal=REFUSAL)
+    app.add_middleware(
+        RefuseForeignPages,
+        allowed_hosts=settings.allowed_hosts,
+        checks_host=settings.token is None,
+        response=error_response,
+    )
     return app
 
 
-async def _external(
-    settings: Settings, judge: Judge | None, app: FastAPI, stack: AsyncExitStack
-) -> External:
+async def _external(settings: Settings, judge: Judge | None, stack: AsyncExitStack) -> External:
     servers = McpServers(settings.mcp)
-    try:
-        await stack.enter_async_context(servers)
-    except ProRLError as problem:  # uvicorn only logs it
-        app.state.problem = problem
-        raise
+    await stack.enter_async_context(servers)
     if judge is not None:
         await stack.enter_async_context(judge)
     return External(servers, judge)
@@ -140,10 +148,11 @@ def _pipeline(
     sandboxes: WarmSandboxes,
     agents: AgentRegistry,
     external: External,
+    claim: DirectoryClaim | None,
 ) -> AcceptedRollouts:
-    if settings.services is None:
+    if claim is None:
         return Pipeline(journal, backends, sandboxes, agents, settings.pipeline, external)
-    services = Services(settings.services, settings.token, backends.offers)
+    services = Services(claim, settings.token, backends.offers)
     admission = Admission(agents, backends, sandboxes, external=None)
     return Forwarding(journal, admission, services, max_unfinished=settings.pipeline.max_unfinished)
 
@@ -151,7 +160,7 @@ def _pipeline(
 def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
     """Beside the journal, which knows what is in it."""
     if journal is not None:
-        return journal.with_suffix(".weights")
+        return journal.with_name(f"{journal.name}.weights")
     directory = leftovers.temporary_directory("weights")
     stack.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory

@@ -100,9 +100,24 @@ async def _known(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    if _is_without_type(request, error):
+        return error_response(
+            InvalidRequest.of_field(
+                "body",
+                "not read, as no Content-Type says what it is",
+                hint="send the header 'Content-Type: application/json'",
+            )
+        )
     problems = [_field_problem(problem) for problem in error.errors()]
     message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
     return error_response(InvalidRequest(message, fields=problems, hint="see /docs for the schema"))
+
+
+def _is_without_type(request: Request, error: RequestValidationError) -> bool:
+    """What FastAPI then has for a body is a string."""
+    content_type = request.headers.get("content-type", "")
+    is_whole = any(problem["loc"] == ("body",) for problem in error.errors())
+    return is_whole and "json" not in content_type and isinstance(error.body, bytes | str)
 
 
 def _field_problem(problem: Any) -> FieldProblem:

@@ -1,7 +1,5 @@
 """`GET /metrics` for Prometheus: what was counted (`prorl_service.metrics`) and what is now."""
 
-import asyncio
-import time
 from collections.abc import Iterator
 
 from fastapi import APIRouter, Response
@@ -11,12 +9,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from prorl_service import metrics
-from prorl_service.schemas import BackendState, RolloutState
+from prorl_service.schemas import BackendState, ErrorResponse, RolloutState
 from prorl_service.server.service import Service, ServiceDep
 
-LAG_INTERVAL_S = 0.25
-
-metrics_router = APIRouter()
+metrics_router = APIRouter(responses={"4XX": {"model": ErrorResponse}})
 
 
 @metrics_router.get("/metrics", response_class=Response)
@@ -27,14 +23,6 @@ async def get_metrics(service: ServiceDep) -> Response:
     ProcessCollector(registry=now)
     text = generate_latest(metrics.REGISTRY) + generate_latest(now)
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-async def measure_loop_lag() -> None:
-    """Runs as long as the service."""
-    while True:
-        due = time.perf_counter() + LAG_INTERVAL_S
-        await asyncio.sleep(LAG_INTERVAL_S)
-        metrics.LOOP_LAG_S.observe(max(0.0, time.perf_counter() - due))
 
 
 class _Now(Collector):

@@ -114,9 +114,10 @@ class ProRLAdapter:
         url = url.rstrip("/").removesuffix("/v1")
         try:
             spec = BackendSpec(url=url)
-        except ValueError:
-            raise InvalidRequest.of_field("address", f"{address!r} is no address") from None
-        await self._service.backends.add(spec, must_answer=False)
+        except ValidationError as error:
+            problems = "; ".join(one["msg"] for one in error.errors())
+            raise InvalidRequest.of_field("address", problems) from None
+        await self._service.add_backend(spec, must_answer=False)
 
     async def clear_backends(self) -> None:
         for backend in self._service.backends.statuses():

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
 from prorl_service.arrays import PACKED_MEDIA_TYPE
-from prorl_service.inference.backend import WeightDirectory
+from prorl_service.inference.transfer import WeightDirectory
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
@@ -56,12 +56,14 @@ async def health(service: ServiceDep) -> JSONResponse:
 
 @router.get("/status")
 async def status(service: ServiceDep) -> ServiceStatus:
-    pipeline = service.pipeline
+    pipeline, model = service.pipeline, service.backends.model.current
     return ServiceStatus(
         version=__version__,
+        run=service.run,
         is_stopping=pipeline.is_stopping,
-        failure=service.failure(),
+        failure=service.failure() or service.journal.failure,
         policy_version=service.backends.policy_version,
+        tokenizer_digest=model.tokenizer_digest if model else None,
         sandbox=service.sandboxes.kind,
         agents=pipeline.agents.names,
         rollouts=pipeline.count_by_state(),
@@ -77,7 +79,7 @@ async def status(service: ServiceDep) -> ServiceStatus:
 @router.post("/rollouts", status_code=202, response_model=Rollouts)
 async def submit(body: SubmitRequest, service: ServiceDep) -> Response:
     """Idempotent by `group_id`: an equal group gives the rollouts it has, an unequal one a 409."""
-    return _rollouts(await service.pipeline.submit(body.groups), status_code=202)
+    return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
 
 
 @router.get("/rollouts/{rollout_id}", response_model=Rollout)
@@ -112,7 +114,8 @@ async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> Str
 @router.post("/rollouts/cancel", response_model=Rollouts)
 async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all are ended; those that had ended before stay as they were."""
-    return _rollouts(await service.pipeline.cancel(body.rollout_ids))
+    cancelled = service.pipeline.cancel(body.rollout_ids)
+    return _rollouts(await service.journal.unless_failing(cancelled))
 
 
 @router.post("/groups/acknowledge", status_code=204)
@@ -161,7 +164,7 @@ async def list_backends(service: ServiceDep) -> Backends:
 async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
     """Idempotent by URL; once more renews its lease, and sets `lease_s` and `max_calls` anew. The
     backend takes the newest weights before it serves."""
-    return await service.backends.add(body)
+    return await service.add_backend(body)
 
 
 @router.delete("/backends/{backend_id}")
@@ -173,12 +176,17 @@ async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
 @router.post("/weights")
 async def load_weights(body: WeightsFromDirectory, service: ServiceDep) -> WeightsReport:
     """Have all backends load a directory that they can read."""
-    return await service.backends.load_weights(Weights(WeightDirectory(body.path), body.version))
+    weights = Weights(WeightDirectory(body.path), body.version)
+    return await service.backends.load_weights(weights, rewind=body.rewind)
 
 
 @router.put("/weights")
 async def stream_weights(
-    request: Request, service: ServiceDep, version: Annotated[int, Query(ge=0, le=MAX_INT32)]
+    request: Request,
+    service: ServiceDep,
+    version: Annotated[int, Query(ge=0, le=MAX_INT32)],
+    rewind: bool = False,
 ) -> WeightsReport:
-    """The body is one safetensors file with the whole model."""
-    return await service.backends.stream_weights(request.stream(), version)
+    """The body is one safetensors file with the whole model. `rewind` accepts a version below the
+    newest; tokens of newer ones become stale."""
+    return await service.backends.stream_weights(request.stream(), version, rewind=rewind)

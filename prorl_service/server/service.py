@@ -1,20 +1,26 @@
 """What the routes work on, and how they come by it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from prorl_service.background import Background
-from prorl_service.inference.pool import BackendPool
+from prorl_service.errors import OwnedByAnother
+from prorl_service.inference.pool import BackendPool, owner_name
 from prorl_service.pipeline.accepted import AcceptedRollouts
+from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
 from prorl_service.tools.mcp import McpServers
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
+    run: str
+    journal: Journal
     backends: BackendPool
     pipeline: AcceptedRollouts
     samplers: Samplers
@@ -26,7 +32,32 @@ class Service:
         """Why it is not healthy."""
         parts = (self.pipeline, self.samplers, self.backends, self.mcp, self)
         owners = (part.background for part in parts)
-        return next((owner.failure for owner in owners if owner.failure), None)
+        failures = (self.journal.death, *(owner.failure for owner in owners))
+        return next(filter(None, failures), None)
+
+    def summary(self) -> str:
+        """What it can do, for the log of its start."""
+        model = self.backends.model.current
+        serving = f"model {model.name}" if model else "no engine answers yet"
+        return f"{serving}; agents: {', '.join(self.pipeline.agents.names)}"
+
+    async def add_backend(self, spec: BackendSpec, *, must_answer: bool = True) -> BackendStatus:
+        """See `BackendPool.add`. Raises `OwnedByAnother` while there are rollouts of another front,
+        for which the engine must not sample."""
+        for owner in sorted(self.pipeline.owners() - {spec.owner}):
+            raise OwnedByAnother(
+                f"it has rollouts of {owner_name(owner)}",
+                hint="a service works for one front at a time; those of a front that is gone are "
+                "cancelled when their lease ends",
+            )
+        return await self.backends.add(spec, must_answer=must_answer)
+
+    async def submit(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> list[Rollout]:
+        """See `AcceptedRollouts.submit`. Raises `OwnedByAnother` if the engines are of others than
+        the groups are."""
+        for owner in {group.owner for group in groups} - {None}:
+            self.backends.check_owner(owner)
+        return await self.pipeline.submit(groups, invalid)
 
 
 def _service(request: Request) -> Service:

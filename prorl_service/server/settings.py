@@ -34,11 +34,18 @@ class Settings:
     """Most that finished images may take in the cache; None is no limit."""
     warm_sandboxes: int = 8
     """Started ahead of their rollouts. 0 starts each when it is asked for."""
+    run: str | None = None
+    """Name of the training run; None: that of the journal that is resumed, else a new one."""
     journal: Path | None = None
     """File that survives the process; None keeps everything in memory."""
+    resume: bool = False
+    """Whether to continue the run that the journal holds. Otherwise a journal that holds one is
+    refused."""
     retention: Retention = Retention()
     token: str | None = field(default=None, repr=False)
     """Bearer token that every request must bring; None asks for none."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which the service, and pages that may use it, are known besides loopback's."""
     max_body_mb: int = 64
     """Of one request, streamed weights excepted."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)

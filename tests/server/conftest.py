@@ -27,12 +27,16 @@ async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine
 
 
 @pytest.fixture
-async def url(engine: StubEngine) -> AsyncIterator[str]:
-    settings = Settings(
+def settings(engine: StubEngine) -> Settings:
+    return Settings(
         backends=(BackendSpec(url=engine.url),),
         sandbox="bubblewrap",
         max_body_mb=1,
     )
+
+
+@pytest.fixture
+async def url(settings: Settings) -> AsyncIterator[str]:
     async with serving(settings) as address:
         yield address
 

@@ -1,4 +1,4 @@
-"""An agent whose scores and durations are said by its task: one model call, no sandbox."""
+"""An agent whose task says its scores and durations: one model call, no sandbox."""
 
 import asyncio
 from typing import ClassVar
@@ -6,6 +6,8 @@ from typing import ClassVar
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.errors import EvaluatorError
 from prorl_service.schemas import FinishReason, Group, Message, Stage, Task
+
+SCORED = "tests.server.scored:Scored"
 
 
 class Scored(AgentHandler):

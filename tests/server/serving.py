@@ -11,6 +11,8 @@ import uvicorn
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 from prorl_service.server.app import create_app
+from prorl_service.server.connections import Bounds
+from prorl_service.server.run import http_config
 from prorl_service.server.settings import Settings
 
 
@@ -25,13 +27,23 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[str]:
-    server = Server(uvicorn.Config(create_app(settings), port=0, log_level="warning"))
-    task = asyncio.create_task(server.serve())
-    await server.ready.wait()
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
+async def serving(settings: Settings, bounds: Bounds | None = None) -> AsyncIterator[str]:
+    server = Server(
+        http_config(create_app(settings), bounds or Bounds(), port=0, log_level="warning")
+    )
+    async with running(server):
+        port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def running(
+    server: Server, sockets: list[socket.socket] | None = None
+) -> AsyncIterator[None]:
+    task = asyncio.create_task(server.serve(sockets))
+    await server.ready.wait()
+    try:
+        yield
     finally:
         server.should_exit = True
         await task

@@ -1,15 +1,17 @@
 """Who may use the control plane, and where its secret does not go."""
 
 import logging
+import os
 from pathlib import Path
 
 import httpx
 import pytest
 
+from prorl_service.access import TOKEN_VARIABLE
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendSpec, Group, RolloutState
-from prorl_service.server.auth import TOKEN_VARIABLE, take_token
+from prorl_service.server.auth import take_token
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.serving import group, serving
@@ -81,11 +83,18 @@ def test_a_token_comes_from_a_file_or_from_the_environment_which_forgets_it(
     assert take_token(tmp_path / "token", "0.0.0.0") == TOKEN
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     assert take_token(None, "0.0.0.0") == TOKEN
-    with pytest.raises(ProRLError, match="reached by others"):
-        take_token(None, "0.0.0.0")
-    assert take_token(None, "127.0.0.1") is None
-    assert take_token(None, "::1") is None
-    assert take_token(None, "localhost") is None
+    assert TOKEN_VARIABLE not in os.environ
+
+
+def test_no_token_is_for_loopback_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert take_token(None, host, is_off=True) is None
+    for host in ("0.0.0.0", "::", "node17", "10.0.0.1"):
+        with pytest.raises(ProRLError, match="reached by others"):
+            take_token(None, host, is_off=True)
+    with pytest.raises(ProRLError, match="contradict"):
+        take_token(tmp_path / "token", "localhost", is_off=True)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@ import httpx
 import pytest
 from fastapi import FastAPI, HTTPException
 
-from prorl_service.schemas import ErrorResponse
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.local import free_port
+from prorl_service.schemas import BackendSpec, ErrorResponse
 from prorl_service.server.errors import install_error_handlers
+from prorl_service.server.settings import Settings
+from tests.server.serving import group, serving
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,25 @@ async def test_refusals_of_the_framework_have_names_of_their_own(
         answer = await http.request(method, path)
     assert answer.status_code == status
     assert ErrorResponse.model_validate_json(answer.content).error.kind == kind
+
+
+async def test_a_body_without_a_content_type_is_told_the_header(url: str) -> None:
+    body = b'{"groups": []}'
+    async with httpx.AsyncClient(base_url=url) as http:
+        answer = await http.post("/v1/rollouts", content=body)
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl's own
+        by_curl = await http.post("/v1/rollouts", content=body, headers=form)
+    for one in (answer, by_curl):
+        error = ErrorResponse.model_validate_json(one.content).error
+        assert one.status_code == 422
+        assert error.hint == "send the header 'Content-Type: application/json'"
+
+
+async def test_an_engine_that_is_down_is_named_in_a_refusal() -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    settings = Settings(backends=(BackendSpec(url=dead),), sandbox="process")
+    async with serving(settings) as url, AsyncRolloutClient(url, retry_s=0) as client:
+        with pytest.raises(ServiceCallError) as refused:
+            await client.submit([group()])
+    assert "no inference engine has answered yet" in str(refused.value)
+    assert dead.removeprefix("http://") in str(refused.value)

@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from prorl_service import local
+from prorl_service.access import authorization
 from prorl_service.schemas import ErrorResponse
 from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
@@ -43,6 +44,7 @@ def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_every_answer_is_one_that_is_described(
     case: "schemathesis.Case[Any]", service_url: str
 ) -> None:
+    case.headers.update(authorization(service_url))  # over a made-up one
     answer = case.call(base_url=service_url, timeout=30)
     if answer.status_code >= 500:  # an engine that was made up is out of reach, and no more
         assert answer.status_code == 503, answer.text

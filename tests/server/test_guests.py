@@ -13,7 +13,7 @@ from prorl_service.schemas import BackendStatus, RolloutState
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.scored import scored
+from tests.server.scored import SCORED, scored
 from tests.server.serving import serving, until
 
 
@@ -21,7 +21,7 @@ from tests.server.serving import serving, until
 async def url() -> AsyncIterator[str]:
     settings = Settings(
         sandbox="process",
-        agents=("tests.server.scored:Scored",),
+        agents=(SCORED,),
         pipeline=PipelineConfig(init_workers=1, run_workers=1, ready_rollouts=1),
     )
     async with serving(settings) as address:

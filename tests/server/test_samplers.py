@@ -1,7 +1,7 @@
 """Dynamic sampling over HTTP, across restarts and failures."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,38 +19,20 @@ from prorl_service.sampler_schemas import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.schemas import BackendSpec, Group, RolloutState
+from prorl_service.schemas import Group, RolloutState
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
+from tests.server.sampling import INFORMATIVE, drawn, scored_settings
 from tests.server.scored import scored
 from tests.server.serving import serving, until
 
-INFORMATIVE, EASY, HARD = (0, 1, 0, 1), (1, 1, 1, 1), (0, 0, 0, 0)
+EASY, HARD = (1, 1, 1, 1), (0, 0, 0, 0)
 FAILING = (None, None, None, None)
 
 
 @pytest.fixture
 def settings(engine: StubEngine) -> Settings:
-    return Settings(
-        backends=(BackendSpec(url=engine.url),),
-        sandbox="process",
-        agents=("tests.server.scored:Scored",),
-    )
-
-
-@pytest.fixture
-async def url(settings: Settings) -> AsyncIterator[str]:
-    async with serving(settings) as address:
-        yield address
-
-
-async def drawn(client: AsyncRolloutClient, sampler_id: str = "s") -> Draw:
-    status = await client.sampler(sampler_id)
-    while True:
-        assert status.draw is not None
-        if status.draw.state is not DrawState.OPEN:
-            return status.draw
-        status = await client.sampler(sampler_id, status.revision, 10)
+    return scored_settings(engine)
 
 
 async def test_what_teaches_nothing_is_left_out_and_forgotten(client: AsyncRolloutClient) -> None:
@@ -88,7 +70,7 @@ async def test_what_was_dropped_is_told_with_its_reason(client: AsyncRolloutClie
 async def test_what_was_dropped_between_draws_is_told_after_a_restart(
     settings: Settings, tmp_path: Path
 ) -> None:
-    settings = replace(settings, journal=tmp_path / "journal.sqlite")
+    settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
     groups = [scored("a", *INFORMATIVE), *(scored(f"g{i}", *HARD) for i in range(3))]
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=1))
@@ -183,7 +165,7 @@ async def test_a_deadline_ends_a_draw_with_what_there_is(client: AsyncRolloutCli
 async def test_a_restart_loses_nothing_and_draws_nothing_twice(
     settings: Settings, tmp_path: Path
 ) -> None:
-    settings = replace(settings, journal=tmp_path / "journal.sqlite")
+    settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
     kinds = (EASY, INFORMATIVE)
     groups = [scored(f"g{i}", *kinds[i % 2], sleep=0.05, task_id=f"t{i}") for i in range(60)]
     names: list[str] = []
@@ -239,7 +221,7 @@ async def test_groups_that_wait_for_room_are_submitted_later_or_never(settings: 
         await client.open_draw("s", "e", DrawSpec(target=3))
         assert (await client.sampler("s")).under_way == 3
         await client.delete_sampler("s")
-        assert (await client.status()).rollouts == {RolloutState.DONE: 12}
+        assert (await client.status()).rollouts == {}
 
 
 async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) -> None:
@@ -253,17 +235,47 @@ async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) 
     await until(are_gone)
 
 
+async def test_samplers_that_expire_at_the_same_time_are_all_deleted(
+    client: AsyncRolloutClient,
+) -> None:
+    names = ["s", "t", "u"]
+    for name in names:
+        await client.create_sampler(name, SamplerSpec(lease_s=0.3))
+        await client.add_candidates(name, [scored(f"{name}-g", *EASY, sleep=60)])
+        await client.open_draw(name, "d", DrawSpec(target=2))
+
+    async def are_gone() -> bool:
+        return (await client.status()).rollouts == {}
+
+    await until(are_gone)
+    for name in names:
+        with pytest.raises(ServiceCallError, match="there is no sampler"):
+            await client.delete_sampler(name)
+
+
+async def test_a_sampler_made_while_one_of_its_name_is_deleted_keeps_what_it_is_given(
+    client: AsyncRolloutClient,
+) -> None:
+    for attempt in range(10):
+        await client.create_sampler("s", SamplerSpec())
+        await client.add_candidates("s", [scored("g", *EASY, sleep=60)])
+        await client.open_draw("s", "d", DrawSpec(target=1))
+        spec = SamplerSpec(max_staleness=3)
+        made = client.create_sampler("s", spec)  # refused where it comes before the deletion
+        await asyncio.gather(client.delete_sampler("s"), made, return_exceptions=True)
+        await client.create_sampler("s", spec)
+        await client.add_candidates("s", [scored(f"a{attempt}", *INFORMATIVE)])
+        await client.open_draw("s", "d", DrawSpec(target=1))
+        assert [one.candidate for one in (await drawn(client)).groups] == [f"a{attempt}"]
+        await client.delete_sampler("s")
+
+
 async def test_wrong_requests_are_refused_before_any_work(client: AsyncRolloutClient) -> None:
     with pytest.raises(ServiceCallError, match="there is no sampler"):
         await client.add_candidates("s", [scored("g", 0, 1)])
     await client.create_sampler("s", SamplerSpec())
     with pytest.raises(ServiceCallError, match="another specification"):
         await client.create_sampler("s", SamplerSpec(max_staleness=7))
-    stranger = scored("g", 0, 1)
-    stranger.task.agent = "stranger"
-    with pytest.raises(ServiceCallError, match="stranger"):
-        await client.add_candidates("s", [scored("fine", 0, 1), stranger])
-    assert (await client.sampler("s")).waiting == 0
     await client.open_draw("s", "d", DrawSpec(target=2))
     await client.open_draw("s", "d", DrawSpec(target=2))
     with pytest.raises(ServiceCallError, match="is open"):

@@ -1,0 +1,85 @@
+"""A browser is not a client: what a page of another site sends is refused.
+
+A page can send requests to every address that its reader's machine reaches, loopback included. Two
+headers, which no page can forge, give it away. `Origin` names the site of a page that sends more
+than a plain GET. `Host` names what the browser took this service for: a site whose own name is made
+to lead here ("DNS rebinding") is of the same origin, but it cannot send another name than its own.
+
+`Host` is checked only where no secret is asked for, on loopback, where names are few. What asks for
+one may be reached by any name, and no page knows the secret.
+"""
+
+from collections.abc import Callable, Collection
+from urllib.parse import SplitResult, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from prorl_service.access import DEFAULT_PORTS, is_loopback
+from prorl_service.errors import Forbidden
+
+
+class RefuseForeignPages:
+    """ASGI middleware; the outermost, for HTTP and WebSockets."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed_hosts: Collection[str] = (),
+        checks_host: bool,
+        response: Callable[[Forbidden], ASGIApp],
+    ) -> None:
+        """`allowed_hosts`: names in addition to those of loopback, of this service or of pages.
+        `response`: sends a refusal in the service's own format."""
+        self._app = app
+        self._response = response
+        self._allowed_hosts = {name.lower() for name in allowed_hosts}
+        self._checks_host = checks_host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None if scope["type"] == "lifespan" else self._refusal(Headers(scope=scope))
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._response(refusal)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Forbidden | None:
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        host = _split(f"//{hosts[0]}") if len(hosts) == 1 else None
+        if self._checks_host and not (host and self._is_own_name(host.hostname)):
+            return Forbidden(
+                f"this service is not called {', '.join(hosts)[:200] or 'nothing'!r}",
+                hint="use localhost, or start it with `--allow-host NAME`",
+            )
+        if not all(self._may_ask(_split(origin), host) for origin in origins):
+            return Forbidden(
+                f"pages of {', '.join(origins)[:200]!r} may not use this service",
+                hint="a page that may: start it with `--allow-host NAME`",
+            )
+        return None
+
+    def _is_own_name(self, name: str | None) -> bool:
+        return name is not None and (is_loopback(name) or name in self._allowed_hosts)
+
+    def _may_ask(self, origin: SplitResult | None, host: SplitResult | None) -> bool:
+        if origin is None or origin.hostname is None:  # "null", too
+            return False
+        if origin.hostname in self._allowed_hosts:
+            return True
+        port = DEFAULT_PORTS.get(origin.scheme)
+        return (
+            host is not None
+            and origin.hostname == host.hostname
+            and (origin.port or port) == (host.port or port)
+        )
+
+
+def _split(address: str) -> SplitResult | None:
+    """None for what is no scheme, name and port alone."""
+    try:
+        split = urlsplit(address)
+        is_plain = not (split.path or split.query or split.fragment or "@" in split.netloc)
+        return split if is_plain and split.port != 0 else None
+    except ValueError:
+        return None

@@ -1,0 +1,20 @@
+"""How many files, sockets and pipes this process may have open."""
+
+import resource
+import sys
+
+
+def most() -> int:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def raise_limit() -> int:
+    """Raise the limit to what the host allows, and return it: soft limits are often 1024.
+
+    Each running rollout has a few. Sandboxes get fewer than the service, so that those they send
+    each other cannot use up what the service, as the same user, needs to start the next.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return most()

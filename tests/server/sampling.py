@@ -1,0 +1,24 @@
+"""What the tests of sampling share: a service of `Scored` agents, and the draws it gives."""
+
+from prorl_service.client import AsyncRolloutClient
+from prorl_service.sampler_schemas import Draw, DrawState
+from prorl_service.schemas import BackendSpec
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from tests.server.scored import SCORED
+
+INFORMATIVE = (0, 1, 0, 1)
+
+
+def scored_settings(engine: StubEngine) -> Settings:
+    """A service that runs `Scored`."""
+    return Settings(backends=(BackendSpec(url=engine.url),), sandbox="process", agents=(SCORED,))
+
+
+async def drawn(client: AsyncRolloutClient, sampler_id: str = "s") -> Draw:
+    status = await client.sampler(sampler_id)
+    while True:
+        assert status.draw is not None
+        if status.draw.state is not DrawState.OPEN:
+            return status.draw
+        status = await client.sampler(sampler_id, status.revision, 10)

@@ -1,0 +1,115 @@
+"""Draws as their client sees them: each its own and whole, however large."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from prorl_service import calls
+from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service.drawing import Sampler
+from prorl_service.errors import Conflict
+from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec, SamplerStatus
+from prorl_service.schemas import Group
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from tests.server.sampling import scored_settings
+from tests.server.scored import scored
+
+INFORMATIVE = (0, 1)
+
+
+@pytest.fixture
+def settings(engine: StubEngine) -> Settings:
+    return scored_settings(engine)
+
+
+def candidates(n: int = 2) -> Iterator[Group]:
+    return (scored(f"g{i}", *INFORMATIVE * (n // 2), task_id=f"t{i}") for i in itertools.count())
+
+
+async def test_a_draw_that_is_asked_for_twice_at_once_is_answered_as_itself(
+    client: AsyncRolloutClient,
+) -> None:
+    await client.create_sampler("s", SamplerSpec())
+    await client.add_candidates("s", list(itertools.islice(candidates(), 20)))
+    for step in range(20):
+        asked = (client.open_draw("s", f"d{step}", DrawSpec(target=1)) for _ in range(2))
+        for status in await asyncio.gather(*asked):
+            assert status.draw is not None
+            assert status.draw.draw_id == f"d{step}"
+        while status.draw is None or status.draw.state is DrawState.OPEN:
+            status = await client.sampler("s", status.revision, 10)
+
+
+async def test_a_large_draw_is_fetched_for_as_long_as_rollouts_come(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second passes with each look at the clock: hundreds, while the draw is fetched."""
+    seconds = itertools.count()
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return float(next(seconds))
+
+        sleep = staticmethod(time.sleep)
+
+    def draw() -> list[float | None]:
+        with (
+            RolloutClient(url) as client,
+            Sampler(client, "s", SamplerSpec(), candidates(16)) as sampler,
+        ):
+            monkeypatch.setattr(calls, "time", Clock)
+            _, groups = sampler.draw("d", DrawSpec(target=40))
+        return [one.reward for group in groups for one in group]
+
+    assert await asyncio.to_thread(draw) == [*INFORMATIVE] * 8 * 40
+    assert next(seconds) > 300
+
+
+class _Behind(RolloutClient):
+    """Answers with the draw before, as a service may that two trainers use."""
+
+    def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
+        before = self.sampler(sampler_id)
+        super().open_draw(sampler_id, draw_id, spec)
+        return before if before.draw else super().open_draw(sampler_id, draw_id, spec)
+
+
+async def test_another_draw_is_never_taken_for_the_own(url: str) -> None:
+    def train() -> None:
+        with _Behind(url) as client:
+            sampler = Sampler(client, "s", SamplerSpec(), candidates())
+            sampler.draw("d0", DrawSpec(target=1))
+            sampler.draw("d1", DrawSpec(target=1))
+
+    with pytest.raises(Conflict, match="is not 'd1', but 'd0'"):
+        await asyncio.to_thread(train)
+
+
+async def test_what_ended_the_block_is_raised_though_the_sampler_cannot_be_deleted(
+    url: str,
+) -> None:
+    def train() -> None:
+        with (
+            RolloutClient(url) as client,
+            Sampler(client, "s", SamplerSpec(), candidates()) as sampler,
+        ):
+            sampler.draw("d", DrawSpec(target=1))
+            client.delete_sampler("s")
+            raise RuntimeError("the training failed")
+
+    with pytest.raises(RuntimeError, match="the training failed"):
+        await asyncio.to_thread(train)
+
+
+async def test_a_sampler_that_cannot_be_deleted_is_an_error_of_its_own(url: str) -> None:
+    def train() -> None:
+        with RolloutClient(url) as client, Sampler(client, "s", SamplerSpec(), candidates()):
+            pass
+
+    with pytest.raises(ServiceCallError, match="there is no sampler"):
+        await asyncio.to_thread(train)

@@ -1,0 +1,167 @@
+"""Samplers of trainers that die and start again, or go back to a checkpoint."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service.drawing import Draws, Sampler
+from prorl_service.pipeline.candidates import Candidate
+from prorl_service.pipeline.sampler import Sampler as Core
+from prorl_service.sampler_schemas import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
+from prorl_service.schemas import Group, Rollout, RolloutState
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from tests.server.sampling import INFORMATIVE, drawn, scored_settings
+from tests.server.scored import scored
+from tests.server.serving import finished, serving, until
+
+
+@pytest.fixture
+def settings(engine: StubEngine) -> Settings:
+    return scored_settings(engine)
+
+
+def data() -> Iterator[Group]:
+    """The data set that each start of a script makes."""
+    return (scored(f"epoch0-{number}", *INFORMATIVE, task_id=f"t{number}") for number in count())
+
+
+def versions(rollouts: list[list[Rollout]]) -> set[int | None]:
+    return {one.newest_policy_version for group in rollouts for one in group}
+
+
+async def die_between_draw_and_acknowledgement(client: AsyncRolloutClient, run: str | None) -> None:
+    """Draws with weights of version 57, and acknowledges nothing."""
+    await client.stream_weights([b"late"], 57)
+    await client.create_sampler("my-run", SamplerSpec(run=run))
+    groups = data()
+    await client.add_candidates("my-run", [next(groups) for _ in range(8)])
+    await client.open_draw("my-run", "step-0", DrawSpec(target=2))
+    assert len((await drawn(client, "my-run")).groups) == 2
+
+
+async def test_a_script_that_starts_again_is_not_given_the_groups_of_the_start_before(
+    url: str, client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    await die_between_draw_and_acknowledgement(client, run="start-1")
+    await client.stream_weights([b"early"], 0, rewind=True)
+    calls = engine.calls
+
+    def start_again() -> list[list[Rollout]]:
+        with RolloutClient(url) as blocking:
+            sampler = Sampler(blocking, "my-run", SamplerSpec(), data())
+            with pytest.raises(ServiceCallError, match="belongs to run 'start-1'") as refusal:
+                sampler.draw("step-0", DrawSpec(target=2))
+            assert refusal.value.http_status == 409
+            assert "delete" in refusal.value.error.hint
+            blocking.delete_sampler("my-run")
+            with sampler:
+                return sampler.draw("step-0", DrawSpec(target=2))[1]
+
+    rollouts = await asyncio.to_thread(start_again)
+    assert versions(rollouts) == {0}
+    assert engine.calls >= calls + 8
+
+
+async def test_a_sampler_that_is_deleted_leaves_nothing_that_it_gave(
+    client: AsyncRolloutClient,
+) -> None:
+    await die_between_draw_and_acknowledgement(client, run=None)
+    await client.delete_sampler("my-run")
+    assert (await client.status()).rollouts == {}
+
+
+async def test_the_draws_of_one_start_are_of_one_run(url: str) -> None:
+    def train() -> None:
+        with RolloutClient(url) as blocking:
+            first, second = (
+                Draws("my-run", SamplerSpec(), data(), deadline_s=60) for _ in range(2)
+            )
+            for step in range(2):
+                first.draw(blocking, f"step-{step}", DrawSpec(target=1))
+            with pytest.raises(ServiceCallError, match="belongs to run"):
+                second.draw(blocking, "step-0", DrawSpec(target=1))
+
+    await asyncio.to_thread(train)
+
+
+async def test_a_run_that_is_named_is_continued(url: str, client: AsyncRolloutClient) -> None:
+    await die_between_draw_and_acknowledgement(client, run="mine")
+
+    def start_again() -> list[list[Rollout]]:
+        with RolloutClient(url) as blocking:
+            sampler = Sampler(blocking, "my-run", SamplerSpec(run="mine"), data())
+            return sampler.draw("step-0", DrawSpec(target=2))[1]
+
+    assert versions(await asyncio.to_thread(start_again)) == {57}
+
+
+async def test_after_a_rewind_nothing_newer_is_given(client: AsyncRolloutClient) -> None:
+    """Neither what waits for the next draw nor what the last one was given."""
+    await client.stream_weights([b"late"], 57)
+    await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
+    groups = data()
+    await client.add_candidates("s", [next(groups) for _ in range(8)])
+    await client.open_draw("s", "step-57", DrawSpec(target=1))
+    (given,) = (await drawn(client)).groups
+    assert given.newest_policy_version == 57
+
+    async def are_ahead() -> bool:
+        return (await client.sampler("s")).informative == 2
+
+    await until(are_ahead)
+    await client.stream_weights([b"early"], 1, rewind=True)
+    with pytest.raises(ServiceCallError, match="tokens of version 57, the newest weights are 1"):
+        await client.open_draw("s", "step-57", DrawSpec(target=1))
+    await client.open_draw("s", "step-1", DrawSpec(target=4))
+    draw = await drawn(client)
+    assert {one.newest_policy_version for one in draw.groups} == {1}
+    rollouts = [await client.wait(one.rollout_ids(), 60) for one in draw.groups]
+    assert versions(rollouts) == {1}
+    assert (await client.sampler("s")).stale == 2
+
+
+async def test_a_rewind_holds_over_a_restart(settings: Settings, tmp_path: Path) -> None:
+    settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.stream_weights([b"late"], 57)
+        await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
+        groups = data()
+        await client.add_candidates("s", [next(groups) for _ in range(4)])
+        await client.open_draw("s", "step-57", DrawSpec(target=1))
+        await drawn(client)
+
+        async def are_ahead() -> bool:
+            return (await client.sampler("s")).informative == 2
+
+        await until(are_ahead)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.stream_weights([b"early"], 1, rewind=True)
+        await client.open_draw("s", "step-1", DrawSpec(target=2))
+        newest = {one.newest_policy_version for one in (await drawn(client)).groups}
+        assert newest == {1}
+
+
+async def test_a_users_group_is_never_taken_for_one_of_a_sampler(
+    settings: Settings, tmp_path: Path
+) -> None:
+    settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
+    mine = scored("s:epoch0-0:1", *INFORMATIVE, sleep=1)
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        await client.create_sampler("s", SamplerSpec())
+        await client.submit([mine])
+    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+        ended = await finished(client, mine)
+        assert {one.state for one in ended} == {RolloutState.DONE}
+
+
+def test_ids_of_the_longest_names_have_room() -> None:
+    core = Core("s" * 60, SamplerSpec(), slots=1, incarnation="a" * 8)
+    candidate = Candidate(scored("c" * MAX_CANDIDATE_ID, *INFORMATIVE), attempt=99_999_999)
+    group = core.group_of(candidate)
+    DrawnGroup(group_id=group.group_id, candidate=candidate.name, n=4)

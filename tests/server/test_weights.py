@@ -1,0 +1,80 @@
+"""Weights over HTTP: uploads that stall, versions that go back, services in one directory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.inference.pool import PoolConfig
+from prorl_service.schemas import BackendSpec, BackendState
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from tests.server.serving import serving, until
+
+
+@pytest.fixture
+async def other_engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [chat.end_of_turn_id]) as stub:
+        yield stub
+
+
+def settings_of(engine: StubEngine, journal: Path | None = None) -> Settings:
+    backends = (BackendSpec(url=engine.url),)
+    pool = PoolConfig(probe_interval_s=0.1, upload_silence_s=1)
+    return Settings(backends=backends, sandbox="process", journal=journal, pool=pool)
+
+
+async def test_a_stalled_upload_is_answered_and_holds_nobody_up(engine: StubEngine) -> None:
+    async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        head = (
+            "PUT /v1/weights?version=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n\r\n"
+        )
+        writer.write(head.encode() + b"half")
+        await writer.drain()
+        await client.stream_weights([b"next"], 1)
+        assert engine.weights == b"next"
+        answer = (await reader.read()).decode()
+        writer.close()
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert "the upload stalled after 4 bytes" in answer
+
+
+async def test_a_version_that_goes_back_needs_a_word(engine: StubEngine, tmp_path: Path) -> None:
+    async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
+        await client.stream_weights([b"late"], 57)
+        with pytest.raises(ServiceCallError, match="rewind=true") as refusal:
+            await client.stream_weights([b"early"], 1)
+        assert refusal.value.http_status == 409
+        (tmp_path / "model.safetensors").touch()
+        with pytest.raises(ServiceCallError, match="older than the newest weights, 57"):
+            await client.load_weights(str(tmp_path), 1)
+        await client.load_weights(str(tmp_path), 2, rewind=True)
+        await client.stream_weights([b"early"], 1, rewind=True)
+        assert ((await client.status()).policy_version, engine.weights) == (1, b"early")
+
+
+async def test_journals_in_one_directory_keep_their_weights_apart(
+    engine: StubEngine, other_engine: StubEngine, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        urls = [
+            await stack.enter_async_context(serving(settings_of(one, tmp_path / f"run.{number}")))
+            for number, one in enumerate((engine, other_engine))
+        ]
+        clients = [await stack.enter_async_context(AsyncRolloutClient(url)) for url in urls]
+        for client, content in zip(clients, (b"first", b"second"), strict=True):
+            await client.stream_weights([content], 1)
+        engine.restart()
+
+        async def has_weights() -> bool:
+            (backend,) = await clients[0].backends()
+            return backend.state is BackendState.HEALTHY and engine.weights == b"first"
+
+        await until(has_weights)
+        assert other_engine.weights == b"second"

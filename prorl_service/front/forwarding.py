@@ -2,30 +2,35 @@
 
 A service is given as many rollouts as keep it busy; what is more waits here, in the order of a
 service's own queue. Answers are taken over as they are, into the front's own journal, so that a
-rollout ends once whatever becomes of the services that had it. Groups are leased: what was given
-to another is given up by a service that comes back.
+rollout ends once even if services that had it are lost. The journal also says which service
+has a group: after a restart of the front the group continues there. Groups are leased: a service
+abandons them when the front is gone for good.
 """
 
 import asyncio
 import logging
-import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Self
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.front.services import RolloutService, Services
+from prorl_service.errors import OwnedByAnother
+from prorl_service.front import placements
+from prorl_service.front.services import RolloutService, ServiceLost, Services
 from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.admission import Admission
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.queues import FairQueue
 from prorl_service.pipeline.record import RolloutRecord
-from prorl_service.schemas import Group, Rollout, RolloutState, Stage
+from prorl_service.schemas import Blame, ErrorInfo, Group, Rollout, RolloutState, Stage
 
 log = logging.getLogger(__name__)
 
-GROUP_LEASE_S = 30.0
-"""At a service that nobody asks any more, longer than `LOST_AFTER_S`."""
+GROUP_LEASE_S = 180.0
+"""Time that a service keeps a group without being asked for it: that of a restart of the front."""
 FOREVER_S = 1e9
 """Budgets are the services' affair."""
 REFUSALS = (409, 413, 422)
@@ -46,13 +51,21 @@ class Forwarding(AcceptedRollouts):
         self._waiting = FairQueue()
         self._forwarded: dict[str, ForwardedGroup] = {}
         """By group."""
+        self._placed: dict[str, str] = {}
+        """Services of groups, by name, as an earlier process of this front left them."""
+
+    async def __aenter__(self) -> Self:
+        self._placed = await self._journal.read(placements.read)
+        return await super().__aenter__()
 
     def _queue(self, record: RolloutRecord) -> None:
-        self._waiting.put_nowait(record)
+        if record.group.group_id not in self._placed:
+            self._waiting.put_nowait(record)
 
     def _begin_work(self) -> None:
+        placed, self._placed = self._placed, {}
         self.background.start(self._services.serve(), name="look for services")
-        self.background.start(self._dispatch(), name="forward groups")
+        self.background.start(self._dispatch(placed), name="forward groups")
 
     def _is_at_work(self) -> bool:
         return bool(self._forwarded)
@@ -67,8 +80,10 @@ class Forwarding(AcceptedRollouts):
     def workers(self) -> dict[Stage, int]:
         return {Stage.RUN: self._services.slots}
 
-    async def _dispatch(self) -> None:
+    async def _dispatch(self, placed: Mapping[str, str]) -> None:
         async with asyncio.TaskGroup() as forwardings:
+            for group_id, name in placed.items():
+                forwardings.create_task(self._resume(group_id, name))
             while True:
                 record = await self._waiting.get()
                 group = record.group
@@ -77,47 +92,99 @@ class Forwarding(AcceptedRollouts):
                 service = await self._services.take(group.n)
                 await self._may_begin.wait()
                 await self._journal.writable.wait()
-                records = self._under_way.unended(group.group_id)
-                forwarded = ForwardedGroup(group, records, self._services)
-                self._forwarded[group.group_id] = forwarded
-                forwardings.create_task(self._forward(forwarded, service))
+                forwarded = self._forwarded_group(group)
+                forwardings.create_task(self._forward(forwarded, service, group.n))
 
-    async def _forward(self, forwarded: "ForwardedGroup", service: RolloutService) -> None:
+    async def _resume(self, group_id: str, name: str) -> None:
+        """Continues the group at the service that has it, whether that has room or not."""
+        records = self._under_way.unended(group_id)
+        service = await self._services.find(name, len(records)) if records else None
+        if service is not None:
+            forwarded = self._forwarded_group(records[0].group, placed_at=name)
+            await self._forward(forwarded, service, len(records))
+        else:
+            self._journal.write(placements.remove(group_id))
+            for record in records:
+                self._waiting.put_nowait(record)
+
+    def _forwarded_group(self, group: Group, placed_at: str | None = None) -> "ForwardedGroup":
+        records = self._under_way.unended(group.group_id)
+        forwarded = ForwardedGroup(group, records, self._services, self._journal, placed_at)
+        self._forwarded[group.group_id] = forwarded
+        return forwarded
+
+    async def _forward(
+        self, forwarded: "ForwardedGroup", service: RolloutService, taken: int
+    ) -> None:
         try:
-            await forwarded.run_at(service)
+            await forwarded.run_at(service, taken)
+        except Exception as bug:  # the boundary: one group's trouble is no other's
+            forwarded.fail(bug)
         finally:
             del self._forwarded[forwarded.group.group_id]
             self._on_change()
+        self._journal.write(placements.remove(forwarded.group.group_id))
 
 
 class _GivenUp(Exception):
     """A service cancelled what nobody here has cancelled."""
 
 
+LEAVE = (ServiceCallError, ServiceLost, _GivenUp)
+"""Reasons to give a group to another service."""
+
+
 class ForwardedGroup:
     """The rollouts of one group while they are at a service, or between two."""
 
-    def __init__(self, group: Group, records: Sequence[RolloutRecord], services: Services) -> None:
-        self.group = group.model_copy(update={"lease_s": GROUP_LEASE_S})
+    def __init__(
+        self,
+        group: Group,
+        records: Sequence[RolloutRecord],
+        services: Services,
+        journal: Journal,
+        placed_at: str | None,
+    ) -> None:
+        bound = {"lease_s": GROUP_LEASE_S, "owner": services.owner}
+        self.group = group.model_copy(update=bound)
         self._pending = {record.rollout_id: record for record in records}
         self._services = services
+        self._journal = journal
+        self._placed_at = placed_at
+        """Name of the service that got the group last."""
+        self._waited_s = 0.0
+        """Seconds until that service got the group from this process."""
         self._recalled = asyncio.Event()
 
-    async def run_at(self, service: RolloutService) -> None:
-        """Returns when all have ended, there or elsewhere. `service` has been taken for the whole
-        group."""
-        await self._claim(service, self.group.n)
+    async def run_at(self, service: RolloutService, taken: int) -> None:
+        """Returns when all have ended, there or elsewhere. `service` has been taken for so many
+        rollouts."""
+        await self._claim(service, taken)
         while self._pending:
             try:
                 with self._held_by(service):
                     await self._exchange(service)
-            except* (ServiceCallError, _GivenUp) as errors:
-                self._judge(service, errors.exceptions[0])
-            await self._end_cancelled()
-            if self._pending:
-                taken = len(self._pending)
-                service = await self._services.take(taken)
-                await self._claim(service, taken)
+            except* LEAVE as errors:
+                error = errors.exceptions[0]
+                if isinstance(error, ServiceCallError) and _is_refusal(error):
+                    self._end_all(error.error)
+                else:
+                    service = await self._leave(service, error)
+
+    async def _leave(self, left: RolloutService, error: BaseException) -> RolloutService:
+        """Returns the next, which may be the same. What is left behind is abandoned there."""
+        self._services.suspect(left)
+        text = "%d rollouts of group %s leave service %s: %s"
+        log.warning(text, len(self._pending), self.group.group_id, left.name, error)
+        service = left
+        await self._end_cancelled()
+        if self._pending:
+            taken = len(self._pending)
+            service = await self._services.take(taken)
+            await self._claim(service, taken)
+        if service is not left or not self._pending:
+            left.abandon(self.group)
+        return service
 
     async def _claim(self, service: RolloutService, taken: int) -> None:
         """Less what was cancelled meanwhile."""
@@ -133,12 +200,9 @@ class ForwardedGroup:
     @contextmanager
     def _held_by(self, service: RolloutService) -> Iterator[None]:
         """What has not ended there may be cancelled here when it is left."""
+        service.reclaim(self.group)
         for record in self._pending.values():
             record.is_waiting, record.work = False, self
-            record.begin()
-            if record.state is RolloutState.QUEUED:
-                for state in (RolloutState.INIT, RolloutState.READY, RolloutState.RUNNING):
-                    record.move(state)
         try:
             yield
         finally:
@@ -151,52 +215,105 @@ class ForwardedGroup:
         self._recalled.set()
 
     async def _exchange(self, service: RolloutService) -> None:
-        """Raises groups of `ServiceCallError` and `_GivenUp`."""
+        """Raises groups of `LEAVE`."""
         client, group_id = service.client, self.group.group_id
-        forwarded_at = time.time()
+        written = []
+        async with asyncio.TaskGroup() as meanwhile:
+            watching: list[asyncio.Task[None]] = [meanwhile.create_task(service.until_lost())]
+            self._begin(is_there=await self._submit(service))
+            watching.append(meanwhile.create_task(self._recall(client)))
+            async for answer in client.stream(list(self._pending), FOREVER_S):
+                written.append(self._end(answer))
+                service.note_answer()
+                self._services.release(service)
+            for one in watching:
+                one.cancel()
+        await asyncio.gather(*written, return_exceptions=True)
+        try:
+            await client.acknowledge([group_id])
+        except ServiceCallError:
+            service.abandon(self.group)
+
+    async def _submit(self, service: RolloutService) -> bool:
+        """Whether the service has had the group all the time. Raises `ServiceCallError`."""
+        client = service.client
+        is_there = self._placed_at == service.name and await self._is_known(client)
+        if self._placed_at != service.name:
+            await self._journal.write(placements.place(self.group.group_id, service.name))
+            self._placed_at = service.name
         known = await client.submit([self.group])
         if any(map(self._was_given_up, known)):
+            is_there = False
             await client.cancel(self.group.rollout_ids())
-            await client.acknowledge([group_id])
+            await client.acknowledge([self.group.group_id])
             await client.submit([self.group])
         if ended := [one for one in self.group.rollout_ids() if one not in self._pending]:
             await client.cancel(ended)
-        written = []
-        async with asyncio.TaskGroup() as meanwhile:
-            recalling = meanwhile.create_task(self._recall(client))
-            async for answer in client.stream(list(self._pending), FOREVER_S):
-                written.append(self._end(answer, forwarded_at))
-                self._services.release(service)
-            recalling.cancel()
-        await asyncio.gather(*written, return_exceptions=True)
-        with suppress(ServiceCallError):  # it expires
-            await client.acknowledge([group_id])
+        return is_there
+
+    async def _is_known(self, client: AsyncRolloutClient) -> bool:
+        try:
+            await client.get(next(iter(self._pending)))
+        except ServiceCallError as error:
+            if error.http_status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def _begin(self, *, is_there: bool) -> None:
+        for record in self._pending.values():
+            if not is_there:
+                self._waited_s = record.waited_s
+            if not is_there or record.attempt == 0:
+                record.begin()
+            if record.state is RolloutState.QUEUED:
+                for state in (RolloutState.INIT, RolloutState.READY, RolloutState.RUNNING):
+                    record.move(state)
 
     async def _recall(self, client: AsyncRolloutClient) -> None:
         while True:
             await self._recalled.wait()
             self._recalled.clear()
             if cancelled := [k for k, one in self._pending.items() if one.cancel_requested]:
-                await client.cancel(cancelled)
+                try:
+                    await client.cancel(cancelled)
+                except ServiceCallError as error:
+                    if not error.retryable:
+                        raise
+                    self._recalled.set()  # it may take longer than an answer may
 
-    def _end(self, answer: Rollout, forwarded_at: float) -> "asyncio.Future[Counter[str]]":
+    def _end(self, answer: Rollout) -> "asyncio.Future[Counter[str]]":
         """Raises `_GivenUp`."""
         if self._was_given_up(answer):
             raise _GivenUp(f"{answer.rollout_id} was cancelled there: {answer.error}")
-        record = self._pending.pop(answer.rollout_id)
-        return record.end_as(answer, waited_s=forwarded_at - record.created_at)
+        if not answer.is_terminal:
+            raise ValueError(f"{answer.rollout_id} is reported as ended, and is {answer.state}")
+        record = self._pending[answer.rollout_id]
+        written = record.end_as(answer, waited_s=self._waited_s)
+        del self._pending[answer.rollout_id]
+        return written
 
     def _was_given_up(self, answer: Rollout) -> bool:
         record = self._pending.get(answer.rollout_id)
         is_cancelled = answer.state is RolloutState.CANCELLED
         return is_cancelled and record is not None and not record.cancel_requested
 
-    def _judge(self, service: RolloutService, error: BaseException) -> None:
-        if isinstance(error, ServiceCallError) and error.http_status in REFUSALS:
-            for record in self._pending.values():
-                record.end(RolloutState.FAILED, error.error)
-            self._pending = {}
-        else:
-            self._services.suspect(service)
-            text = "%d rollouts of group %s leave service %s: %s"
-            log.warning(text, len(self._pending), self.group.group_id, service.name, error)
+    def fail(self, bug: BaseException) -> None:
+        """Blames this service, for what it did not expect of another."""
+        while isinstance(bug, BaseExceptionGroup):
+            bug = bug.exceptions[0]
+        where = traceback.extract_tb(bug.__traceback__)[-1]
+        text = "forwarding group %s failed at %s:%d: %r"
+        log.error(text, self.group.group_id, where.filename, where.lineno, bug)
+        message = f"the front failed to forward the group: {bug!r}"
+        self._end_all(ErrorInfo(kind=type(bug).__name__, blame=Blame.SERVICE, message=message))
+
+    def _end_all(self, error: ErrorInfo) -> None:
+        for record in self._pending.values():
+            record.end(RolloutState.FAILED, error)
+        self._pending = {}
+
+
+def _is_refusal(error: ServiceCallError) -> bool:
+    is_other = error.error.kind == OwnedByAnother.__name__
+    return error.http_status in REFUSALS and not is_other

@@ -8,30 +8,48 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from http import HTTPStatus
 
-from prorl_service.announcement import announced
+from prorl_service.announcement import Announcements
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.schemas import BackendSpec, ServiceStatus, Stage
+from prorl_service.errors import ProRLError
+from prorl_service.front.claim import DirectoryClaim
+from prorl_service.schemas import BackendSpec, Group, ServiceStatus, Stage
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Between looks into the directory, and between questions to each service."""
+"""Pause between looks into the directory, and between questions to each service."""
+STATUS_TIMEOUT_S = 3.0
+"""Silence after which a question counts as missed."""
 LOST_AFTER_S = 10.0
-"""Without an answer, and what a service has is given to another."""
+"""Time without an answer after which a service is lost: its groups are given to others."""
+LOST_AFTER_MISSES = 3
+"""Fewest missed questions for that: the front itself may have been held up."""
+STREAM_IDLE_S = 15.0
+"""Silence after which a stream counts as broken. Services send an empty line every 10 s."""
 RENEW_S = 10.0
-ENGINE_LEASE_S = 60.0
-"""Services forget the engines of a front that is gone."""
+ENGINE_LEASE_S = 240.0
+"""Time after which services forget the engines of a front that is gone: longer than they keep its
+groups, which need them."""
+
+
+class ServiceLost(Exception):
+    """It has not answered for some time."""
 
 
 class RolloutService:
     """One of them, at one address."""
 
-    def __init__(self, name: str, url: str, token: str | None) -> None:
+    def __init__(self, name: str, url: str, token: str | None, owner: str) -> None:
+        """`owner`: the front whose engines are added there."""
         self.name = name
         self.url = url
-        self.client = AsyncRolloutClient(url, token=token, retry_s=LOST_AFTER_S)
+        self._owner = owner
+        self.client = AsyncRolloutClient(
+            url, token=token, retry_s=LOST_AFTER_S, idle_s=STREAM_IDLE_S
+        )
         self.is_announced = True
         self.is_open = False
         """It answers, has the engines, and takes rollouts."""
@@ -40,7 +58,13 @@ class RolloutService:
         """Rollouts that keep it busy."""
         self.load = 0
         """Rollouts that it has been given and that have not ended."""
-        self._questions = AsyncRolloutClient(url, token=token, retry_s=0)
+        self._questions = AsyncRolloutClient(url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S)
+        self._lost = asyncio.Event()
+        self._answered_at = time.monotonic()
+        self._misses = 0
+        """Consecutive missed questions."""
+        self._abandoned: dict[str, Group] = {}
+        """Groups that left it, by id. It may still have them."""
         self._told: list[BackendSpec] = []
         self._told_at = 0.0
 
@@ -48,26 +72,76 @@ class RolloutService:
     def has_room(self) -> bool:
         return self.is_announced and self.is_open and self.load < self.slots
 
-    async def ask(self, engines: list[BackendSpec]) -> None:
-        """Raises `ServiceCallError`: also where it cannot use an engine."""
+    async def ask(self, engines: list[BackendSpec]) -> str:
+        """Returns what is wrong with it, if anything. Raises `ServiceCallError`: also where it
+        cannot use an engine."""
         status = await self._questions.status()
-        if not status.is_stopping:
-            await self._tell(engines, status)
+        self.note_answer()
         self.slots = sum(status.workers.get(one, 0) for one in (Stage.INIT, Stage.RUN)) or 1
-        self.is_open = not status.is_stopping
+        if status.is_stopping or status.failure is not None:
+            self.is_open = False
+            return "" if status.failure is None else f"has failed: {status.failure}"
+        await self._cancel_abandoned()
+        await self._tell(engines, status)
+        self.is_open = True
+        return ""
+
+    def note_answer(self) -> None:
+        self._answered_at, self._misses = time.monotonic(), 0
+        self._lost.clear()
+
+    def note_miss(self) -> None:
+        self.is_open = False
+        self._misses += 1
+        is_late = time.monotonic() >= self._answered_at + LOST_AFTER_S
+        if is_late and self._misses >= LOST_AFTER_MISSES:
+            self._lost.set()
+
+    def give_up(self) -> None:
+        """Has its groups leave."""
+        self.is_open = False
+        self._lost.set()
+
+    async def until_lost(self) -> None:
+        """Raises `ServiceLost`."""
+        await self._lost.wait()
+        raise ServiceLost(f"it has not answered for {LOST_AFTER_S:g} s")
+
+    def abandon(self, group: Group) -> None:
+        """Has the group cancelled there as soon as the service answers."""
+        self._abandoned[group.group_id] = group
+
+    def reclaim(self, group: Group) -> None:
+        """It is given the group again."""
+        self._abandoned.pop(group.group_id, None)
+
+    async def _cancel_abandoned(self) -> None:
+        """Raises `ServiceCallError`."""
+        for group in list(self._abandoned.values()):
+            try:
+                await self._questions.cancel(group.rollout_ids())
+                await self._questions.acknowledge([group.group_id])
+            except ServiceCallError as error:
+                if error.http_status != HTTPStatus.NOT_FOUND:  # forgotten, or never known
+                    raise
+            self.reclaim(group)
 
     async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
         """Of the engines, when they have changed, and now and then to renew their leases."""
         wanted = {one.url.rstrip("/") for one in engines}
-        known = {one.url.rstrip("/"): one.backend_id for one in status.backends}
+        own = (one for one in status.backends if one.owner == self._owner)
+        known = {one.url.rstrip("/"): one.backend_id for one in own}
         is_due = time.monotonic() > self._told_at + RENEW_S
         if engines == self._told and wanted == known.keys() and not is_due:
             return
         for one in engines:
-            leased = one.model_copy(update={"lease_s": ENGINE_LEASE_S})
+            leased = one.model_copy(update={"lease_s": ENGINE_LEASE_S, "owner": self._owner})
             await self._questions.add_backend(**dict(leased))
+        told = {one.url.rstrip("/") for one in self._told}
         for url in known.keys() - wanted:
-            await self._questions.remove_backend(known[url])
+            # A front that has just begun may not have its engines yet.
+            if engines or url in told:
+                await self._questions.remove_backend(known[url])
         self._told, self._told_at = engines, time.monotonic()
 
     async def close(self) -> None:
@@ -77,15 +151,21 @@ class RolloutService:
 
 class Services:
     def __init__(
-        self, directory: Path, token: str | None, engines: Callable[[], list[BackendSpec]]
+        self, claim: DirectoryClaim, token: str | None, engines: Callable[[], list[BackendSpec]]
     ) -> None:
-        self._directory = directory
+        self._claim = claim
+        self._announcements = Announcements(claim.directory)
         self._token = token
         self._engines = engines
         self._services: dict[str, RolloutService] = {}
         """Announced now, by name."""
         self._changed = asyncio.Event()
         """Replaced at each change."""
+
+    @property
+    def owner(self) -> str:
+        """Name of this front at the services, which distinguish fronts by it."""
+        return self._claim.owner
 
     @property
     def slots(self) -> int:
@@ -100,6 +180,17 @@ class Services:
         service.load += count
         return service
 
+    async def find(self, name: str, count: int) -> RolloutService | None:
+        """The named one, `count` rollouts its own from now on, as soon as it is open. None if it is
+        not within `LOST_AFTER_S`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOST_AFTER_S):
+                while (service := self._services.get(name)) is None or not service.is_open:
+                    await self._changed.wait()
+                service.load += count
+                return service
+        return None
+
     def release(self, service: RolloutService, count: int = 1) -> None:
         service.load -= count
         self._announce_change()
@@ -113,20 +204,30 @@ class Services:
         self._changed = asyncio.Event()
 
     async def serve(self) -> None:
-        """Runs as long as the front."""
+        """Runs as long as the front. Raises `ProRLError` when another has taken its place."""
         async with asyncio.TaskGroup() as watches:
-            while True:
-                found = await asyncio.to_thread(announced, self._directory)
+            while self._claim.lost_to is None:
+                found = await asyncio.to_thread(self._announcements.look)
                 for name, known in list(self._services.items()):
                     if found.get(name) != known.url:
-                        del self._services[name]
-                        known.is_announced = False
-                        log.info("service %s at %s takes no more rollouts", name, known.url)
+                        self._dismiss(known)
                 for name in found.keys() - self._services.keys():
-                    service = RolloutService(name, found[name], self._token)
+                    service = RolloutService(name, found[name], self._token, self.owner)
                     self._services[name] = service
                     watches.create_task(self._watch(service))
                 await asyncio.sleep(LOOK_S)
+            for known in list(self._services.values()):
+                self._dismiss(known)
+                known.give_up()
+        raise ProRLError(
+            f"the services in {self._claim.directory} now belong to {self._claim.lost_to}",
+            hint="this front was held up for too long; stop it",
+        )
+
+    def _dismiss(self, service: RolloutService) -> None:
+        del self._services[service.name]
+        service.is_announced = False
+        log.info("service %s at %s takes no more rollouts", service.name, service.url)
 
     async def _watch(self, service: RolloutService) -> None:
         """What a service that drains still has may come to its end there."""
@@ -139,11 +240,13 @@ class Services:
 
     async def _ask(self, service: RolloutService) -> None:
         try:
-            await service.ask(self._engines())
-            problem = ""
+            problem = await service.ask(self._engines())
         except ServiceCallError as error:
-            service.is_open = False
-            problem = str(error)
+            service.note_miss()
+            problem = "; ".join(str(error).splitlines())
+        except Exception as bug:  # the boundary: one service's trouble is no other's
+            service.note_miss()
+            problem = f"cannot be used: {bug!r}"
         if problem != service.problem:
             text = "service %s at %s %s"
             level = logging.WARNING if problem else logging.INFO

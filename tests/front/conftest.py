@@ -10,19 +10,23 @@ from prorl_service.schemas import BackendSpec
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests.server.scored import SCORED
 from tests.server.serving import serving
 
-SCORED = "tests.server.scored:Scored"
+TWO_AT_ONCE = (
+    *("--agent", SCORED, "--sandbox", "process", "--warm-sandboxes", "0"),
+    *("--run-workers", "2", "--init-workers", "1", "--ready-rollouts", "1"),
+)
+"""Options of a service that runs two rollouts at a time and prepares one more."""
 
 
 def service(name: str, tmp_path: Path, *options: str) -> AbstractContextManager[local.LocalProcess]:
-    """Knows no engine. Two of its rollouts run at once, one more is made ready."""
+    """Knows no engine."""
     return local.service(
         [],
         log=tmp_path / f"{name}.log",
         options=[
-            *("--agent", SCORED, "--sandbox", "process", "--warm-sandboxes", "0"),
-            *("--run-workers", "2", "--init-workers", "1", "--ready-rollouts", "1"),
+            *TWO_AT_ONCE,
             *("--announce", str(tmp_path / "services" / f"{name}.json")),
             *options,
         ],
@@ -48,6 +52,7 @@ def settings(engine: StubEngine, tmp_path: Path) -> Settings:
         agents=(SCORED,),
         backends=(BackendSpec(url=engine.url),),
         journal=tmp_path / "front.sqlite",
+        resume=True,
     )
 
 

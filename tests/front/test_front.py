@@ -2,10 +2,8 @@
 
 import asyncio
 import signal
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from prorl_service.schemas import NOT_SAMPLED, BackendState, Group, Rollout, Rol
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service
+from tests.journals import rollout_states
 from tests.server.scored import scored
 from tests.server.serving import serving, until
 
@@ -43,11 +42,10 @@ async def until_both_run(services: Sequence[local.LocalProcess]) -> None:
     await until(both_run)
 
 
-def ends(settings: Settings) -> Counter[tuple[str, str]]:
+def ends(settings: Settings) -> Counter[tuple[str, str | None]]:
     """As the front's journal has them."""
     assert settings.journal is not None
-    with closing(sqlite3.connect(settings.journal)) as db:
-        return Counter(db.execute("SELECT rollout_id, state FROM rollouts").fetchall())
+    return Counter(rollout_states(settings.journal))
 
 
 def assert_done(rollouts: Sequence[Rollout], groups: Sequence[Group]) -> None:
@@ -184,7 +182,7 @@ async def test_a_service_that_comes_back_elsewhere_goes_on_with_its_journal(
     settings: Settings, tmp_path: Path
 ) -> None:
     group = scored("g", 0, 1, sleep=2)
-    journal = ("--journal", str(tmp_path / "a.sqlite"))
+    journal = ("--journal", str(tmp_path / "a.sqlite"), "--resume")
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         with service("a", tmp_path, *journal) as running:
             await client.submit([group])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.announcement import announced
+from prorl_service.announcement import Announcements
 from prorl_service.errors import ProRLError
 from prorl_service.front.waiting import wait_for_services
 from tests.front.conftest import service
@@ -61,12 +61,12 @@ def test_the_command_ends_with_that_error(tmp_path: Path) -> None:
 def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
     with service("a", tmp_path, "--announce-host", "localhost") as running:
         port = running.url.rpartition(":")[2]
-        assert announced(tmp_path / "services") == {"a": f"http://localhost:{port}"}
+        assert Announcements(tmp_path / "services").look() == {"a": f"http://localhost:{port}"}
         running.kill()
-        assert announced(tmp_path / "services")  # nobody was there to remove it
+        assert Announcements(tmp_path / "services").look()  # nobody was there to remove it
     with service("a", tmp_path):
         pass
-    assert announced(tmp_path / "services") == {}
+    assert Announcements(tmp_path / "services").look() == {}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,8 @@ def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
     [
         (["--announce", "/proc/services/a.json"], "cannot announce in /proc/services"),
         (["--announce", "a"], "a would not be found"),
-        (["--port", "0"], "there is no port to name the journal after"),
+        (["--resume"], "--resume: which run?"),
+        (["--run", "a/b"], "a run's name is letters"),
     ],
 )
 def test_wrong_options_are_named(options: list[str], message: str) -> None:

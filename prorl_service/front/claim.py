@@ -1,0 +1,244 @@
+"""Which front has a directory of services: one at a time, as long as it renews its claim.
+
+The claim is a file that is made with O_EXCL, as locks do not hold on every network file system. Its
+front touches it every `RENEW_S`. Another front takes it over if the process is gone or, where that
+cannot be seen from its machine, if nobody touches the file for `STALE_S`. Clocks of machines are
+never compared. A front that was held up for so long finds another's claim, and ends its work.
+"""
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+import weakref
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from prorl_service.announcement import DIRECTORY_MODE, check_trusted
+from prorl_service.errors import ProRLError
+from prorl_service.files import write_whole
+from prorl_service.schemas import WireModel
+
+log = logging.getLogger(__name__)
+
+CLAIM, OWNER = ".front", ".owner"
+RENEW_S = 2.0
+STALE_S = 20.0
+LOOK_S = 0.5
+MAX_BYTES = 4096
+
+
+class Claimant(WireModel):
+    claim_id: str
+    host: str
+    pid: int
+    machine: str
+    """Id of the machine; equal where process ids mean the same processes."""
+    process_start: str
+    since: str
+
+    def is_gone(self) -> bool | None:
+        """None: it cannot be seen from here."""
+        if self.machine != _machine():
+            return None
+        return _process_start(self.pid) != self.process_start
+
+    def __str__(self) -> str:
+        return f"the front of process {self.pid} on {self.host}, since {self.since}"
+
+
+def _own_claimant() -> Claimant:
+    return Claimant(
+        claim_id=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=_machine(),
+        process_start=_process_start(os.getpid()),
+        since=datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
+    )
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _process_start(pid: int) -> str:
+    """Start time in clock ticks since the machine booted; empty for a process that does not exist
+    or has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+class DirectoryClaim:
+    """Held from when it is made to `release`, or to the end of the process."""
+
+    def __init__(self, directory: Path, *, stale_s: float = STALE_S) -> None:
+        """Raises `ProRLError`: another front has it, or others could write there."""
+        _prepare(directory)
+        self.directory = directory
+        self._stale_s = stale_s
+        self._path = directory / CLAIM
+        self._own = _own_claimant()
+        self._released = threading.Event()
+        self.lost_to: str | None = None
+        """Claimant that has taken the directory over, if one has."""
+        try:
+            self._acquire()
+            self.owner = _owner(directory / OWNER)
+        except OSError as error:
+            raise ProRLError(f"{directory} cannot be claimed: {error.strerror}") from None
+        self._renewing = threading.Thread(target=self._renew, name="claim", daemon=True)
+        self._renewing.start()
+        self._at_exit = weakref.finalize(self, _remove, self._path, self._own)
+
+    def release(self) -> None:
+        self._released.set()
+        self._renewing.join()
+        self._at_exit()
+
+    def _acquire(self) -> None:
+        """Raises `ProRLError`, `OSError`."""
+        while not _create(self._path, self._own.model_dump_json()):
+            found = _Observed.of(self._path)
+            if found is None:
+                continue
+            if found.outlives(self._stale_s):
+                raise ProRLError(
+                    f"the services in {self.directory} belong to {found.name}",
+                    hint="stop that front, or announce this one's services in another directory",
+                )
+            found.evict()
+
+    def _renew(self) -> None:
+        problem: str | None = None
+        while self.lost_to is None and not self._released.wait(RENEW_S):
+            try:
+                self._renew_once()
+                problem = None
+            except OSError as error:  # the file system may come back
+                if problem != error.strerror:
+                    problem = error.strerror
+                    log.warning("the claim %s cannot be renewed: %s", self._path, problem)
+
+    def _renew_once(self) -> None:
+        """Raises `OSError`."""
+        content = _content(self._path)
+        if content is None:  # removed by hand
+            _create(self._path, self._own.model_dump_json())
+        elif content == self._own.model_dump_json().encode():
+            os.utime(self._path)
+        elif content:  # and not just being written
+            self.lost_to = _name(content)
+
+
+class _Observed:
+    """Another's claim, as it was when it was first seen."""
+
+    def __init__(self, path: Path, content: bytes, touched_at: int) -> None:
+        self._path = path
+        self._content = content
+        self._touched_at = touched_at
+        self.name = _name(content)
+
+    @classmethod
+    def of(cls, path: Path) -> "_Observed | None":
+        try:
+            with path.open("rb") as file:  # which has a network file system ask its server
+                return cls(path, file.read(MAX_BYTES), os.fstat(file.fileno()).st_mtime_ns)
+        except FileNotFoundError:
+            return None
+
+    def outlives(self, seconds: float) -> bool:
+        """Whether its process lives or, where that cannot be seen, the claim is renewed in that
+        time."""
+        is_gone = _is_gone(self._content)
+        if is_gone is not None:
+            return not is_gone
+        log.warning("waits up to %g s to see whether %s is alive", seconds, self.name)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            now = _Observed.of(self._path)
+            if now is None:
+                return False
+            if (now._content, now._touched_at) != (self._content, self._touched_at):
+                return True
+        return False
+
+    def evict(self) -> None:
+        """Removes this claim, and no other that came in its place."""
+        aside = self._path.with_name(f"{CLAIM}.{uuid.uuid4().hex}")
+        try:
+            self._path.rename(aside)
+        except FileNotFoundError:
+            return
+        if aside.read_bytes() != self._content:
+            _create(self._path, aside.read_text())
+        aside.unlink()
+
+
+def _prepare(directory: Path) -> None:
+    try:
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        found = directory.stat()
+    except OSError as error:
+        raise ProRLError(f"{directory} is no directory of services: {error.strerror}") from None
+    check_trusted(str(directory), found)
+
+
+def _create(path: Path, content: str) -> bool:
+    """Whether it was not there yet. Raises `OSError`."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content)
+    return True
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _name(content: bytes) -> str:
+    try:
+        return str(Claimant.model_validate_json(content))
+    except ValidationError:
+        return "a front that has not said which"
+
+
+def _is_gone(content: bytes) -> bool | None:
+    try:
+        return Claimant.model_validate_json(content).is_gone()
+    except ValidationError:
+        return None
+
+
+def _owner(path: Path) -> str:
+    """A name for what the fronts of this directory own, one after the other."""
+    if not (known := _content(path)):
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+        known = f"front-{host[:100]}-{uuid.uuid4().hex[:12]}".encode()
+        write_whole(path, known.decode())
+    return known.decode()
+
+
+def _remove(path: Path, own: Claimant) -> None:
+    try:
+        if _content(path) == own.model_dump_json().encode():
+            path.unlink()
+    except OSError:  # it is stale soon
+        log.warning("the claim %s could not be removed", path)

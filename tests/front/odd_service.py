@@ -1,0 +1,103 @@
+"""A service that is none of ours: it says of rollouts what no service would."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+from prorl_service.announcement import Announcement
+from prorl_service.schemas import (
+    Group,
+    Rollout,
+    Rollouts,
+    RolloutState,
+    ServiceStatus,
+    Stage,
+    SubmitRequest,
+)
+
+
+@dataclass(slots=True)
+class OddService:
+    """A service whose rollouts are done immediately, without a reward."""
+
+    group_ids: set[str] = field(default_factory=set)
+    """Groups that it was given."""
+    questions: int = 0
+
+    async def was_asked(self) -> bool:
+        return self.questions > 1
+
+    async def status(self, _: web.Request) -> web.Response:
+        self.questions += 1
+        told = ServiceStatus(
+            version="odd",
+            run="odd",
+            is_stopping=False,
+            policy_version=0,
+            sandbox="none",
+            agents=[],
+            rollouts={},
+            queues={},
+            workers={Stage.RUN: 2},
+            backends=[],
+        )
+        return _answer(told.model_dump_json(), 200)
+
+    async def add_backend(self, request: web.Request) -> web.Response:
+        url = (await request.json())["url"]
+        known = {"backend_id": "b", "url": url, "model": "stub", "state": "healthy"}
+        counts = {"policy_version": 0, "max_model_len": 1, "in_flight": 0}
+        return web.json_response(known | counts, status=201)
+
+    async def submit(self, request: web.Request) -> web.Response:
+        groups = SubmitRequest.model_validate_json(await request.read()).groups
+        self.group_ids |= {one.group_id for one in groups}
+        found = [_rollout(one, i, RolloutState.QUEUED) for one in groups for i in range(one.n)]
+        return _answer(Rollouts(rollouts=found).model_dump_json(), 202)
+
+    async def stream(self, request: web.Request) -> web.Response:
+        ids = (await request.json())["rollout_ids"]
+        lines = (_line(one).model_dump_json() + "\n" for one in ids)
+        return _answer("".join(lines), 200)
+
+
+def _rollout(group: Group, index: int, state: RolloutState) -> Rollout:
+    return _line(group.rollout_id(index)).model_copy(update={"state": state})
+
+
+def _line(rollout_id: str) -> Rollout:
+    group_id, _, index = rollout_id.rpartition(".")
+    return Rollout(
+        rollout_id=rollout_id,
+        group_id=group_id,
+        task_id="t",
+        agent="scored",
+        index=int(index),
+        state=RolloutState.DONE,
+        created_at=0.0,
+    )
+
+
+def _answer(text: str, status: int) -> web.Response:
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+@asynccontextmanager
+async def odd_service(announced_at: Path) -> AsyncIterator[OddService]:
+    odd = OddService()
+    app = web.Application()
+    app.router.add_get("/v1/status", odd.status)
+    app.router.add_post("/v1/backends", odd.add_backend)
+    app.router.add_post("/v1/rollouts", odd.submit)
+    app.router.add_post("/v1/rollouts/stream", odd.stream)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    Announcement(announced_at, "127.0.0.1").write(runner.addresses[0][1])
+    try:
+        yield odd
+    finally:
+        await runner.cleanup()

@@ -7,6 +7,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.inference.engine.tiny import build_tiny_model
+from tests import vllm_engine
 from tests.trl.training import SERVICE_OPTIONS
 
 
@@ -18,11 +19,28 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session", params=vllm_engine.ENGINES)
+def engine_url(
+    request: pytest.FixtureRequest, policy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("logs") / "engine.log"
+    with vllm_engine.engine(request.param, policy, log=log) as engine:
+        yield engine.url
+
+
 @pytest.fixture(scope="session")
-def service_url(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    logs = tmp_path_factory.mktemp("logs")
+def service_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("logs") / "service.log"
+    with local.service([engine_url], log=log, options=SERVICE_OPTIONS) as service:
+        yield service.url
+
+
+@pytest.fixture
+def alone(policy: Path, tmp_path: Path) -> Iterator[str]:
+    """A service whose log no other test reads. It leaves retries to the trainer."""
+    options = [*SERVICE_OPTIONS, "--max-attempts", "1"]
     with (
-        local.engine(policy, log=logs / "engine.log") as engine,
-        local.service([engine.url], log=logs / "service.log", options=SERVICE_OPTIONS) as service,
+        local.engine(policy, log=tmp_path / "engine.log") as engine,
+        local.service([engine.url], log=tmp_path / "service.log", options=options) as service,
     ):
         yield service.url

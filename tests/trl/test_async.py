@@ -20,7 +20,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import TERMINAL_STATES, Group, Limits, Rollout, RolloutState, Segment
-from tests.trl.training import SERVICE_OPTIONS
+from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS
 
 if Version(trl.__version__) < Version("1.16"):
     pytest.skip("the patches for CPU are of TRL 1.16", allow_module_level=True)
@@ -277,24 +277,26 @@ def test_groups_are_begun_again_after_a_restart_that_forgot_them(
         worker.check_health(300)
 
 
+@pytest.mark.logs(ALL_FAIL)
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
 def test_failures_that_cannot_pass_end_training(
-    service_url: str, tmp_path: Path, dynamic_sampling: bool
+    alone: str, tmp_path: Path, dynamic_sampling: bool
 ) -> None:
     config = make_config(tmp_path, max_inflight_tasks=8)
-    worker = make_worker(service_url, config, faults=["agent"], dynamic_sampling=dynamic_sampling)
+    worker = make_worker(alone, config, faults=["agent"], dynamic_sampling=dynamic_sampling)
     with started(worker):
         message = failure_of(worker)
     assert "groups in a row" in message
     assert "take another agent" in message
 
 
+@pytest.mark.logs(ALL_FAIL)
 def test_failures_that_can_pass_end_training_at_the_deadline(
-    service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_rollouts, "RETRY_DELAY_S", 0.05)
     config = make_config(tmp_path, max_inflight_tasks=8)
-    worker = make_worker(service_url, config, faults=["sandbox"], deadline_s=1)
+    worker = make_worker(alone, config, faults=["sandbox"], deadline_s=1)
     with started(worker):
         message = failure_of(worker)
     assert "nothing to train on for 1 s" in message

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prorl_service.outcomes import metrics
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Blame,
@@ -29,7 +30,6 @@ from prorl_trl.convert import (
     columns,
     failure_summary,
     groups_of,
-    metrics,
     row_of,
     task_of,
     with_task,
@@ -78,7 +78,7 @@ def make_rollout(
         reward=reward,
         reward_components={"right": 1.0},
         trajectory=trajectory,
-        timings=Timings(queue_s=4, init_s=1, run_s=2, eval_s=3),
+        timings=Timings(queue_s=4, init_s=1, run_s=4, eval_s=3, waited_s=2),
         created_at=0,
     )
 
@@ -255,13 +255,14 @@ def test_metrics_name_whom_to_blame() -> None:
     failed = make_rollout(state=RolloutState.FAILED, error=error, reward=None)
     overlong = make_rollout(finish_reason=FinishReason.MAX_TURNS)
     rows = [make_row(one) for one in (failed, overlong, make_rollout(), make_rollout())]
-    values = metrics(rows, pushed_version=6)
+    values = metrics(rows, newest_version=6)
     assert values["prorl/failed"] == values["prorl/failed/backend"] == 0.25
     assert values["prorl/failed/agent"] == 0
     assert values["prorl/overlong"] == 0.25
     assert (values["prorl/turns"], values["prorl/rollout_s"]) == (2, 6)
     assert values["prorl/policy_lag"] == 1
-    assert "prorl/turns" not in metrics(rows[:1], pushed_version=6)
+    assert values["prorl/reward"] == 1.0
+    assert "prorl/turns" not in metrics(rows[:1], newest_version=6)
 
 
 def test_summary_counts_reasons_and_says_what_to_do() -> None:

@@ -16,8 +16,7 @@ from prorl_service.schemas import TERMINAL_STATES, Rollout, RolloutState, Sampli
 from prorl_trl import ProRLRollout, checks, rollout
 from prorl_trl.dynamic import prompts_without_end
 from tests.faults.helpers import port_to_come_back_to
-from tests.trl.test_training import TWO_TURNS, logged
-from tests.trl.training import SERVICE_OPTIONS, dataset, make_trainer
+from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, dataset, logged, make_trainer
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*rollout_func.*experimental:UserWarning",
@@ -105,6 +104,7 @@ def test_a_deadline_leaves_the_missing_groups_without_weight(
     assert logged(trainer, "grad_norm")[0] > 0
 
 
+@pytest.mark.logs(ALL_FAIL)
 def test_when_all_groups_fail_training_ends_with_the_reason(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
@@ -140,7 +140,7 @@ def test_training_survives_a_service_that_is_restarted(
     """It is killed while a draw is open."""
     monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
     port, polls, follow = port_to_come_back_to(), count(), RolloutClient.sampler
-    journal = ["--journal", str(tmp_path / "journal.sqlite")] if has_journal else []
+    journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume"] if has_journal else []
     with ExitStack() as running:
         engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
 

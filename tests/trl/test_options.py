@@ -9,8 +9,7 @@ from trl import GRPOConfig, GRPOTrainer
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Message, Rollout, Task
 from prorl_trl import ProRLRollout, ProRLSpec
-from tests.trl.test_training import TWO_TURNS, logged
-from tests.trl.training import SMALL, make_trainer
+from tests.trl.training import SMALL, TWO_TURNS, logged, make_trainer
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*rollout_func.*experimental:UserWarning",

@@ -5,21 +5,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from prorl_service.client import RolloutClient
 from prorl_service.local import free_port
 
 
-def train_on_two(url: str, policy: Path, output: Path, kind: str) -> list[dict[str, Any]]:
-    """What each process wrote."""
+def run_on_two(module: str, *arguments: str) -> None:
+    """Runs `module` in two processes that torchrun starts on the CPU."""
     launch = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    worker = ["-m", "tests.trl.worker", url, str(policy), str(output), kind]
     environment = os.environ | {
         "ACCELERATE_USE_CPU": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    command = [sys.executable, "-m", *launch, *worker]
+    command = [sys.executable, "-m", *launch, "-m", module, *arguments]
     subprocess.run(command, env=environment, timeout=120, check=True)
+
+
+def train_on_two(url: str, policy: Path, output: Path, kind: str) -> list[dict[str, Any]]:
+    """What each process wrote."""
+    run_on_two("tests.trl.worker", url, str(policy), str(output), kind)
     return [json.loads((output / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -46,3 +53,13 @@ def test_an_informative_group_is_drawn_once_for_both_processes(
     assert [first["error"], second["error"]] == ["", ""]
     assert len({tuple(row) for row in first["completion_ids"] + second["completion_ids"]}) == 4
     assert [entry["frac_reward_zero_std"] for entry in first["log"][:2]] == [0, 0]
+
+
+def test_weights_in_shards_are_gathered_under_the_names_of_the_checkpoint(
+    policy: Path, tmp_path: Path
+) -> None:
+    run_on_two("tests.trl.sharded_worker", str(policy), str(tmp_path))
+    gathered = load_file(tmp_path / "version-1" / "model.safetensors")
+    checkpoint = load_file(policy / "model.safetensors")
+    assert gathered.keys() == checkpoint.keys()
+    assert all(torch.equal(gathered[name], checkpoint[name].float()) for name in checkpoint)

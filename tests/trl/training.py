@@ -7,8 +7,11 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout, with_task
 
+ALL_FAIL = "the last 32 rollouts all failed"
+"""What a service logs when they do."""
 SERVICE_OPTIONS = ["--sandbox", "process", "--agent", "tests.trl.letters:LettersAgent"]
 
 SMALL: dict[str, Any] = {
@@ -25,6 +28,12 @@ SMALL: dict[str, Any] = {
     "use_cpu": True,
     "bf16": False,
     "disable_tqdm": True,
+}
+
+TWO_TURNS: dict[str, Any] = {
+    "overlong": "keep",
+    "sampling": Sampling(max_tokens_per_turn=8),
+    "deadline_s": 60,
 }
 
 
@@ -64,3 +73,7 @@ def make_trainer(
         reward_funcs=rollouts.reward_funcs,
         **arguments,
     )
+
+
+def logged(trainer: GRPOTrainer, key: str) -> list[float]:
+    return [entry[key] for entry in trainer.state.log_history if key in entry]

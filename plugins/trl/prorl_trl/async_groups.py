@@ -115,7 +115,7 @@ class GroupsUnderWay:
             begun.append(group)
         if begun:
             self._under_way |= {group.group_id: group for group in begun}
-            self._client.submit(begun)
+            self._client.submit(begun, invalid="fail")
 
     def _missing(self) -> list[str]:
         ids = [one for group in list(self._under_way.values()) for one in group.rollout_ids()]
@@ -130,7 +130,7 @@ class GroupsUnderWay:
     def _submit_again(self) -> None:
         """The service was restarted and remembers nothing."""
         self._ended.clear()
-        self._client.submit(list(self._under_way.values()))
+        self._client.submit(list(self._under_way.values()), invalid="fail")
 
     def cancel(self, client: RolloutClient) -> None:
         if missing := self._missing():

@@ -18,15 +18,18 @@ from functools import partial
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
 from prorl_service.errors import ProRLError
 from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import FinishReason, Group, Limits, Rollout, Sampling
+from prorl_service.trainable import outage_of
 from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, GroupsUnderWay
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
 from prorl_trl.convert import LEASE_S, Overlong
+from prorl_trl.options import checked
 from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
 from prorl_trl.weights import SafetensorsFile, checkpoint_names
 
@@ -71,6 +74,7 @@ class ProRLRolloutWorker:
     `observe`: gets the rollouts of each group that has ended, in the worker's thread.
     """
 
+    @checked
     def __init__(
         self,
         url: str,
@@ -83,7 +87,7 @@ class ProRLRolloutWorker:
         sampling: Sampling | None = None,
         dynamic_sampling: bool | SamplerSpec = False,
         overlong: Overlong = "mask",
-        deadline_s: float = 1800,
+        deadline_s: PositiveFloat = 1800,
         wire: Wire = "packed",
         observe: Callable[[Sequence[Rollout]], None] | None = None,
     ) -> None:
@@ -195,11 +199,18 @@ class ProRLRolloutWorker:
             self._fed_at = now
         elif now - self._fed_at > self._deadline_s:
             raise RolloutsFailed(
-                f"there was nothing to train on for {self._deadline_s:g} s: {self._last_end}",
+                f"there was nothing to train on for {self._deadline_s:g} s: {self._reason()}",
                 hint="raise `deadline_s` if groups take longer, look at `GET /v1/status`, train on "
                 "tasks that are neither too easy nor too hard, or, if rollouts are cut off, raise "
                 "`max_completion_length` or set `overlong='keep'`",
             )
+
+    def _reason(self) -> str:
+        """An outage of the engines, or how the last group ended."""
+        with self._new_client(retry_s=0) as client, suppress(ServiceCallError):
+            if (outage := outage_of(client.backends())) is not None:
+                return outage.message
+        return self._last_end
 
     def _take(self, name: str, rollouts: Sequence[Rollout]) -> None:
         if self._observe is not None:
@@ -293,7 +304,10 @@ class ProRLWeightTransfer:
     `deadline_s`: how long an unreachable service is tried again.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, deadline_s: float = 1800) -> None:
+    @checked
+    def __init__(
+        self, url: str, *, token: str | None = None, deadline_s: PositiveFloat = 1800
+    ) -> None:
         checks.async_sample_type()
         self._new_client = partial(RolloutClient, url, token=token)
         self._deadline_s = deadline_s
@@ -310,7 +324,9 @@ class ProRLWeightTransfer:
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
         with self._new_client(retry_s=self._deadline_s) as client:
-            report = client.stream_weights(SafetensorsFile(weights), self._version + 1)
+            is_first = self._version == 0  # the service may have newer ones of another start
+            file = SafetensorsFile(weights)
+            report = client.stream_weights(file, self._version + 1, rewind=is_first)
         self._version += 1
         if report.pending:
             logger.warning(

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from prorl_service.outcomes import metrics, oldest_version
 from prorl_service.schemas import Rollout, Segment, Trajectory
-from prorl_trl.convert import Overlong, Row, metrics, oldest_version, row_of
+from prorl_trl.convert import Overlong, Row, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,5 @@ def group_metrics(attempts: Sequence[Attempt], version: int) -> dict[str, float]
         bool(rewards) and not is_informative(rewards)
     )
     if rewards:
-        values["prorl/reward"] = fmean(rewards)
         values["prorl/samples_per_rollout"] = fmean(len(attempt.trained) for attempt in attempts)
     return values

@@ -12,7 +12,8 @@ from typing import Any
 import trl
 from packaging.specifiers import SpecifierSet
 
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import Sampling, ServiceStatus
+from prorl_service.tokenizer_digest import differing_tokenizer
 
 SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
@@ -71,6 +72,12 @@ def check_trainer(trainer: Any, sampling: Sampling) -> None:
             "the rollout service cannot use: set use_vllm=False, or vllm_mode='server'"
         )
     _check_temperature(trainer, sampling)
+
+
+def check_tokenizer(trainer: Any, status: ServiceStatus) -> None:
+    """Raises `ValueError`."""
+    if problem := differing_tokenizer(trainer._tokenizer, status.tokenizer_digest):
+        raise ValueError(problem)
 
 
 def check_async_arguments(args: Any, sampling: Sampling) -> None:

@@ -11,26 +11,23 @@ reward. It is never replaced by a copy of a sibling and never given a made-up re
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from prorl_service.outcomes import Outcome, oldest_version, outcome_of
 from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import (
-    NOT_SAMPLED,
-    Blame,
     ErrorInfo,
     FinishReason,
     Group,
     Limits,
     Rollout,
     Sampling,
-    Segment,
     Task,
     Trajectory,
 )
 from prorl_service.task_payload import ChatMessage, task_from, task_payload
-from prorl_service.trainable import component_means, failure_of, unusable
+from prorl_service.trainable import failure_of, unusable
 
 PAYLOAD_KEY = "prorl"
 
@@ -110,24 +107,13 @@ def groups_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One completion as TRL takes it. `failure` says why there is nothing to learn from it.
-
-    `policy_version` is the oldest that sampled a token. `seconds` are of work, not of waiting.
-    """
+class Row(Outcome):
+    """One completion as TRL takes it, and how the rollout went."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
     logprobs: list[float]
     env_mask: list[int]
-    reward: float | None = None
-    reward_components: dict[str, float] = field(default_factory=dict)
-    turns: int = 0
-    finish_reason: str = FinishReason.ERROR.value
-    policy_version: int = NOT_SAMPLED
-    seconds: float = 0.0
-    queued_s: float = 0.0
-    failure: ErrorInfo | None = None
 
 
 def row_of(
@@ -148,19 +134,17 @@ def row_of(
     assert rollout.trajectory is not None
     segment, finish_reason = rollout.trajectory.segments[-1], rollout.trajectory.finish_reason
     is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
-    timings = rollout.timings
+    outcome = replace(
+        outcome_of(rollout),
+        reward=_shaped(rollout, overlong),
+        policy_version=oldest_version(segment),
+    )
     return Row(
         prompt_ids=segment.prompt_ids,
         completion_ids=segment.response_ids,
         logprobs=segment.logprobs,
         env_mask=[0] * len(segment.loss_mask) if is_masked else segment.loss_mask,
-        reward=_shaped(rollout, overlong),
-        reward_components=rollout.reward_components,
-        turns=len(rollout.trajectory.turns),
-        finish_reason=finish_reason.value,
-        policy_version=oldest_version(segment),
-        seconds=timings.init_s + timings.run_s + timings.eval_s,
-        queued_s=timings.queue_s,
+        **outcome.as_fields(),
     )
 
 
@@ -168,11 +152,6 @@ def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
     if isinstance(overlong, SoftPunishment) and rollout.trajectory and rollout.reward is not None:
         return rollout.reward + overlong.of(rollout.trajectory)
     return rollout.reward
-
-
-def oldest_version(segment: Segment) -> int:
-    versions = set(segment.policy_versions) - {NOT_SAMPLED}
-    return min(versions, default=NOT_SAMPLED)
 
 
 def _trajectory_failure(
@@ -224,30 +203,6 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
         "prorl_policy_version": [row.policy_version for row in rows],
         "prorl_failure": [row.failure and row.failure.message for row in rows],
     }
-
-
-def metrics(rows: Sequence[Row], pushed_version: int | None) -> dict[str, float]:
-    """Shares are of all rows; turns, seconds and lag are of the rows that did not fail.
-
-    `pushed_version`: of the weights the rollouts should have been sampled with, if that is known.
-    """
-    blamed = Counter(row.failure.blame for row in rows if row.failure)
-    usable = [row for row in rows if row.failure is None]
-    values = {"prorl/failed": 1 - len(usable) / len(rows)}
-    values |= {f"prorl/failed/{blame.value}": blamed[blame] / len(rows) for blame in Blame}
-    if usable:
-        finished = FinishReason.FINISHED.value
-        values |= {
-            "prorl/overlong": sum(row.finish_reason != finished for row in usable) / len(rows),
-            "prorl/turns": fmean(row.turns for row in usable),
-            "prorl/rollout_s": fmean(row.seconds for row in usable),
-            "prorl/rollout_max_s": max(row.seconds for row in usable),
-            "prorl/queued_s": fmean(row.queued_s for row in usable),
-        }
-        values |= component_means(row.reward_components for row in usable)
-        if pushed_version is not None:
-            values["prorl/policy_lag"] = pushed_version - min(row.policy_version for row in usable)
-    return values
 
 
 def failure_summary(rows: Sequence[Row]) -> str:

@@ -10,24 +10,29 @@ it drives vLLM. Three attributes make it believe so (`_correct_sampling`); `chec
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from accelerate.utils import gather_object
+from pydantic import PositiveFloat
 from tqdm.auto import tqdm
 
-from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout, Wire
+from prorl_service.client import RolloutClient, ServiceCallError, Wire
 from prorl_service.drawing import Candidates, Draws
 from prorl_service.errors import ProRLError
-from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
+from prorl_service.outcomes import metrics
+from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
+from prorl_service.trainable import outage_of
 from prorl_trl import checks, convert
+from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
+from prorl_trl.options import checked
 from prorl_trl.processes import on_main
 from prorl_trl.weights import SafetensorsFile, full_weights, save
 
@@ -35,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_CONTACT_S = 30.0
 """How long the service may take to answer at all when training starts."""
-CANCEL_TIMEOUT_S = 60.0
 RETRY_DELAY_S = 5.0
 MAX_LOST_CALLS = 3
 """Calls in a row, each retried to its deadline, without a usable rollout before giving up."""
@@ -43,10 +47,6 @@ MAX_LOST_CALLS = 3
 
 class RolloutsFailed(ProRLError):
     """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
-
-
-class _ServiceForgot(Exception):
-    """The service was restarted: it knows neither the rollouts submitted nor the weights."""
 
 
 class _WeightsArePushed:
@@ -58,7 +58,7 @@ class _WeightsArePushed:
 class ProRLRollout:
     """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
 
-    `url`: of the rollout service. `token`: its bearer token; default: `PRORL_TOKEN`, if set.
+    `url`: of the rollout service. `token`: its bearer token; default: as of `RolloutClient`.
     `agent`: for prompts that name none; see `with_task`.
     `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.
     `sampling`: None takes `GRPOConfig.temperature` and cuts nothing off.
@@ -73,6 +73,7 @@ class ProRLRollout:
     `observe`: gets every call's rollouts, failed ones too, on the main process: to log or show.
     """
 
+    @checked
     def __init__(
         self,
         url: str,
@@ -81,7 +82,7 @@ class ProRLRollout:
         agent: str | None = None,
         limits: Limits = Limits(),
         sampling: Sampling | None = None,
-        deadline_s: float = 1800,
+        deadline_s: PositiveFloat = 1800,
         on_failure: Literal["unscorable", "raise"] = "unscorable",
         overlong: Overlong = "mask",
         segments: Segments = "refuse",
@@ -107,6 +108,7 @@ class ProRLRollout:
         self._run_id = uuid.uuid4().hex[:12]
         self._calls = 0
         self._lost_calls = 0
+        self._shortage = TOO_FEW
         self._under_way: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
         self._pushed_version: int | None = None
@@ -174,7 +176,7 @@ class ProRLRollout:
     def _greet(self, trainer: Any, sampling: Sampling) -> None:
         checks.warn_about(trainer, sampling, self._deadline_s)
         with self._client(retry_s=FIRST_CONTACT_S) as client:
-            client.health()
+            checks.check_tokenizer(trainer, client.status())
 
     # --- weights --------------------------------------------------------------------------------
 
@@ -189,12 +191,14 @@ class ProRLRollout:
         self._pushed_version = version
 
     def _send_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        is_first = self._pushed_version is None  # it may start at a checkpoint before the last push
         with self._client() as client:
             if self._weights in ("auto", "stream"):
-                report = client.stream_weights(SafetensorsFile(weights), version)
+                file = SafetensorsFile(weights)
+                report = client.stream_weights(file, version, rewind=is_first)
             else:
                 path = save(weights, Path(self._weights), version)
-                report = client.load_weights(str(path), version)
+                report = client.load_weights(str(path), version, rewind=is_first)
         if report.pending:
             logger.warning(
                 "engines %s are down; they get weights %d later", report.pending, version
@@ -223,7 +227,7 @@ class ProRLRollout:
         while True:
             try:
                 rows = self._attempt(prompts, deadline)
-            except _ServiceForgot:
+            except ServiceForgot:
                 self._wait_for_restart(deadline)
                 return None
             failures = [row.failure for row in rows if row.failure is not None]
@@ -243,7 +247,7 @@ class ProRLRollout:
         return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
-        values = convert.metrics(rows, self._pushed_version)
+        values = metrics(rows, self._pushed_version)
         if self._dynamic is not None and self._trainer.model.training:
             values |= self._dynamic.metrics()
         return values
@@ -279,7 +283,7 @@ class ProRLRollout:
         if self._dynamic is not None and trainer.model.training:
             rollouts = self._draw(self._dynamic, groups, deadline)
         else:
-            rollouts = self._run(groups, ended, deadline)
+            rollouts = run_groups(self._client, groups, ended, deadline, self._bar)
         self._under_way = None
         if self._observe is not None:
             self._observe(rollouts)
@@ -290,7 +294,7 @@ class ProRLRollout:
             )
             for rollout in rollouts
         ]
-        return rows + [convert.unused_row(eos_ids, TOO_FEW)] * (len(prompts) - len(rows))
+        return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
 
     def _draw(self, dynamic: Draws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
         """Of informative groups, as many as `groups` if they were found in time."""
@@ -302,40 +306,16 @@ class ProRLRollout:
         self._candidates.put(group.model_copy(update={"lease_s": None}) for group in groups)
         draw_id = groups[0].group_id.rpartition("-")[0]
         try:
-            with self._client() as client, bar, _restarts_noticed():
+            with self._client() as client, bar, restarts_noticed():
                 left_s = max(deadline - time.monotonic(), 1.0)
                 spec = DrawSpec(target=len(groups), deadline_s=left_s)
-                _, drawn = dynamic.draw(client, draw_id, spec, show)
+                draw, drawn = dynamic.draw(client, draw_id, spec, show)
+                if draw.state is DrawState.OVERDUE:
+                    self._shortage = outage_of(client.backends()) or TOO_FEW
         except BaseException:
             self._end_sampling()
             raise
         return [rollout for group in drawn for rollout in group]
-
-    def _run(
-        self, groups: Sequence[Group], ended: dict[str, Rollout], deadline: float
-    ) -> list[Rollout]:
-        """All rollouts in order, those not ended at the deadline cancelled.
-
-        Fills `ended` and runs what is missing there; an exception cancels what is running.
-        """
-        rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
-        bar = self._bar("rollouts", len(rollout_ids), len(ended))
-        with self._client() as client, bar:
-            try:
-                client.submit(groups)
-                with _restarts_noticed():
-                    if ended:
-                        client.cancel(list(ended))
-                    missing = [one for one in rollout_ids if one not in ended]
-                    for rollout in _received(client, missing, deadline):
-                        ended[rollout.rollout_id] = rollout
-                        bar.update()
-            except BaseException:
-                if running := [one for one in rollout_ids if one not in ended]:
-                    self._cancel(running)
-                raise
-        self._acknowledge([group.group_id for group in groups])
-        return [ended[rollout_id] for rollout_id in rollout_ids]
 
     def _end_sampling(self) -> None:
         """Cancels what was to be carried over; another draw begins anew."""
@@ -346,40 +326,9 @@ class ProRLRollout:
         is_off = self._trainer.args.disable_tqdm or None  # None: unless it is a terminal
         return tqdm(total=total, initial=done, desc=what, leave=False, disable=is_off)
 
-    def _acknowledge(self, group_ids: Sequence[str]) -> None:
-        """What is not acknowledged expires."""
-        with self._client(retry_s=0) as client, suppress(ServiceCallError):
-            client.acknowledge(group_ids)
-
-    def _cancel(self, rollout_ids: Sequence[str]) -> None:
-        with self._client(retry_s=0) as client, suppress(ServiceCallError):
-            client.cancel(rollout_ids)
-
     def _client(self, retry_s: float | None = None) -> RolloutClient:
         retry_s = self._deadline_s if retry_s is None else retry_s
         return RolloutClient(self._url, token=self._token, retry_s=retry_s, wire=self._wire)
-
-
-def _received(
-    client: RolloutClient, rollout_ids: Sequence[str], deadline: float
-) -> Iterator[Rollout]:
-    """Each rollout as it ends, and the others cancelled at the deadline."""
-    try:
-        yield from client.stream(rollout_ids, deadline - time.monotonic())
-    except WaitTimeout as timeout:
-        client.cancel(timeout.pending)
-        yield from client.wait(timeout.pending, CANCEL_TIMEOUT_S)
-
-
-@contextmanager
-def _restarts_noticed() -> Iterator[None]:
-    """Raises `_ServiceForgot` where rollouts that were submitted are unknown."""
-    try:
-        yield
-    except ServiceCallError as error:
-        if error.http_status == 404:
-            raise _ServiceForgot from error
-        raise
 
 
 def _correct_sampling(trainer: Any) -> None:

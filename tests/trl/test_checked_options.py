@@ -1,0 +1,54 @@
+"""A misspelt option is refused by a message that lists what it may be."""
+
+from typing import Any
+
+import pytest
+
+from prorl_service.overlong import SoftPunishment
+from prorl_service.sampler_schemas import SamplerSpec
+from prorl_service.schemas import Limits
+from prorl_trl import ProRLRollout
+from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"importance_sampling": "on"}, "importance_sampling='on': .*'auto' or 'off'"),
+        ({"overlong": "Mask"}, "overlong='Mask': .*'mask' or 'keep'; .*SoftPunishment"),
+        ({"overlong": "drop"}, "overlong='drop'"),
+        ({"segments": "all"}, "segments='all': .*'refuse' or 'last'"),
+        ({"on_failure": "ignore"}, "on_failure='ignore': .*'unscorable' or 'raise'"),
+        ({"wire": "msgpack"}, "wire='msgpack': .*'packed' or 'json'"),
+        ({"dynamic_sampling": "yes"}, "dynamic_sampling='yes': .*boolean; .*SamplerSpec"),
+        ({"deadline_s": 0}, "deadline_s=0: .*greater than 0"),
+        ({"limits": 5}, "limits=5: .*Limits"),
+        ({"limits": {"max_turn": 5}}, "limits={'max_turn': 5}"),
+        ({"observe": "print"}, "observe='print': .*callable"),
+    ],
+)
+def test_what_an_option_may_be_is_listed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProRLRollout("http://unused", **options)
+
+
+def test_what_is_allowed_is_taken() -> None:
+    ProRLRollout("http://unused", overlong="keep", dynamic_sampling=True)
+    punishment = SoftPunishment(8, 4)
+    ProRLRollout("http://unused", overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
+    ProRLRollout("http://unused", limits=Limits(max_turns=3), deadline_s=20, observe=print)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overlong": "Mask"}, "'mask' or 'keep'"),
+        ({"wire": "msgpack"}, "'packed' or 'json'"),
+        ({"deadline_s": -1}, "greater than 0"),
+    ],
+)
+def test_the_asynchronous_worker_checks_its_own(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProRLRolloutWorker("http://unused", None, None, **options)
+    with pytest.raises(ValueError, match="deadline_s=-1"):
+        ProRLWeightTransfer("http://unused", deadline_s=-1)

@@ -1,0 +1,75 @@
+"""Trainers that would train wrongly are refused before they begin."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trl import GRPOTrainer
+
+from prorl_service.schemas import Sampling
+from prorl_trl import ProRLRollout, checks
+from tests.trl.training import make_trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*rollout_func.*experimental:UserWarning",
+    "ignore:.*gradient_checkpointing.*:FutureWarning",
+)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "options", "message"),
+    [
+        ({"tools": [print]}, {}, "remove `tools`"),
+        ({"use_vllm": True, "vllm_mode": "colocate"}, {}, "vllm_mode='server'"),
+        ({}, {"temperature": 0.7}, "temperature 1, the trainer computes its logprobs at 0.7"),
+    ],
+)
+def test_trainers_that_would_train_wrongly_are_refused(
+    policy: Path,
+    tmp_path: Path,
+    attributes: dict[str, Any],
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    trainer = make_trainer(ProRLRollout("http://unused"), policy, tmp_path, options=options)
+    for name, value in attributes.items():
+        setattr(trainer, name, value)
+    with pytest.raises(ValueError, match=message):
+        checks.check_trainer(trainer, Sampling())
+
+
+@pytest.mark.parametrize(
+    ("options", "sampling", "message"),
+    [
+        ({"vllm_importance_sampling_mode": "sequence_mask"}, Sampling(), "token_truncate"),
+        ({"mask_truncated_completions": True}, Sampling(), "overlong='mask'"),
+        ({"top_p": 0.9}, Sampling(), r"top_p=0\.9: not sent to the service"),
+        ({}, Sampling(top_k=5), "bias importance ratios"),
+    ],
+)
+def test_settings_rarely_meant_give_a_warning(
+    policy: Path, tmp_path: Path, options: dict[str, Any], sampling: Sampling, message: str
+) -> None:
+    trainer = make_trainer(ProRLRollout("http://unused"), policy, tmp_path, options=options)
+    with pytest.warns(UserWarning, match=message):
+        checks.warn_about(trainer, sampling, deadline_s=1800)
+
+
+def test_hooks_that_trl_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _generate(self: GRPOTrainer, prompts: list[Any]) -> None:
+        self.rollout_func(prompts, self)
+
+    monkeypatch.setattr(GRPOTrainer, "_generate", _generate)
+    with pytest.raises(RuntimeError, match=r"no longer reads \['_last_loaded_step'"):
+        checks.check_hooks()
+
+
+def test_unsupported_trl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trl.__version__", "1.15.0")
+    with pytest.raises(ImportError, match=r"trl 1\.15\.0 is installed"):
+        ProRLRollout("http://unused")
+
+
+def test_misspelt_weights_option_is_refused() -> None:
+    with pytest.raises(ValueError, match="'strem'"):
+        ProRLRollout("http://unused", weights="strem")

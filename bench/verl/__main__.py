@@ -22,6 +22,7 @@ from matplotlib.ticker import PercentFormatter
 from bench import result
 from bench.verl.work import GROUP_SIZE, write_demo, write_mix
 from prorl_service import local
+from prorl_service.access import authorization
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests.verl.data import build_policy
 from tests.verl.training import CompletedRun, run_main_ppo
@@ -100,7 +101,7 @@ def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object
 
 
 def _ended(url: str) -> Ended:
-    text = httpx.get(f"{url}/metrics", trust_env=False).text
+    text = httpx.get(f"{url}/metrics", headers=authorization(url), trust_env=False).text
     counts = dict(re.findall(r'prorl_rollouts_ended_total\{state="(\w+)"\} ([\d.]+)', text))
     return Ended(*(int(float(counts.get(state, 0))) for state in ("done", "cancelled")))
 

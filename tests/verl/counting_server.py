@@ -14,7 +14,7 @@ class CountingServer:
         self.reset()
 
     def reset(self) -> None:
-        self.version, self.is_slow, self.has_left = 0, False, False
+        self.version, self.is_slow, self.has_left, self.pause_s = 0, False, False, 0.01
         self.prompts: list[list[int]] = []
         self.running, self.cancelled, self.most = 0, 0, 0
         self.aborting = asyncio.Event()
@@ -50,7 +50,7 @@ class CountingServer:
                 await self.aborting.wait()
                 wanted, reason = 2, "aborted"
             else:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(self.pause_s)
                 reason = "completed"
         except asyncio.CancelledError:
             self.cancelled += 1

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-from prorl_service.errors import BackendRejected
+from prorl_service.errors import BackendLent, BackendRejected
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
@@ -23,6 +23,7 @@ from prorl_verl.gateway import Gateway
 from tests.verl.counting_server import CountingServer
 
 MAX_LEN = 64
+KEY = "the-key-of-this-start"
 CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism": False}}})
 
 
@@ -57,10 +58,10 @@ def engines(cluster: tuple[list[Any], Any], servers: list[Any]) -> Engines:
 
 @pytest.fixture
 async def backend(engines: Engines) -> AsyncIterator[Backend]:
-    gateway = Gateway(engines, model="m", root="/models/m", max_model_len=MAX_LEN)
+    gateway = Gateway(engines, model="m", root="/models/m", max_model_len=MAX_LEN, api_key=KEY)
     port = await gateway.start("127.0.0.1", 0)
     async with aclosing(Connections()) as connections:
-        yield Backend(f"http://127.0.0.1:{port}", connections)
+        yield Backend(f"http://127.0.0.1:{port}", connections, api_key=KEY)
     await gateway.stop()
 
 
@@ -119,7 +120,7 @@ async def test_a_call_goes_on_with_new_weights_and_says_where(
     assert generation.policy_versions == [1, 1, 2, 2, 2]
     assert generation.token_ids == [103, 104, 105, 106, 107]
     prompts = [one for server in servers for one in (await server.seen.remote())["prompts"]]
-    assert prompts == [[1, 2, 3], [1, 2, 3, 103, 104]]
+    assert prompts == [[1, 2, 3], [1], [1, 2, 3, 103, 104]]  # the second finds an engine back
 
 
 async def test_calls_of_an_engine_that_leaves_go_to_another(
@@ -136,7 +137,7 @@ async def test_calls_of_an_engine_that_leaves_go_to_another(
     await cluster[1].remove_servers.remote([f"server-{servers.index(left)}"])
     generation = await call
     assert generation.policy_versions == [2] * 5
-    assert (await other.seen.remote())["prompts"] == [[1, 2, 3]]
+    assert (await other.seen.remote())["prompts"] == [[1], [1, 2, 3]]
 
 
 async def test_calls_wait_for_engines_where_all_of_them_come_and_go(
@@ -163,7 +164,7 @@ async def test_a_client_that_goes_away_ends_its_call(backend: Backend, servers: 
     assert await total(servers, "running") == 0
 
 
-async def test_closed_engines_sample_nothing_and_lose_nothing(
+async def test_closed_engines_sample_nothing_and_give_calls_back(
     backend: Backend, engines: Engines, servers: list[Any]
 ) -> None:
     for server in servers:
@@ -172,14 +173,39 @@ async def test_closed_engines_sample_nothing_and_lose_nothing(
     await until(lambda: _is(servers, "running", 3))
     await engines.close()
     assert await total(servers, "running") == 0
+    info = await backend.describe()
+    assert info.is_paused
+    assert info.is_lent
     for server in servers:
         await server.set.remote(version=1, is_slow=False)
-    late = asyncio.create_task(generate(backend, "late"))
-    await asyncio.sleep(0.3)
+    for call in (*calls, asyncio.create_task(generate(backend, "late"))):
+        with pytest.raises(BackendLent):
+            await call
     assert await total(servers, "prompts") == 3
     engines.open()
-    for call in (*calls, late):
-        assert (await call).policy_versions == [1] * 5
+    assert not (await backend.describe()).is_lent
+    assert (await generate(backend, "late")).policy_versions == [1] * 5
+
+
+async def test_engines_are_lent_until_an_aborted_call_could_go_on(
+    backend: Backend, servers: list[Any], engines: Engines
+) -> None:
+    news: list[bool] = []
+    engines.on_change = lambda: news.append(engines.is_lent)
+    for server in servers:
+        await server.set.remote(version=1, is_slow=True)
+    call = asyncio.create_task(generate(backend))
+    await until(lambda: _is(servers, "running", 1))
+    for server in servers:
+        await server.abort.remote(2)
+        await server.set.remote(has_left=True)
+    await until(lambda: _is_above(servers, "prompts", 2))
+    assert (await backend.describe()).is_lent
+    for server in servers:
+        await server.set.remote(has_left=False)
+    assert (await call).policy_versions == [1, 1, 2, 2, 2]
+    assert not (await backend.describe()).is_lent
+    assert news == [True, False]
 
 
 async def test_no_more_calls_are_in_flight_than_allowed(
@@ -193,9 +219,24 @@ async def test_bad_requests_are_refused(backend: Backend) -> None:
     with pytest.raises(BackendRejected, match="no room"):
         await generate(backend, prompt_ids=[1] * MAX_LEN)
     assert len((await generate(backend, prompt_ids=[1] * (MAX_LEN - 2))).token_ids) == 2
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session:
         answer = await session.post(f"{backend.url}/inference/v1/generate", data=b"{}")
         assert answer.status == 400
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", KEY, f"Basic {KEY}", "Bearer "])
+async def test_only_the_service_is_answered(
+    backend: Backend, servers: list[Any], given: str | None
+) -> None:
+    body = {"token_ids": [1], "sampling_params": {"max_tokens": 1, "temperature": 1}}
+    routes = {"/health": "GET", "/v1/models": "GET", "/inference/v1/generate": "POST"}
+    headers = {} if given is None else {"Authorization": given}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for path, method in {**routes, "/no/such/route": "GET"}.items():
+            answer = await session.request(method, f"{backend.url}{path}", json=body)
+            assert answer.status == 401
+            assert KEY not in await answer.text()
+    assert await total(servers, "prompts") == 0
 
 
 async def _is(servers: list[Any], name: str, wanted: int) -> bool:

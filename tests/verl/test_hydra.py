@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tests.faults.helpers import stub_engine
 from tests.verl.test_settings import CONFIG
 from tests.verl.training import ROOT
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 OPTIONS = ["--sandbox", "process"]
 MANAGER = "prorl_verl.manager.ProRLAgentLoopManager"
@@ -102,10 +102,12 @@ def test_hydra_finds_the_plug_in(
     assert filtered["sampler"] == "DynamicSampler"
 
 
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    stock = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-name", "prorl_ppo_trainer"]
+STOCK = ["verl.trainer.main_ppo", "--config-name", "prorl_ppo_trainer"]
+
+
+def command(*arguments: str, start: Sequence[str] = STOCK) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*stock, *arguments, "rollout=prorl", NAME, MODEL],
+        [sys.executable, "-m", *start, *arguments, "rollout=prorl", NAME, MODEL],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/verl'}"},
         capture_output=True,
         text=True,
@@ -113,8 +115,11 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_the_configuration_can_be_looked_at() -> None:
-    done = command("--cfg", "job")
+@pytest.mark.parametrize(
+    "start", [STOCK, ["prorl_verl"]], ids=["verl.trainer.main_ppo", "prorl_verl"]
+)
+def test_the_configuration_can_be_looked_at(start: list[str]) -> None:
+    done = command("--cfg", "job", start=start)
     assert done.returncode == 0, done.stderr
     assert f"agent_loop_manager_class: {MANAGER}" in done.stdout
 
@@ -151,7 +156,9 @@ def test_each_mistake_has_one_clear_line(
         token = {"token_file": str(tmp_path / "token")}
         CheckBeforeStart().on_job_start(configuration(service.url, **token))
         wrong = configuration(service.url, token_file=str(tmp_path / "wrong"))
-        assert "Unauthorized" in complaint(wrong, capsys)
+        refused = complaint(wrong, capsys)
+        assert "Unauthorized" in refused
+        assert len(set(map(str.strip, refused.splitlines()))) == len(refused.splitlines())
         missing = configuration(service.url, token_file=str(tmp_path / "none"))
         assert "No such file" in complaint(missing, capsys)
         agent = configuration(service.url, **token, agent="chess")

@@ -7,7 +7,7 @@ import pytest
 from tests.verl.data import write_counting_tasks
 from tests.verl.training import ROOT, run_main_ppo, weights_given
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 REWARD = {
     "reward.custom_reward_function.path": ROOT / "tests/verl/rewards.py",
     "reward.custom_reward_function.name": "lower_case",

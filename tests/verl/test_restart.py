@@ -14,7 +14,7 @@ from prorl_service.schemas import RolloutState
 from tests.faults.helpers import port_to_come_back_to
 from tests.verl.test_training import DIFFERENCE, EXACT, SERVICE_OPTIONS, train, write_tasks
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 class RestartedService:

@@ -40,7 +40,7 @@ SEPARATE: dict[str, object] = {
 HYBRID, STANDALONE = 0, 1
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 def test_engines_of_their_own_go_on_while_the_trainer_trains(directory: Path) -> None:

@@ -1,6 +1,7 @@
 """The `prorl` node of a configuration, and what follows from VeRL's own settings."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,17 @@ from prorl_verl.settings import (
     sampling_of,
     settings_of,
 )
+from tests.verl.data import row, write_rows
 
 CONFIG: dict[str, Any] = {
     "prorl": {"url": "http://localhost:1", "tokenizer": "m", "agent": "math"},
     "data": {"max_prompt_length": 32, "max_response_length": 100, "train_batch_size": 6},
-    "algorithm": {"filter_groups": {"enable": False, "metric": "acc"}},
-    "reward": {"reward_model": {"enable": False}},
+    "algorithm": {"adv_estimator": "grpo", "filter_groups": {"enable": False, "metric": "acc"}},
+    "reward": {
+        "reward_model": {"enable": False},
+        "custom_reward_function": {"path": None},
+        "reward_manager": {"source": "register", "name": "naive"},
+    },
     "trainer": {
         "use_v1": True,
         "v1": {
@@ -48,6 +54,10 @@ CONFIG: dict[str, Any] = {
         },
     },
 }
+
+
+FUNCTION = {"reward__custom_reward_function__path": "f.py"}
+DAPO = {"reward__reward_manager__name": "dapo"}
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -81,6 +91,8 @@ def test_a_response_is_as_long_as_either_allows() -> None:
         {"prorl__url": "localhost:8080"},
         {"prorl__overlong": {"max_tokens": 4, "buffer_tokens": 8}},
         {"prorl__dynamic_sampling": {"groups": 3}},
+        {"prorl__dynamic_sampling": {"surplus": "kept"}},
+        {"prorl__agent_loop": "maybe"},
         {"prorl__gateway": {"max_in_flight": 0}},
     ],
 )
@@ -94,6 +106,16 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
     [
         ({"reward__reward_model__enable": True}, "reward_model"),
         (
+            {**FUNCTION, "trainer__use_v1": False},
+            "custom_reward_function and reward.reward_manager have no effect",
+        ),
+        ({**DAPO, "prorl__agent_loop": True}, "reward_manager have no effect"),
+        (
+            {**FUNCTION, "algorithm__filter_groups__enable": True},
+            "goes by the service's rewards, which reward.custom_reward_function.path replaces",
+        ),
+        ({**DAPO, "prorl__overlong": {"max_tokens": 8, "buffer_tokens": 4}}, "both punish"),
+        (
             {"trainer__use_v1": False, "algorithm__filter_groups__enable": True},
             "no effect with trainer.use_v1=False",
         ),
@@ -106,6 +128,13 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
         ),
         ({"prorl__agent_loop": True, "algorithm__filter_groups__enable": True}, "sees no groups"),
         ({"actor_rollout_ref__actor__use_dynamic_bsz": True}, "ppo_max_token_len_per_gpu=64"),
+        (
+            {
+                "actor_rollout_ref__actor__use_dynamic_bsz": True,
+                "actor_rollout_ref__actor__ulysses_sequence_parallel_size": 2,
+            },
+            "no room for one rollout of 132 tokens on 2 GPU",
+        ),
         ({"actor_rollout_ref__rollout__temperature": 0}, "temperature"),
         ({"actor_rollout_ref__rollout__calculate_log_probs": False}, "calculate_log_probs"),
         ({"prorl__overlong": {"max_tokens": 400, "buffer_tokens": 8}}, "never reached"),
@@ -116,6 +145,66 @@ def test_what_would_train_wrongly_is_refused(changes: dict[str, Any], message: s
     changed = config(**changes)
     with pytest.raises(BadConfiguration, match=message):
         check_configuration(changed, settings_of(changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("actor_rollout_ref.rollout.multi_turn.enable", True),
+        ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns", 5),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "tools.yaml"),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop", "tool_agent"),
+        ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "loops.yaml"),
+        ("actor_rollout_ref.rollout.enable_rollout_routing_replay", True),
+        ("actor_rollout_ref.rollout.trace.backend", "mlflow"),
+        ("actor_rollout_ref.rollout.ignore_eos", True),
+        ("data.tool_config_path", "tools.yaml"),
+        ("skip.rollout_tq.enable", True),
+        ("distillation.enabled", True),
+        ("reward.sandbox_fusion.url", "http://x"),
+        ("custom_reward_function.path", "f.py"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused_by_name(name: str, value: Any) -> None:
+    changed = deepcopy(CONFIG)
+    node = changed
+    *nodes, key = name.split(".")
+    for one in nodes:
+        node = node.setdefault(one, {})
+    node[key] = value
+    with pytest.raises(BadConfiguration, match=rf"^{name}={value} has no effect") as refused:
+        check_configuration(changed, settings_of(changed))
+    assert refused.value.hint
+
+
+def test_agent_loops_of_verl_in_the_data_are_refused(tmp_path: Path) -> None:
+    rows = [row("a", index=0), row("b", index=1)]
+    files = {}
+    for name in ("tool_agent", "single_turn_agent", "prorl"):
+        named = [one | {"agent_name": name} for one in rows]
+        files[name] = str(write_rows(tmp_path / f"{name}.parquet", named))
+    fine = config(data__train_files=[files["single_turn_agent"], files["prorl"]])
+    check_configuration(fine, settings_of(fine))
+    refused = config(data__train_files=files["prorl"], data__val_files=files["tool_agent"])
+    with pytest.raises(BadConfiguration, match="column agent_name: tool_agent"):
+        check_configuration(refused, settings_of(refused))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"actor_rollout_ref__rollout__max_model_len": 64},
+        {
+            "actor_rollout_ref__rollout__max_model_len": 128,
+            "actor_rollout_ref__actor__ulysses_sequence_parallel_size": 2,
+        },
+    ],
+)
+def test_room_is_needed_for_what_the_engine_takes_and_is_shared_between_gpus(
+    changes: dict[str, Any],
+) -> None:
+    fits = config(actor_rollout_ref__actor__use_dynamic_bsz=True, **changes)
+    check_configuration(fits, settings_of(fits))
 
 
 def test_training_and_validation_sample_as_verl_says() -> None:

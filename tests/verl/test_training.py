@@ -16,7 +16,7 @@ from prorl_verl import task_payload
 from tests.verl.data import row, write_rows
 from tests.verl.training import CompletedRun, run_main_ppo
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent:ShellAgent"]
 PRORL = {
@@ -76,6 +76,38 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     assert all(one["num_turns/mean"] == 2 for one in steps)
     (validation,) = [one for one in run.metrics if "val-core/tiny/acc/mean@1" in one]
     assert 0 < validation["val-core/tiny/acc/mean@1"] < 1
+    assert validation["val-prorl/failed"] == 0
+    assert validation["val-prorl/reward"] == pytest.approx(validation["val-core/tiny/acc/mean@1"])
+    assert validation["val-prorl/reward/letters"] > 0
+    assert [one["prorl/failed"] for one in steps] == [0, 0, 0]
+    assert [one["prorl/turns"] for one in steps] == [2, 2, 2]
+    assert [one["prorl/policy_lag"] for one in steps] == [0, 0, 0]
+    assert all(0 < one["prorl/rollout_s"] <= one["prorl/rollout_max_s"] for one in steps)
+    assert_nothing_is_left(service, run)
+
+
+def test_a_reward_function_of_the_user_scores_what_the_service_ran(
+    directory: Path, service: LocalProcess
+) -> None:
+    write_tasks(directory, *[{}] * 8)
+    run = train(
+        directory,
+        service.url,
+        trainer__val_before_train=True,
+        reward__custom_reward_function__path=Path(__file__).with_name("rewards.py"),
+        reward__custom_reward_function__name="lower_case_and_more",
+    )
+    steps = [one for one in run.metrics if DIFFERENCE in one]
+    assert len(steps) == 2
+    assert all(10 <= one["critic/score/min"] <= one["critic/score/max"] <= 11 for one in steps)
+    assert all(one["actor/grad_norm"] > 0 for one in steps)
+    (validation,) = [one for one in run.metrics if "val-core/tiny/acc/mean@1" in one]
+    assert 10 < validation["val-aux/tiny/score/mean@1"] < 11
+    assert (
+        0
+        < validation["val-aux/tiny/service/mean@1"]
+        == validation["val-aux/tiny/prorl_reward/mean@1"]
+    )
     assert_nothing_is_left(service, run)
 
 
@@ -86,6 +118,7 @@ def test_one_prompt_whose_rollouts_all_fail_is_replaced(
     run = train(directory, service.url, data__shuffle=False)
     assert len(run.values(DIFFERENCE)) == 2
     assert sum(run.values("training/rollout_failure/evicted_samples")) >= 1
+    assert sum(run.values("prorl/failed/agent")) > 0
     assert any("4 of 4 rollouts of task count-1 failed" in line for line in run.lines)
 
 

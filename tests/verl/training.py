@@ -28,7 +28,7 @@ from recipes.common.verl_cpu import forks
 ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
-TIMEOUT_S = 540
+TIMEOUT_S = 1500
 """A minute is usual; more on a machine that is busy."""
 GRACE_S = 10
 """What Ray's processes get to notice that the command has ended."""

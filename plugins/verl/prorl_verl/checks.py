@@ -10,7 +10,8 @@ from typing import Any
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendState
-from prorl_verl.settings import Settings
+from prorl_verl import ignored
+from prorl_verl.settings import Settings, max_model_len
 
 FIRST_CONTACT_S = 10.0
 
@@ -21,16 +22,58 @@ class BadConfiguration(ProRLError):
 
 def check_configuration(config: Mapping[str, Any], settings: Settings) -> None:
     """Raises `BadConfiguration`."""
-    for check in (_check_reward, _check_filter, _check_lengths, _check_sampling):
+    checks = (_check_ignored, _check_reward, _check_filter, _check_lengths, _check_sampling)
+    for check in checks:
         check(config, settings)
 
 
-def _check_reward(config: Mapping[str, Any], _: Settings) -> None:
-    if config["reward"]["reward_model"]["enable"]:
+def _check_ignored(config: Mapping[str, Any], _: Settings) -> None:
+    for setting, hint in ignored.contradictions(config):
+        raise BadConfiguration(f"{setting} has no effect with rollout=prorl", hint=hint)
+    data = config["data"]
+    files = [data.get("train_files"), data.get("val_files")]
+    if named := set[str]().union(*(ignored.agent_loops(one) for one in files if one)):
+        raise BadConfiguration(
+            f"column agent_name: {', '.join(sorted(named))}: agent loops of VeRL do not run with "
+            "rollout=prorl",
+            hint="remove the column, and name agents of the service by prorl.agent or a column "
+            "'prorl'",
+        )
+
+
+def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
+    reward = config["reward"]
+    if reward["reward_model"]["enable"]:
         raise BadConfiguration(
             "reward.reward_model.enable=True would score rollouts that the service has scored",
             hint="switch it off, or score in an agent of the service",
         )
+    function, manager = reward["custom_reward_function"]["path"], reward["reward_manager"]
+    is_stock = (manager["source"], manager["name"]) == ("register", "naive")
+    if (function or not is_stock) and (settings.agent_loop or not config["trainer"]["use_v1"]):
+        raise BadConfiguration(
+            "reward.custom_reward_function and reward.reward_manager have no effect with "
+            "prorl.agent_loop=true and with trainer.use_v1=False",
+            hint="use the V1 trainer, which is VeRL's default, or score in an agent of the service",
+        )
+    if function and _draws(config):
+        raise BadConfiguration(
+            "dynamic sampling goes by the service's rewards, which "
+            "reward.custom_reward_function.path replaces",
+            hint="set trainer.v1.sampler.custom_sampler.name=null for VeRL's own filter, which "
+            "goes by yours, or score in an agent of the service",
+        )
+    if settings.overlong and manager["name"] == "dapo":
+        raise BadConfiguration(
+            "prorl.overlong and reward.reward_manager.name=dapo would both punish long rollouts",
+            hint="set one: the former counts sampled tokens, the latter tool output as well",
+        )
+
+
+def _draws(config: Mapping[str, Any]) -> bool:
+    """Groups are drawn from a sampler of the service."""
+    is_filtered = config["algorithm"]["filter_groups"]["enable"]
+    return bool(is_filtered and config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"])
 
 
 def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
@@ -58,13 +101,16 @@ def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
 
 def _check_lengths(config: Mapping[str, Any], settings: Settings) -> None:
     data, actor = config["data"], config["actor_rollout_ref"]["actor"]
-    longest = data["max_prompt_length"] + data["max_response_length"]
+    longest = min(data["max_prompt_length"] + data["max_response_length"], max_model_len(config))
+    # VeRL splits a sequence over so many GPUs.
+    gpus = actor.get("ulysses_sequence_parallel_size") or 1
     room = actor["ppo_max_token_len_per_gpu"]
-    if actor["use_dynamic_bsz"] and room < longest:
+    if actor["use_dynamic_bsz"] and room * gpus < longest:
         raise BadConfiguration(
             f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={room} has no room for one rollout "
-            f"of data.max_prompt_length + data.max_response_length = {longest} tokens",
-            hint="raise it, or lower the lengths",
+            f"of {longest} tokens on {gpus} GPU(s)",
+            hint="raise it, or lower data.max_prompt_length, data.max_response_length or "
+            "actor_rollout_ref.rollout.max_model_len",
         )
     if settings.overlong and settings.overlong.max_tokens > data["max_response_length"]:
         raise BadConfiguration(

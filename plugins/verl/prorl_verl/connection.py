@@ -6,14 +6,20 @@ lives: a service that was restarted learns of the gateway again, one whose train
 
 import asyncio
 import logging
+import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import ray
+from verl.utils import hf_tokenizer
+from verl.utils.fs import copy_to_local
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service.tokenizer_digest import differing_tokenizer
+from prorl_verl.checks import BadConfiguration
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
 from prorl_verl.settings import Settings, max_model_len
@@ -36,12 +42,19 @@ class Connection:
             settings.url, token=settings.token(), retry_s=settings.deadline_s
         )
         self.run_id = f"verl-{uuid.uuid4().hex[:12]}"
+        self._api_key = secrets.token_urlsafe(32)
+        """Key of the gateway: new at each start, and known to the service alone."""
+        self._model = config["actor_rollout_ref"]["model"]
         self._gateway = Gateway(
             self.engines,
-            model=config["actor_rollout_ref"]["model"]["path"],
+            model=self._model["path"],
             root=settings.tokenizer,
             max_model_len=max_model_len(config),
+            api_key=self._api_key,
         )
+
+        self._has_news = asyncio.Event()
+        self.engines.on_change = self._has_news.set
 
     async def start(self) -> Self:
         """Raises `ServiceCallError` when the service does not take the gateway."""
@@ -51,6 +64,7 @@ class Connection:
         self.url = f"http://{host}:{port}"
         async with self._new_client(FIRST_CONTACT_S) as client:
             await self._register(client)
+            await self._check_tokenizer(client)
         self._renewal = asyncio.create_task(self._renew())
         logger.info("%s serves %s", self.url, self.settings.url)
         return self
@@ -65,14 +79,26 @@ class Connection:
         await client.add_backend(
             self.url,
             self.settings.tokenizer,
+            api_key=self._api_key,
             lease_s=BACKEND_LEASE_S,
             max_calls=self.settings.gateway.max_in_flight,
         )
 
+    async def _check_tokenizer(self, client: AsyncRolloutClient) -> None:
+        """Raises `BadConfiguration`."""
+        own = await asyncio.to_thread(_tokenizer, self._model)
+        status = await client.status()
+        if problem := differing_tokenizer(own, status.tokenizer_digest):
+            raise BadConfiguration(problem, hint="the service's is prorl.tokenizer")
+
     async def _renew(self) -> None:
+        """Also when the engines are lent or back: the service then looks immediately."""
         async with self._new_client(retry_s=0) as client:
             while True:
-                await asyncio.sleep(RENEW_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RENEW_S):
+                        await self._has_news.wait()
+                self._has_news.clear()
                 try:
                     await self._register(client)
                 except ServiceCallError as error:
@@ -95,3 +121,9 @@ class Connection:
                 client.remove_backend(self.url.split("://", 1)[1])
         except ServiceCallError as error:
             logger.info("%s was not told that this trainer ends: %s", self.settings.url, error)
+
+
+def _tokenizer(model: Mapping[str, Any]) -> Any:
+    """The trainer's, as VeRL loads it."""
+    path = copy_to_local(model.get("tokenizer_path") or model["path"])
+    return hf_tokenizer(path, trust_remote_code=bool(model.get("trust_remote_code")))

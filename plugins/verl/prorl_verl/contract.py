@@ -28,6 +28,8 @@ PARAMETERS: dict[str, set[str]] = {
     "verl.trainer.ppo.v1.trainer_base:PPOTrainer._add_prompts_to_generate": {"num_prompts"},
     "verl.experimental.agent_loop:AgentLoopManager.create": set(),
     "verl.utils.tensordict_utils:list_of_dict_to_tensordict": {"list_of_dicts"},
+    "verl.utils.tracking:Tracking.log": {"data", "step", "backend"},
+    "verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score": {"data"},
     "transfer_queue:async_kv_put": {"key", "partition_id", "tag"},
     "transfer_queue:async_kv_batch_put": {"keys", "partition_id", "fields", "tags"},
     "transfer_queue:kv_batch_put": {"keys", "partition_id", "fields", "tags"},

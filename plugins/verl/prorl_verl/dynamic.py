@@ -9,10 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.drawing import AllGroupsFail, Draws
 from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
+from prorl_service.trainable import outage_of
 from prorl_verl.store import Prompt
 
 logger = logging.getLogger(__name__)
@@ -80,17 +81,27 @@ class DynamicSampling:
                 self._deadline_s,
             )
         if not draw.groups:
-            raise AllGroupsFail(
-                "no informative group was found",
-                hint="train on tasks that are neither too easy nor too hard",
-            )
+            raise self._nothing_found()
         prompts = [self._prompts.pop(group.candidate) for group in draw.groups]
         dropped = [self._prompts.pop(one.candidate) for one in draw.dropped]
         self._new = deque(uid for uid in self._new if uid in self._prompts)
         return list(zip(prompts, rollouts, strict=True)), dropped
 
+    def _nothing_found(self) -> AllGroupsFail:
+        with self._new_client() as client:
+            outage = outage_of(client.backends())
+        if outage is not None:
+            return AllGroupsFail(f"no group was found: {outage.message}", hint=outage.hint)
+        return AllGroupsFail(
+            "no informative group was found",
+            hint="train on tasks that are neither too easy nor too hard",
+        )
+
     def _draw(self, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
-        """Raises `ServiceCallError`, but for a service that was restarted and knows no draw."""
+        """Asks again where the service was restarted and knows no draw, or was slow to answer.
+
+        Raises `ServiceCallError`.
+        """
         deadline = time.monotonic() + self._deadline_s
         while True:
             try:
@@ -103,7 +114,8 @@ class DynamicSampling:
                         is_new_step=self._of_step == 1,
                     )
             except ServiceCallError as error:
-                if error.http_status != 404 or time.monotonic() > deadline:
+                can_pass = error.http_status == 404 or isinstance(error, WaitTimeout)
+                if not can_pass or time.monotonic() > deadline:
                     raise
                 time.sleep(RESTART_DELAY_S)
 

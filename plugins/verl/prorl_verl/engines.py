@@ -6,6 +6,7 @@ router is: acquire a server, call it, release it. `contract` guards what is not 
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,6 +33,10 @@ class Completion:
     finish_reason: Literal["stop", "length"] = "stop"
 
 
+class EnginesLent(Exception):
+    """The trainer needs the engines' devices for a while; make the call again after that."""
+
+
 class Engines:
     """All of a trainer's engines; belongs to one event loop."""
 
@@ -39,6 +44,8 @@ class Engines:
         """`llm_client`: an `LLMServerClient`."""
         self.version = 0
         """The newest that has sampled."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Callback for when `is_lent` may have changed."""
         self._client = llm_client
         self._room = asyncio.Semaphore(max_in_flight)
         self._is_open = asyncio.Event()
@@ -46,14 +53,20 @@ class Engines:
         self._calls: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._parked = 0
+        """Calls whose engine has given them up, and which have sampled nothing since."""
+
+    @property
+    def is_lent(self) -> bool:
+        """Nothing, or nothing more for some calls, is sampled now."""
+        return not self._is_open.is_set() or self._parked > 0
 
     async def generate(
         self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int
     ) -> Completion:
         """Goes on with new weights where an engine stopped for them; a call that is cancelled ends
-        at its engine, too. Raises what the engine raises."""
+        at its engine, too. Raises `EnginesLent`, and what the engine raises."""
         done = Completion()
-        delay_s = RESUME_DELAY_S
         while True:
             left = max_tokens - len(done.token_ids)
             output = await self._call(
@@ -63,10 +76,28 @@ class Engines:
             if len(done.token_ids) >= max_tokens:
                 done.finish_reason = "length"
             elif output.stop_reason in ("aborted", "abort"):
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, MAX_RESUME_DELAY_S)
+                await self._until_back(session_id, prompt_ids[:1], params)
                 continue
             return done
+
+    async def _until_back(self, session_id: str, prompt_ids: list[int], params: Any) -> None:
+        """Returns when an engine has sampled a token, which is of no other use: a call that is made
+        too early may wait as long as the trainer trains, and does not say so."""
+        delay_s = RESUME_DELAY_S
+        self._park(1)
+        try:
+            is_back = False
+            while not is_back:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, MAX_RESUME_DELAY_S)
+                output = await self._call(session_id, prompt_ids, {**params, "max_tokens": 1})
+                is_back = bool(output.token_ids)
+        finally:
+            self._park(-1)
+
+    def _park(self, calls: int) -> None:
+        self._parked += calls
+        self.on_change()
 
     def _add(self, done: Completion, output: Any) -> None:
         version = int(output.extra_fields.get("global_steps") or 0)
@@ -78,20 +109,21 @@ class Engines:
         self.version = max(self.version, version)
 
     async def _call(self, session_id: str, prompt_ids: list[int], params: dict[str, Any]) -> Any:
-        """Made again if the engines are closed meanwhile."""
-        while True:
-            await self._is_open.wait()
-            async with self._room:
-                call = asyncio.create_task(self._call_one(session_id, prompt_ids, params))
-                self._calls.add(call)
-                self._idle.clear()
-                call.add_done_callback(self._ended)
-                try:
-                    await asyncio.wait([call])
-                finally:
-                    call.cancel()
-            if not call.cancelled():
-                return call.result()
+        """Raises `EnginesLent` if the engines are closed, or are meanwhile."""
+        async with self._room:
+            if not self._is_open.is_set():
+                raise EnginesLent
+            call = asyncio.create_task(self._call_one(session_id, prompt_ids, params))
+            self._calls.add(call)
+            self._idle.clear()
+            call.add_done_callback(self._ended)
+            try:
+                await asyncio.wait([call])
+            finally:
+                call.cancel()
+        if call.cancelled():
+            raise EnginesLent
+        return call.result()
 
     def _ended(self, call: "asyncio.Task[Any]") -> None:
         self._calls.discard(call)
@@ -124,11 +156,15 @@ class Engines:
             client._release_server(server_id, request_id=session_id)
 
     async def close(self) -> None:
-        """Returns when no engine samples for us; calls under way are made again after `open`."""
+        """Returns when no engine samples for us. Calls in flight are given back: the service makes
+        them again when it hears of `open`."""
         self._is_open.clear()
+        self.on_change()
         for call in self._calls:
             call.cancel()
         await self._idle.wait()
 
     def open(self) -> None:
-        self._is_open.set()
+        if not self._is_open.is_set():
+            self._is_open.set()
+            self.on_change()

@@ -1,17 +1,23 @@
 """An engine's routes for the service, over the engines of a trainer: one backend for all of them.
 
-Token ids in, token ids out; which engine a rollout's turns go to, VeRL's router says. Weights are
-VeRL's affair: this backend says what version it has, and takes none.
+Token ids in, token ids out; VeRL's router picks the engine for each turn. Weights are VeRL's
+affair: this backend says what version it has, and takes none. Each request needs the key that the
+service was given, whatever the address: other users of the machine reach loopback, too.
 """
 
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
 from itertools import groupby
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from prorl_verl.engines import Completion, Engines
+from prorl_verl.engines import Completion, Engines, EnginesLent
 
+KINDS = {401: "AuthenticationError", 503: "EngineLent"}
+"""Types of errors. `EngineLent` has the service make the call again when the engines are back, at
+no cost of the rollout's budget."""
 MAX_BODY_BYTES = 64 * 2**20
 
 
@@ -38,9 +44,13 @@ class _Request(BaseModel):
 class Gateway:
     """`start` it in the event loop of `engines`."""
 
-    def __init__(self, engines: Engines, *, model: str, root: str, max_model_len: int) -> None:
-        """`model`: what it calls itself; `root`: where the service finds the tokenizer."""
+    def __init__(
+        self, engines: Engines, *, model: str, root: str, max_model_len: int, api_key: str
+    ) -> None:
+        """`model`: what it calls itself; `root`: where the service finds the tokenizer. `api_key`:
+        the bearer token of each request."""
         self._engines = engines
+        self._authorization = f"Bearer {api_key}".encode()
         self._max_model_len = max_model_len
         self._model = {
             "id": model,
@@ -51,7 +61,7 @@ class Gateway:
 
     async def start(self, host: str, port: int) -> int:
         """The port it listens at."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._authorize])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/weight_info", self._weight_info)
@@ -66,6 +76,15 @@ class Gateway:
     async def stop(self) -> None:
         await self._runner.cleanup()
 
+    @web.middleware
+    async def _authorize(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not compare_digest(given, self._authorization):
+            return _refusal(401, "this engine belongs to a training run; give its key")
+        return await handler(request)
+
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
 
@@ -76,7 +95,8 @@ class Gateway:
         return web.json_response({"weight_version": str(self._engines.version)})
 
     async def _is_paused(self, _: web.Request) -> web.Response:
-        return web.json_response({"is_paused": False})
+        is_lent = self._engines.is_lent
+        return web.json_response({"is_paused": is_lent, "is_lent": is_lent})
 
     async def _generate(self, request: web.Request) -> web.Response:
         try:
@@ -87,12 +107,15 @@ class Gateway:
         if room < 1:
             return _refusal(400, f"{len(body.token_ids)} tokens leave no room in the context")
         asked = body.sampling_params
-        completion = await self._engines.generate(
-            request.headers["X-Session-ID"],
-            body.token_ids,
-            _params(asked),
-            min(asked.max_tokens, room),
-        )
+        try:
+            completion = await self._engines.generate(
+                request.headers["X-Session-ID"],
+                body.token_ids,
+                _params(asked),
+                min(asked.max_tokens, room),
+            )
+        except EnginesLent:
+            return _refusal(503, "the trainer needs the engines for a while")
         return web.json_response(_answer(len(body.token_ids), completion))
 
 
@@ -141,5 +164,6 @@ def _spans(versions: list[int]) -> list[dict[str, Any]]:
 
 
 def _refusal(status: int, message: str) -> web.Response:
-    error = {"message": message, "type": "BadRequestError", "code": status}
+    kind = KINDS.get(status, "BadRequestError")
+    error = {"message": message, "type": kind, "code": status}
     return web.json_response({"error": error}, status=status)

@@ -8,15 +8,20 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from prorl_service.client import RolloutClient
+from prorl_service.outcomes import outcome_of
+from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store
 from prorl_verl.connection import Connection
 from prorl_verl.dynamic import Drawn, DynamicSampling
+from prorl_verl.measurements import Measurements, add_to_log
 from prorl_verl.prompts import prompts_of
 from prorl_verl.runs import GroupRuns
+from prorl_verl.scoring import ComputeScore, Scored, Scoring, compute_score_of
 from prorl_verl.settings import (
     Settings,
     draws_per_step,
@@ -57,17 +62,29 @@ class ProRLAgentLoopManager:
             from prorl_verl import agent_loop
 
             return agent_loop.create_manager(config, llm_client, **others)
-        _current = cls(sections, settings, llm_client)
+        workers = others.get("reward_loop_worker_handles")
+        _current = cls(sections, settings, llm_client, partial(compute_score_of, config, workers))
         return _current
 
-    def __init__(self, config: dict[str, Any], settings: Settings, llm_client: Any) -> None:
-        self.overlong = settings.overlong.punishment() if settings.overlong else None
+    def __init__(
+        self,
+        config: dict[str, Any],
+        settings: Settings,
+        llm_client: Any,
+        new_compute_score: Callable[[], ComputeScore | None],
+    ) -> None:
+        """`new_compute_score` is called in the event loop of this manager."""
         self._config, self._settings = config, settings
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
         self._connection = self._do(_connect(config, settings, llm_client))
+        self._scoring = self._do(_scoring(config, settings, new_compute_score))
+        self._measurements = Measurements()
+        add_to_log(self._measurements.take)
         self._runs = GroupRuns(
-            self._connection.client, overlong=self.overlong, deadline_s=settings.deadline_s
+            self._connection.client,
+            score=self._score,
+            deadline_s=settings.deadline_s,
         )
         self._dynamic = self._dynamic_sampling()
         store.before_close(self._end)
@@ -117,8 +134,8 @@ class ProRLAgentLoopManager:
 
     def draw(
         self, global_steps: int, target: int, refill: Callable[[int], object]
-    ) -> tuple[Drawn, list[Prompt], dict[str, float]]:
-        """The groups of a step, what taught nothing, and metrics.
+    ) -> tuple[list[tuple[Prompt, list[Scored]]], list[Prompt], dict[str, float]]:
+        """The groups of a step, scored, what taught nothing, and metrics.
 
         In synchronous training nothing is sampled any more when it returns: VeRL puts its engines
         to sleep then.
@@ -127,13 +144,38 @@ class ProRLAgentLoopManager:
         drawn, dropped = self._dynamic.draw(target, version=global_steps - 1, refill=refill)
         if self._mode == "sync":
             self._do(self._connection.engines.close())
-        return drawn, dropped, self._dynamic.metrics()
+        return self._do(self._scored(drawn)), dropped, self._dynamic.metrics()
+
+    async def _score(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Scored]:
+        """Failures are logged and measured here, whichever way groups come."""
+        scored = await self._scoring.of(prompt, rollouts)
+        rollouts = [rollout for rollout, _ in scored]
+        store.warn_of_failures(prompt, rollouts)
+        version = self._connection.engines.version
+        self._measurements.add(prompt.partition, map(outcome_of, rollouts), newest_version=version)
+        return scored
+
+    async def _scored(self, drawn: Drawn) -> list[tuple[Prompt, list[Scored]]]:
+        scored = await asyncio.gather(*(self._score(*group) for group in drawn))
+        return [(prompt, one) for (prompt, _), one in zip(drawn, scored, strict=True)]
 
     def _end(self) -> None:
         """Once: the service is to stop what it does for this run."""
         atexit.unregister(self._end)
         sampler_id = self._dynamic.sampler_id if self._dynamic is not None else None
         self._connection.give_up(self._runs.rollout_ids(), sampler_id)
+
+
+async def _scoring(
+    config: dict[str, Any],
+    settings: Settings,
+    new_compute_score: Callable[[], ComputeScore | None],
+) -> Scoring:
+    return Scoring(
+        overlong=settings.overlong.punishment() if settings.overlong else None,
+        compute_score=new_compute_score(),
+        takes_segments=config["algorithm"]["adv_estimator"] == "grpo",
+    )
 
 
 async def _connect(config: dict[str, Any], settings: Settings, llm_client: Any) -> Connection:

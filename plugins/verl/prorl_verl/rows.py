@@ -7,6 +7,7 @@ sibling and never given a made-up reward.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import NOT_SAMPLED, FinishReason, Rollout, Segment
@@ -29,7 +30,7 @@ class Row:
     turns: int
     min_version: int
     max_version: int
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
 
 
 def rows_of(

@@ -6,28 +6,29 @@ not ended at its deadline goes without the rollouts that have not.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.drawing import HOPELESS, AllGroupsFail
-from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import Group, Rollout
+from prorl_service.trainable import blamed_on_engines, failure_of, outage_of
 from prorl_verl import store
+from prorl_verl.scoring import Scored
 from prorl_verl.store import Prompt
 
 logger = logging.getLogger(__name__)
+
+Score = Callable[[Prompt, Sequence[Rollout]], Awaitable[list[Scored]]]
 
 CANCEL_TIMEOUT_S = 60.0
 RESTART_DELAY_S = 5.0
 
 
 class GroupRuns:
-    def __init__(
-        self, client: AsyncRolloutClient, *, overlong: SoftPunishment | None, deadline_s: float
-    ) -> None:
+    def __init__(self, client: AsyncRolloutClient, *, score: Score, deadline_s: float) -> None:
         self._client = client
-        self._overlong = overlong
+        self._score = score
         self._deadline_s = deadline_s
         self._running: dict[str, Prompt] = {}
         """By group."""
@@ -65,12 +66,13 @@ class GroupRuns:
             await store.mark(list(waiting.values()), "failure")
 
     async def _write(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> None:
-        store.warn_of_failures(prompt, rollouts)
+        scored = await self._score(prompt, rollouts)
         entries = store.Entries()
-        entries.add(prompt, rollouts, self._overlong)
+        entries.add(prompt, scored)
         self._lost = 0 if entries.keys else self._lost + 1
-        errors = [one.error.message for one in rollouts if one.error is not None]
-        self._last_loss = errors[-1] if errors else "the rollouts were cut off"
+        failures = [failure_of(rollout) for rollout, _ in scored]
+        reasons = [failure.message for failure in failures if failure is not None]
+        self._last_loss = reasons[-1] if reasons else "the rollouts were cut off"
         await store.put(prompt, entries)
         with suppress(ServiceCallError):  # it expires
             await self._client.acknowledge([prompt.group.group_id])
@@ -85,7 +87,7 @@ async def ended(
     while missing:
         found: dict[str, list[Rollout]] = {name: [] for name in missing}
         try:
-            await client.submit(list(missing.values()))
+            await client.submit(list(missing.values()), invalid="fail")
             ids = [one for group in missing.values() for one in group.rollout_ids()]
             async for rollout in _received(client, ids, deadline):
                 siblings = found[rollout.group_id]
@@ -111,6 +113,13 @@ async def _received(
             "%d rollouts have not ended within prorl.deadline_s and are cancelled",
             len(timeout.pending),
         )
-        await client.cancel(timeout.pending)
-        async for rollout in client.stream(timeout.pending, CANCEL_TIMEOUT_S):
-            yield rollout
+        outage = outage_of(await client.backends())
+        left = {one.rollout_id: one for one in await client.cancel(timeout.pending)}
+        try:
+            async for rollout in client.stream(timeout.pending, CANCEL_TIMEOUT_S):
+                del left[rollout.rollout_id]
+                yield blamed_on_engines(rollout, outage)
+        except WaitTimeout:
+            logger.warning("%d rollouts do not end; their groups continue without them", len(left))
+            for rollout in left.values():
+                yield rollout

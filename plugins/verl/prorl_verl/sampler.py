@@ -10,7 +10,6 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from prorl_service.trainable import component_means, failure_of
 from prorl_verl import manager, store
 
 
@@ -25,12 +24,9 @@ class DynamicSampler(ReplayBufferAsync):  # type: ignore[misc]
         if partition_id != "train":
             return super().sample(global_steps, partition_id, batch_size)  # type: ignore[no-any-return]
         drawn, dropped, metrics = manager.current().draw(global_steps, batch_size, self.refill_fn)
-        trained_on = [one for _, rollouts in drawn for one in rollouts if failure_of(one) is None]
-        metrics |= component_means(one.reward_components for one in trained_on)
         entries = store.Entries()
-        for prompt, rollouts in drawn:
-            store.warn_of_failures(prompt, rollouts)
-            entries.add(prompt, rollouts, manager.current().overlong)
+        for prompt, scored in drawn:
+            entries.add(prompt, scored)
         tq.kv_batch_put(partition_id=partition_id, **entries.arguments())
         settled = [prompt.uid for prompt, _ in drawn] + [prompt.uid for prompt in dropped]
         tq.kv_clear(keys=settled, partition_id=partition_id)

@@ -16,7 +16,18 @@ from prorl_service.schemas import Limits, Sampling, WireModel
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
 
-SECTIONS = ("prorl", "data", "actor_rollout_ref", "algorithm", "reward", "trainer")
+SECTIONS = (
+    "prorl",
+    "data",
+    "actor_rollout_ref",
+    "algorithm",
+    "reward",
+    "trainer",
+    "distillation",
+    "skip",
+    "custom_reward_function",
+    "reward_model",
+)
 """Of a configuration, that are read here. Others may hold what is not known yet."""
 
 
@@ -71,13 +82,14 @@ class Settings(WireModel):
         return {key: one for key, one in given.items() if key not in BY_MODE or one is not None}
 
     def token(self) -> str | None:
-        """None leaves it to PRORL_TOKEN. Raises `OSError` for a file that cannot be read."""
+        """None leaves it to the client. Raises `OSError` for a file that cannot be read."""
         return self.token_file.read_text().strip() if self.token_file else None
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """The sections of an OmegaConf configuration, resolved."""
-    return {name: OmegaConf.to_container(config[name], resolve=True) for name in SECTIONS}
+    """The sections that an OmegaConf configuration has, resolved."""
+    found = [name for name in SECTIONS if name in config]
+    return {name: OmegaConf.to_container(config[name], resolve=True) for name in found}
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:

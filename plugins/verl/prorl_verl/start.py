@@ -24,7 +24,8 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
         except ValidationError as error:
             _fail("\n".join(_described(one) for one in error.errors()))
         except ProRLError as error:
-            _fail(f"{error.message}\n  {error.hint}" if error.hint else error.message)
+            is_said = error.hint in error.message  # by the message of a call that failed
+            _fail(error.message if is_said else f"{error.message}\n  {error.hint}")
         except (OSError, ValueError, OmegaConfBaseException) as error:
             _fail(str(error))
 

@@ -15,10 +15,9 @@ from typing import Any, Literal
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import Group, Rollout
 from prorl_service.trainable import failure_of
-from prorl_verl.rows import rows_of
+from prorl_verl.rows import Row
 from prorl_verl.tensors import Fields, Tag, fields_of, keys_of, tag_of
 
 logger = logging.getLogger(__name__)
@@ -43,13 +42,8 @@ class Entries:
     fields: list[Fields] = field(default_factory=list)
     tags: list[Tag] = field(default_factory=list)
 
-    def add(
-        self, prompt: Prompt, rollouts: Iterable[Rollout], overlong: SoftPunishment | None
-    ) -> None:
-        max_tokens = prompt.group.limits.max_response_tokens
-        assert max_tokens is not None
-        for rollout in rollouts:
-            rows = rows_of(rollout, max_response_tokens=max_tokens, overlong=overlong)
+    def add(self, prompt: Prompt, scored: Iterable[tuple[Rollout, Sequence[Row]]]) -> None:
+        for rollout, rows in scored:
             self.keys += keys_of(prompt.uid, rollout.index, rows)
             self.fields += [fields_of(row, prompt.columns) for row in rows]
             self.tags += [tag_of(row, prompt.global_steps) for row in rows]

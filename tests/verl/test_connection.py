@@ -1,0 +1,46 @@
+"""What a trainer and its service tell each other when they meet."""
+
+from pathlib import Path
+
+import pytest
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import BackendState
+from prorl_verl.checks import BadConfiguration
+from prorl_verl.connection import Connection
+from prorl_verl.settings import settings_of
+from tests.tokens.swapped import with_tokens_swapped
+from tests.verl.test_settings import config
+
+OPTIONS = ["--sandbox", "process"]
+
+
+def connection(url: str, model: Path, tokenizer: Path) -> Connection:
+    """`tokenizer`: the service's."""
+    sections = config(
+        prorl__url=url,
+        prorl__tokenizer=str(tokenizer),
+        actor_rollout_ref__model={"path": str(model)},
+    )
+    return Connection(sections, settings_of(sections), llm_client=None)
+
+
+async def test_the_gateway_is_an_engine_that_the_service_can_call(
+    policy: Path, tmp_path: Path
+) -> None:
+    with local.service([], log=tmp_path / "service.log", options=OPTIONS) as service:
+        met = await connection(service.url, policy, policy).start()
+        with RolloutClient(service.url) as client:
+            (backend,) = client.backends()
+        assert (backend.url, backend.state) == (met.url, BackendState.HEALTHY)
+        met.give_up([], None)
+
+
+async def test_another_tokenizer_of_the_same_size_is_refused(policy: Path, tmp_path: Path) -> None:
+    other = with_tokens_swapped(policy, tmp_path / "other")
+    with (
+        local.service([], log=tmp_path / "service.log", options=OPTIONS) as service,
+        pytest.raises(BadConfiguration, match="the trainer's tokenizer"),
+    ):
+        await connection(service.url, other, policy).start()

@@ -1,0 +1,69 @@
+"""Groups that a trainer wants whole, when the service does not end them in time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+import pytest
+
+from prorl_service.client import AsyncRolloutClient, WaitTimeout
+from prorl_service.schemas import (
+    BackendStatus,
+    Group,
+    Message,
+    Rollout,
+    RolloutState,
+    Task,
+)
+from prorl_service.trainable import failure_of
+from prorl_verl.runs import ended
+
+
+def rollout(rollout_id: str, state: RolloutState) -> Rollout:
+    group_id, index = rollout_id.rsplit(".", 1)
+    return Rollout(
+        rollout_id=rollout_id,
+        group_id=group_id,
+        task_id="t",
+        agent="math",
+        index=int(index),
+        state=state,
+        created_at=0.0,
+    )
+
+
+class StuckService(AsyncRolloutClient):
+    """Ends the first rollout of each group; the others not even when they are cancelled."""
+
+    async def submit(
+        self, groups: Sequence[Group], *, invalid: Literal["refuse", "fail"] = "refuse"
+    ) -> list[Rollout]:
+        return []
+
+    async def stream(self, rollout_ids: object, timeout_s: float) -> AsyncIterator[Rollout]:
+        assert isinstance(rollout_ids, list)
+        first = [one for one in rollout_ids if one.endswith(".0")]
+        for one in first:
+            yield rollout(one, RolloutState.DONE)
+        if pending := [one for one in rollout_ids if one not in first]:
+            raise WaitTimeout(pending, timeout_s)
+
+    async def backends(self) -> list[BackendStatus]:
+        return []
+
+    async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        return [rollout(one, RolloutState.RUNNING) for one in rollout_ids]
+
+
+async def test_groups_continue_without_rollouts_that_do_not_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = Task(task_id="t", agent="math", messages=[Message(role="user", content="a")])
+    groups = [Group(group_id=name, task=task, n=2) for name in ("g", "h")]
+    async with StuckService("http://unused") as client, asyncio.timeout(30):
+        found = {group.group_id: rollouts async for group, rollouts in ended(client, groups, 9)}
+    assert {name: len(rollouts) for name, rollouts in found.items()} == {"g": 2, "h": 2}
+    stuck = failure_of(found["g"][1])
+    assert stuck is not None
+    assert stuck.message == "the rollout is running"
+    assert "2 rollouts do not end" in caplog.text

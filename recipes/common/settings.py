@@ -98,6 +98,7 @@ class Algorithm(WireModel):
     max_grad_norm: float = Field(gt=0)
     clip_low: float = Field(gt=0)
     clip_high: float = Field(gt=0)
+    clip_dual: float = Field(gt=1)
     kl_coefficient: float = Field(ge=0)
     kl_estimator: str
     importance_cap: float = Field(gt=0)

@@ -14,8 +14,9 @@ import transformers
 import typer
 from tokenizers import Tokenizer
 
-from prorl_service import local
+from prorl_service import local, logs
 from prorl_service.client import RolloutClient
+from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, Task
 from recipes.demo import report, viewer
 from recipes.demo.evaluate import evaluate, success
@@ -40,7 +41,11 @@ def main(
     transformers.logging.disable_progress_bar()
     config = TrainConfig(seed=seed, steps=steps)
     model = warm_started(output / "cache", WarmStart(seed=seed))
+    logs_of_run = [output / "engine.log", output / "service.log"]
+    for log in logs_of_run:
+        log.unlink(missing_ok=True)
     run = _run(model, output, config)
+    _check(logs_of_run)
     headline = run.headline(config)
     report.write_summary(
         output / "summary.json", headline, run.curve(), asdict(config), run.peak_memory_mb
@@ -130,6 +135,13 @@ def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
         pids = {"trainer": os.getpid(), "engine": engine.pid, "service": service.pid}
         run.peak_memory_mb = {name: _memory_mb(pid, "VmHWM") for name, pid in pids.items()}
     return run
+
+
+def _check(logs_of_run: Sequence[Path]) -> None:
+    """Raises `ProRLError` for an error that engine or service logged: none is expected."""
+    for log in logs_of_run:
+        if errors := logs.errors(log.read_text(errors="replace")):
+            raise ProRLError(f"{log} has errors, the first: {errors[0]}", hint="please report it")
 
 
 def _evaluate(client: RolloutClient, tasks: Sequence[Task], name: str) -> list[Rollout]:

@@ -5,6 +5,7 @@ a reward is left to reinforcement learning.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -53,10 +54,15 @@ def _attempt(example: Example, rng: Random) -> Attempt:
     return rng.choices([example.right, usual, *others], weights)[0]
 
 
+@cache
+def _agents() -> AgentRegistry:
+    return AgentRegistry()
+
+
 def _transcript(example: Example, attempt: Attempt, options: Mapping[str, Any]) -> Transcript:
     task = example.problem.task(options)
     return Transcript(
-        prompt=AgentRegistry()[task.agent](task).prompt(),
+        prompt=_agents()[task.agent](task).prompt(),
         replies=(tool_call(attempt.tool, attempt.arguments), attempt.reply),
         answers=(attempt.output,),
     )

@@ -16,6 +16,7 @@ command -v prorl >/dev/null || {
     exit 2
 }
 mkdir -p "$PRORL_RUN"/{services,journals,jobs,logs}
+chmod go-w "$PRORL_RUN/services" # a front sends the token to what is announced there
 (
     umask 077
     token=$PRORL_RUN/token

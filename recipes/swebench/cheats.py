@@ -1,14 +1,15 @@
 """Patches that make tests look passed without a fix, for tests and measurements of the grader.
 
+These know pytest's inside, or this grader; those of `general_cheats` neither.
+
 Each is a function of an instance that gives files, as `patches.Checkout.patch` takes them. Nothing
 here is run by the service.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from recipes.swebench.general_cheats import IN_PYTEST, Files, at_root, in_source
 from recipes.swebench.rows import SweInstance
-
-Files = Mapping[str, str | None]
 
 XFAIL = """
 import pytest
@@ -29,11 +30,6 @@ import os
 for _fd in filter(os.isatty, range(3, 64)):  # past pytest's capturing
     os.write(_fd, "\\n".join("PASSED " + line for line in {ids!r}).encode())
 os._exit({code})
-"""
-# Runs where it is imported by the tests: pytest is there already.
-IN_PYTEST = """
-import sys as _sys
-if "_pytest.runner" in _sys.modules:
 """
 PATCH_REPORTS = f"""{IN_PYTEST}
     import _pytest.reports as _reports
@@ -143,16 +139,8 @@ KILL_ALL = f"""{IN_PYTEST}
 ENTRY_POINT = "[pytest11]\nforge = forge\n"
 
 
-def in_source(text: str) -> Callable[[SweInstance], Files]:
-    return lambda row: {row.source_file: f"+{text}"}
-
-
 def ids(row: SweInstance) -> list[str]:
     return [*row.FAIL_TO_PASS, *row.PASS_TO_PASS]
-
-
-def at_root(name: str, text: str) -> Callable[[SweInstance], Files]:
-    return lambda row: {name: text}
 
 
 CHEATS: dict[str, Callable[[SweInstance], Files]] = {

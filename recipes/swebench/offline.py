@@ -31,7 +31,7 @@ from prorl_service.agents.swe_data import SweEnvironment
 from prorl_service.rewards.swe_patch import TEST_FILE
 from prorl_service.sandbox.archives import has_archive, store_archive
 from prorl_service.sandbox.cache import cache_root
-from recipes.swebench.rows import SweInstance, write_rows
+from recipes.swebench.rows import SweInstance, unusable, write_rows
 
 INSTANCES = Path(__file__).with_name("instances.json")
 TEST_TOOLS = ("pytest==8.3.5", "pytest-timeout==2.3.1")
@@ -52,6 +52,10 @@ exec /.prorl/bin/python3 "$@"
 # What the index adds to a source release, and what differs with each build.
 NOT_SOURCE = re.compile(r"(^|/)(PKG-INFO|[^/]*\.egg-info|__pycache__|\.git)(/|$)")
 DATE = "2020-01-01T00:00:00+00:00"
+
+
+Unpack = Callable[[Path, Path], None]
+"""Function that writes the repository's tree and that of the fix."""
 
 
 class Release(BaseModel):
@@ -114,13 +118,15 @@ def _fetch(chosen: Sequence[Release], directory: Path, progress: Callable[[str],
             progress(f"fetched {number}/{len(work)}")
 
 
-def build(release: Release, directory: Path) -> SweInstance:
+def build(release: Release, directory: Path, unpack: Unpack | None = None) -> SweInstance:
+    """`unpack` puts the two trees in place; without one they are source releases from pip.
+
+    Raises `RuntimeError` for what cannot be had, `ValueError` for what cannot be graded.
+    """
     with tempfile.TemporaryDirectory(dir=_made(directory / "tmp")) as temporary:
         tree = Path(temporary)
-        repository = tree / "repository"
-        _unpack(_source(release.repo, release.version, directory), repository)
-        fixed = tree / "fixed"
-        _unpack(_source(release.repo, release.fixed_version, directory), fixed)
+        repository, fixed = tree / "repository", tree / "fixed"
+        (unpack or partial(_unpack_releases, release, directory))(repository, fixed)
         _git(repository, "init", "-q", "-b", "main")
         _git(repository, "add", "-A", "-f")
         _git(repository, "commit", "-q", "-m", f"{release.repo} {release.version}")
@@ -131,7 +137,15 @@ def build(release: Release, directory: Path) -> SweInstance:
         test_patch = _difference(compared, fixed, [*release.test_files, *support])
         shutil.copytree(_environment(release, directory), tree / "environment")
         _add_metadata(release, tree / "environment" / "site")
-        return _row(release, tree, patch, test_patch)
+        row = _row(release, tree, patch, test_patch)
+        if reason := unusable(row):
+            raise ValueError(f"{release.instance_id}: {reason}")
+        return row
+
+
+def _unpack_releases(release: Release, directory: Path, repository: Path, fixed: Path) -> None:
+    _unpack(_source(release.repo, release.version, directory), repository)
+    _unpack(_source(release.repo, release.fixed_version, directory), fixed)
 
 
 def _row(release: Release, tree: Path, patch: str, test_patch: str) -> SweInstance:
@@ -248,9 +262,9 @@ def _unpack(source: Path, target: Path) -> None:
 
 
 def _support_files(repository: Path, fixed: Path, test_files: Sequence[str]) -> list[str]:
-    """What stands beside the tests of either release and is no test itself: a data set's test patch
-    brings that too."""
-    directories = {Path(file).parts[0] for file in test_files if len(Path(file).parts) > 1}
+    """What is in the directories of the tests in either release and is no test itself: a data set's
+    test patch brings that too. Tests that lie elsewhere bring themselves only."""
+    directories = {one for file in test_files if (one := _directory_of_tests(Path(file)))}
     files = {
         path.relative_to(tree).as_posix()
         for tree in (repository, fixed)
@@ -259,6 +273,11 @@ def _support_files(repository: Path, fixed: Path, test_files: Sequence[str]) -> 
         if path.is_file() and not TEST_FILE.fullmatch(path.name)
     }
     return sorted(files)
+
+
+def _directory_of_tests(file: Path) -> Path | None:
+    """The nearest that is called so, and not all of a package that has tests inside."""
+    return next((one for one in file.parents if one.name in ("test", "tests")), None)
 
 
 def _difference(repository: Path, fixed: Path, files: Sequence[str]) -> str:

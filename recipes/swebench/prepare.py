@@ -5,7 +5,7 @@
     rows.jsonl       the instances (`recipes.swebench.rows.SweInstance`)
     rejected.jsonl   rows that cannot be used, each with its reason
     manifest.json    data set and revision, counts, images and their digests, versions
-    admission.jsonl  what `--admit` has found so far
+    admission.jsonl  what admission has found so far (none with `--no-admit`)
 
 Run again, it goes on where it was. Trains and evaluates nothing.
 """
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_images import pull_progress
-from prorl_service.errors import ProRLError
+from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache
 from recipes.common import prepared, sources
@@ -36,7 +36,7 @@ from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
 
 Name = Literal[
-    "verified", "lite", "full", "swe_gym", "skyrl_293", "r2e_gym", "swe_smith", "offline"
+    "verified", "lite", "full", "swe_gym", "skyrl_293", "r2e_gym", "swe_smith", "own", "offline"
 ]
 
 
@@ -83,6 +83,9 @@ async def prepare(
     console = console or Console(stderr=True)
     prepared.check_directory(options.output, options.dataset)
     selection = _selection(options, console)
+    if options.dataset == "own":
+        for rejected in selection.rejected:
+            console.print(rejected.detail, markup=False, soft_wrap=True)
     if not selection.instances:
         raise prepared.nothing_usable(selection.rejected)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -118,6 +121,10 @@ def _selection(options: Options, console: Console) -> Selection:
     if options.dataset == "offline":
         prepared.check_offline(options.dataset, options.path, options.split, options.revision)
         return select_offline(options.limit, console.print)
+    if options.dataset == "own" and options.path is None:
+        raise InvalidRequest.of_field(
+            "from", "your own data set is in a file", hint="give it: --from rows.jsonl"
+        )
     data_set = DATA_SETS[options.dataset]
     split = options.split or data_set.split
     if options.path is not None:
@@ -218,8 +225,12 @@ def main(
     ] = prefetch.IMAGE_MB,
     parallel: Annotated[int, typer.Option(min=1, help="Images, or gradings, at once.")] = 4,
     admit: Annotated[
-        bool, typer.Option(help="Keep what its reference patch resolves, and no patch does not.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--admit/--no-admit",
+            help="Keep what its reference patch resolves three times, and no patch does not.",
+        ),
+    ] = True,
 ) -> None:
     """Prepare a data set for training or evaluation."""
     options = Options(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from prorl_service.agents.swe import SweAgent
 from prorl_service.agents.swe_data import SweData, SweEnvironment
-from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.rewards.swe_patch import Change, is_protected, patched_files
 from prorl_service.schemas import Message, Task
 
 
@@ -66,6 +66,25 @@ class SweInstance(BaseModel):
     def file_of_tests(self) -> str:
         """The first with a test that is to be fixed."""
         return self.FAIL_TO_PASS[0].partition("::")[0]
+
+
+def unusable(row: SweInstance) -> str:
+    """Why no patch could be graded honestly; empty for a row that can be used.
+
+    What both patches change would be put back: then the tests bring the fix, and a patch that fixes
+    nothing resolves.
+    """
+    fixed, tested = patched_files(row.patch), patched_files(row.test_patch)
+    if not fixed:
+        return "patch changes no file"
+    if both := sorted({*fixed} & {*tested}):
+        return f"patch and test_patch both change {both[0]}"
+    tests = {*tested, *row.environment.test_files}
+    ordinary = (Change(path, "100644", "100644") for path in fixed)
+    allowed = [*fixed, *row.allowed_files]
+    if all(is_protected(one, allowed=allowed, tests=tests) for one in ordinary):
+        return f"all that patch changes is among the tests, and put back: {', '.join(fixed[:3])}"
+    return ""
 
 
 def write_rows(path: Path, instances: Iterable[SweInstance]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from tests.verl.training import DIE_WITH_US, MARK, ROOT, end_survivors
 
 PLUGINS = ("plugins/trl", "plugins/verl")
-TIMEOUT_S = 540
+TIMEOUT_S = 1500
 
 
 class Command:

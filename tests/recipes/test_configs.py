@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from trl import GRPOConfig
 
 from recipes.common import trl
@@ -14,7 +14,7 @@ from recipes.common.settings import BadSettings, Evaluation, Training
 from recipes.math_code.offline import code, math
 from recipes.math_code.rows import Problem, StemProblem, write_rows
 from recipes.math_code.tasks import problems_of, tasks_of
-from tests.recipes.composed import EXPERIMENTS, TASKS, settings
+from tests.recipes.composed import EXPERIMENTS, TASKS, resolved, settings
 from tests.verl.training import ROOT
 
 # TRL's own default.
@@ -27,25 +27,27 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
-def shown(recipe: str, *overrides: str) -> DictConfig:
-    """As a user sees it."""
-    command = [sys.executable, "-m", f"recipes.{recipe}", *overrides, "--cfg", "job", "--resolve"]
+@pytest.mark.parametrize("recipe", ["swebench", "math_code"])
+def test_a_command_shows_its_settings(recipe: str) -> None:
+    overrides = ["model=tiny", "trainer=trl", *(["task=stem"] if recipe == "math_code" else [])]
+    command = [sys.executable, "-m", f"recipes.{recipe}.train", *overrides]
+    command += ["--cfg", "job", "--resolve"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return OmegaConf.create(done.stdout)
+    assert OmegaConf.create(done.stdout) == resolved(f"{recipe}_train", *overrides)
 
 
 @pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
-def test_every_experiment_can_be_shown(model: str, trainer: str) -> None:
-    seen = shown("swebench.train", f"model={model}", f"trainer={trainer}")
+def test_every_experiment_resolves(model: str, trainer: str) -> None:
+    seen = resolved("swebench_train", f"model={model}", f"trainer={trainer}")
     assert (seen.model.name, seen.trainer.name) == (model, trainer)
     assert seen.output == f"outputs/swebench-{model}-{trainer}"
 
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
-def test_every_experiment_with_problems_can_be_shown(task: str, model: str, trainer: str) -> None:
-    seen = shown("math_code.train", f"task={task}", f"model={model}", f"trainer={trainer}")
+def test_every_experiment_with_problems_resolves(task: str, model: str, trainer: str) -> None:
+    seen = resolved("math_code_train", f"task={task}", f"model={model}", f"trainer={trainer}")
     assert (seen.agent.name, seen.model.name, seen.trainer.name) == (task, model, trainer)
     assert seen.output == f"outputs/{task}-{model}-{trainer}"
 

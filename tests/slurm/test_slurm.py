@@ -5,22 +5,21 @@ engine, and jobs that take a node away.
 """
 
 import json
-import sqlite3
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
-from prorl_service.announcement import announced
+from prorl_service.announcement import Announcements
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import RolloutState
 from prorl_service.testing import StubEngine
 from tests.faults.helpers import stub_engine
+from tests.journals import rollout_states
 from tests.slurm.cluster import CHECKOUT, Cluster, cluster
 
 GROUPS, SIZE, SLEEP_S = 6, 3, 1.5
@@ -63,15 +62,14 @@ class Run:
         """Rollouts that run, by service."""
         token = (self.directory / "token").read_text()
         found = {}
-        for name, url in announced(self.directory / "services").items():
+        for name, url in Announcements(self.directory / "services").look().items():
             with RolloutClient(url, token=token) as client:
                 found[name] = client.status().rollouts.get(RolloutState.RUNNING, 0)
         return found
 
     def ends(self, journal: str) -> dict[str, str | None]:
         """The states of rollouts that have ended, None of those that were begun and have not."""
-        with closing(sqlite3.connect(self.directory / "journals" / f"{journal}.sqlite")) as db:
-            return dict(db.execute("SELECT rollout_id, state FROM rollouts").fetchall())
+        return dict(rollout_states(self.directory / "journals" / f"{journal}.sqlite"))
 
     def processes(self) -> set[psutil.Process]:
         """Of its jobs, sandboxes included."""
@@ -115,7 +113,7 @@ def test_a_preempted_service_drains_and_comes_back_and_nothing_is_lost(
     left = Counter(run.ends("0-0").values())
     assert left["done"] >= SIZE, "what ran when the signal came has ended"
     run.slurm.begin_again(f"{services}_0")
-    until(lambda: "0-0" in announced(run.directory / "services"))
+    until(lambda: "0-0" in Announcements(run.directory / "services").look())
     processes |= run.processes()
 
     until(results.exists)

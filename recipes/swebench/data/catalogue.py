@@ -12,6 +12,8 @@ from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.data.r2e_gym import from_r2e_gym
 from recipes.swebench.data.swe_bench import from_skyrl, from_swe_bench
 from recipes.swebench.data.swe_smith import from_swe_smith
+from recipes.swebench.own import from_own
+from recipes.swebench.rows import unusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ DATA_SETS = {
     "swe_gym": DataSet("SWE-Gym/SWE-Gym", "train", from_swe_bench),
     "skyrl_293": DataSet("NovaSky-AI/SkyRL-v0-293-data", "train", from_skyrl),
     "r2e_gym": DataSet("R2E-Gym/R2E-Gym-Subset", "train", from_r2e_gym),
+    "own": DataSet("", "all", from_own),
     "swe_smith": DataSet("SWE-bench/SWE-smith", "train", from_swe_smith),
 }
 
@@ -37,6 +40,8 @@ def convert(data_set: DataSet, row: Row, graded_by: GradedBy) -> Converted:
     try:
         converted = data_set.convert(row, graded_by)
         SweData.model_validate(converted.instance.task().data)
+        if reason := unusable(converted.instance):
+            raise row.error("no patch can be graded honestly", reason)
     except RowError:
         raise
     except ValidationError as error:

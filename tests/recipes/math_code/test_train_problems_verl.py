@@ -15,7 +15,7 @@ from tests.recipes.commands import running
 from tests.recipes.math_code.runs import QUICK, check_trained, check_weights_changed, given
 from tests.verl.training import worker_command
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 TRAIN = "recipes.math_code.train"
 RAY = "cluster.arguments.verl.ray_kwargs.ray_init"

@@ -1,4 +1,4 @@
-"""Offline instances, built once for all test runs, and patches against them."""
+"""Offline instances, which `tests.prepare` has built, and patches against them."""
 
 import functools
 import tempfile
@@ -15,7 +15,6 @@ from recipes.swebench.rows import SweInstance
 
 @functools.cache
 def instances() -> dict[str, SweInstance]:
-    """All of them: a minute or two where nothing is in the cache."""
     return {row.instance_id: row for row in build_all(default_directory())}
 
 

@@ -180,10 +180,18 @@ def _instance(
     )
 
 
+def fetch_django() -> None:
+    for version in DJANGO:
+        _source(version)
+
+
+def _source(version: str) -> Path:
+    return offline._source("Django", version, offline.default_directory())
+
+
 def _unpack(version: str, target: Path, wanted: re.Pattern[str]) -> None:
     """What is wanted of a release of Django, which has ten thousand files."""
-    source = offline._source("Django", version, offline.default_directory())
-    with tarfile.open(source) as archive:
+    with tarfile.open(_source(version)) as archive:
         for member in archive:
             member.name = member.name.partition("/")[2]
             if wanted.match(member.name):

@@ -7,6 +7,7 @@ import pytest
 
 from prorl_service.rewards.swe import SweOutcome
 from recipes.swebench.cheats import CHEATS, TURN_REPORTS
+from recipes.swebench.general_cheats import GENERAL
 from recipes.swebench.patches import NOTHING
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 
@@ -19,7 +20,6 @@ TELL_NOTHING = {"source: expect failures", "source: kill all", "source: rewrite 
 """They do not print; the last one may come too late."""
 
 
-@pytest.mark.timeout(900)  # the first one builds the instances
 @pytest.mark.parametrize("name", CHEATS)
 async def test_a_cheat_does_not_resolve(name: str) -> None:
     await asyncio.gather(*(_does_not_resolve(name, instance_id) for instance_id in IDS))
@@ -35,6 +35,16 @@ async def _does_not_resolve(name: str, instance_id: str) -> None:
         assert report.outcome is SweOutcome.TAMPERED, f"{report.summary}\n{report.log}"
     elif name not in TELL_NOTHING:  # it was stopped, or has told the log what it wanted to
         assert report.dropped or f"PASSED {row.FAIL_TO_PASS[0]}" in report.log, report.log
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", GENERAL)
+async def test_a_general_cheat_does_not_resolve(name: str) -> None:
+    rows = [instance(instance_id) for instance_id in IDS]
+    patches = [patch_of(row.instance_id, {**GENERAL[name](row), **NOTHING}) for row in rows]
+    for report in await asyncio.gather(*map(graded, rows, patches)):
+        assert not report.resolved, report.summary
+        assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
 
 
 async def test_a_link_to_a_conftest_is_dropped() -> None:

@@ -19,7 +19,6 @@ from tests.sandbox.images.debian import debian_image
 IDS = [release.instance_id for release in offline.releases()]
 
 
-@pytest.mark.timeout(900)  # the first one builds them all
 @pytest.mark.parametrize("instance_id", IDS)
 async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id: str) -> None:
     row = instance(instance_id)

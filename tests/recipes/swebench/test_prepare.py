@@ -221,7 +221,14 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command(tmp_path: Path) -> None:
     given = written(tmp_path, numbered(1), numbered(2, patch=""))
-    common = ["--dataset", "verified", "--output", str(tmp_path / "out"), "--no-images"]
+    common = [
+        "--dataset",
+        "verified",
+        "--output",
+        str(tmp_path / "out"),
+        "--no-images",
+        "--no-admit",
+    ]
     done = command(*common, "--from", str(given))
     assert done.returncode == 0, done.stderr
     assert "rejected: 1" in done.stdout

@@ -12,7 +12,7 @@ from recipes.common.versions import commit
 from tests.recipes.commands import progress, running
 from tests.recipes.swebench.commands import QUICK, rows_of_tiny
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 TRAIN = "recipes.swebench.train"
 EXACT = 1e-4

@@ -1,0 +1,130 @@
+"""One's own instances: a bug of a repository on this machine, or rows in the normal form.
+
+A row that names a `git` repository becomes an instance here: two commits, one with the bug and one
+with the fix, are made into an archive and two patches. Rows of two source releases
+(`recipes.swebench.offline.Release`) are built, others taken as they are. docs/own_swe_data.md shows
+all three. Grades nothing.
+"""
+
+import io
+import subprocess
+import tarfile
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from prorl_service.rewards.swe_patch import TEST_DIRECTORIES, TEST_FILE
+from recipes.common.row import Row, of_validation
+from recipes.swebench import offline
+from recipes.swebench.data.converted import Converted
+from recipes.swebench.data.environments import GradedBy
+from recipes.swebench.rows import SweInstance
+
+GIT_TIMEOUT_S = 300
+
+
+class Bug(BaseModel):
+    """A bug and its fix, as two commits of a repository on this machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instance_id: str = Field(pattern=r"[A-Za-z0-9][A-Za-z0-9._\-]*")
+    git: Path
+    """The repository's directory."""
+    base: str
+    """Commit with the bug: what the model gets, without its history."""
+    fix: str
+    """Commit with the fix and with tests of it."""
+    problem_statement: str = Field(min_length=1)
+    test_files: list[str] = Field(min_length=1)
+    """What pytest is given: files that have the tests of both lists."""
+    FAIL_TO_PASS: list[str] = Field(min_length=1)
+    PASS_TO_PASS: list[str] = []
+    expected_xfails: list[str] = []
+    needs: list[str] = []
+    """Requirements for pip, in addition to pytest: with versions, or an instance is not the same
+    twice."""
+    import_root: str = "."
+    """Directory that the package is imported from: `src`, for one."""
+    pytest_arguments: list[str] = []
+    license: str = ""
+
+
+def from_own(row: Row, graded_by: GradedBy) -> Converted:
+    """Raises `RowError`."""
+    try:
+        if row.has("git"):
+            return Converted(build(Bug.model_validate(row.fields), offline.default_directory()))
+        if row.has("fixed_version"):
+            release = offline.Release.model_validate(row.fields)
+            return Converted(offline.build(release, offline.default_directory()))
+        return Converted(SweInstance.model_validate(row.fields))
+    except ValidationError as error:
+        raise row.error(*of_validation(error, "the row")) from error
+    except (RuntimeError, ValueError) as error:
+        raise row.error("it cannot be built", str(error)) from error
+
+
+def build(bug: Bug, directory: Path) -> SweInstance:
+    """Raises `RuntimeError` for what cannot be had, `ValueError` for what cannot be graded."""
+    base, fix = (_commit(bug.git, commit) for commit in (bug.base, bug.fix))
+    release = offline.Release(
+        instance_id=bug.instance_id,
+        repo=bug.git.resolve().name,
+        version=base[:12],
+        fixed_version=fix[:12],
+        license=bug.license,
+        base_commit=base,
+        FAIL_TO_PASS=bug.FAIL_TO_PASS,
+        PASS_TO_PASS=bug.PASS_TO_PASS,
+        expected_xfails=bug.expected_xfails,
+        test_files=bug.test_files,
+        src_root=bug.import_root,
+        deps=bug.needs,
+        gold_files=_source_files(bug, base, fix),
+        gold_lines=0,
+        args=bug.pytest_arguments,
+        what_is_wrong="",
+    )
+    row = offline.build(release, directory, partial(_unpack, bug.git, base, fix))
+    return row.model_copy(update={"problem_statement": bug.problem_statement})
+
+
+def _source_files(bug: Bug, base: str, fix: str) -> list[str]:
+    """What the fix changes and is no test. Raises `ValueError` if there is no such file."""
+    listed = _git(bug.git, "diff", "--name-only", "-z", "--no-renames", base, fix)
+    changed = [name for name in listed.decode(errors="surrogateescape").split("\0") if name]
+    source = [name for name in changed if name not in bug.test_files and not _is_test(name)]
+    if not source:
+        raise ValueError(f"from {bug.base} to {bug.fix} only tests change, or nothing")
+    return source
+
+
+def _is_test(name: str) -> bool:
+    path = PurePosixPath(name)
+    in_tests = not TEST_DIRECTORIES.isdisjoint(path.parts)
+    return in_tests or TEST_FILE.fullmatch(path.name) is not None or path.name == "conftest.py"
+
+
+def _unpack(git: Path, base: str, fix: str, repository: Path, fixed: Path) -> None:
+    for commit, target in ((base, repository), (fix, fixed)):
+        packed = io.BytesIO(_git(git, "archive", "--format=tar", commit))
+        with tarfile.open(fileobj=packed) as archive:
+            archive.extractall(target, filter="data")
+
+
+def _commit(git: Path, name: str) -> str:
+    if not git.is_dir():
+        raise ValueError(f"git: there is no directory {git}")
+    commit = _git(git, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    return commit.decode().strip()
+
+
+def _git(directory: Path, *arguments: str) -> bytes:
+    command = ["git", "-c", "safe.directory=*", "-C", str(directory), *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise ValueError(f"git {arguments[0]} in {directory}: {said}")
+    return done.stdout

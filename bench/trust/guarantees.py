@@ -1,0 +1,70 @@
+"""What the project is to guarantee, and the regression tests that hold it to each.
+
+`guarantees.json` is the list. `python -m bench.trust.guarantees` prints how many there are, with
+how many tests, as JSON. Tests are looked up in the source: nothing is imported or run.
+"""
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIST = Path(__file__).with_name("guarantees.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    sentence: str
+    tests: tuple[str, ...]
+    """Tests that fail when it is broken, as pytest names them: `FILE::FUNCTION`."""
+    missing: str = ""
+    """Reason why it does not hold yet; "" for one that does."""
+
+    @property
+    def is_tested(self) -> bool:
+        """It has tests, and all of them exist."""
+        return bool(self.tests) and existing_tests(self) == list(self.tests)
+
+
+def guarantees() -> list[Guarantee]:
+    listed = json.loads(LIST.read_text())
+    return [
+        Guarantee(one["guarantee"], tuple(one["tests"]), one.get("missing", "")) for one in listed
+    ]
+
+
+def existing_tests(guarantee: Guarantee, root: Path = ROOT) -> list[str]:
+    """Those of its tests that exist below `root`."""
+    return [test for test in guarantee.tests if _exists(test, root)]
+
+
+def counts(listed: Sequence[Guarantee]) -> dict[str, int]:
+    """A test that holds several guarantees counts once."""
+    return {
+        "guarantees": len(listed),
+        "guarantees_tested": sum(one.is_tested for one in listed),
+        "tests": len({test for one in listed for test in existing_tests(one)}),
+    }
+
+
+def _exists(test: str, root: Path) -> bool:
+    file, _, function = test.partition("::")
+    return function.startswith("test_") and function in _functions(root / file)
+
+
+@cache
+def _functions(file: Path) -> frozenset[str]:
+    """Names of the functions at the level of the module; empty if there is no such file."""
+    if not file.is_file():
+        return frozenset()
+    body = ast.parse(file.read_text()).body
+    return frozenset(
+        one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(counts(guarantees()), indent=2))

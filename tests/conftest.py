@@ -1,8 +1,62 @@
+"""A tiny model for all tests; and no test passes whose processes logged an error."""
+
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from prorl_service import logs
 from prorl_service.tokens.chat import ChatFormat
+
+EXPECTED = "logs"
+"""Marker of tests whose processes log errors: regular expressions of those."""
+
+
+@pytest.fixture(autouse=True)
+def _no_errors_in_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks `*.log` files below the test's own `tmp_path`."""
+    yield
+    if (directory := request.node.funcargs.get("tmp_path")) is not None:
+        expected = _expected([request.node])
+        _check([*directory.glob("*.log"), *directory.glob("*/*.log")], expected)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_errors_in_shared_logs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Checks the logs of processes that several tests share, for what none of them expects."""
+    yield
+    shared = tmp_path_factory.getbasetemp()
+    own = re.compile("test_.*")
+    expected = _expected(request.session.items)
+    _check([one for one in shared.glob("*/*.log") if not own.match(one.parent.name)], expected)
+
+
+def _expected(items: Iterable[pytest.Item]) -> list[str]:
+    markers = (marker for item in items for marker in item.iter_markers(EXPECTED))
+    return [pattern for marker in markers for pattern in marker.args]
+
+
+def _check(files: list[Path], expected: list[str]) -> None:
+    found = [
+        f"{file.name}: {error}"
+        for file in files
+        for error in logs.errors(file.read_text(errors="replace"))
+        if not any(re.search(one, error) for one in expected)
+    ]
+    assert not found, "\n".join(["errors in logs:", *found])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keeps what services leave for their user, such as their token, out of the home directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        directory = tmp_path_factory.mktemp("state")
+        patch.setenv("XDG_STATE_HOME", str(directory))
+        patch.delenv("PRORL_TOKEN", raising=False)
+        yield directory / "prorl"
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
 """The agent of the fault suite: turns with a real shell that has work in the background."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import ClassVar
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.errors import TaskError
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message
 
@@ -33,6 +35,26 @@ class Shell(AgentHandler):
         return Verdict(1.0)
 
 
+class Spy(Shell):
+    """Fails with what a command of the task's saw."""
+
+    name: ClassVar[str] = "spy"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        raise TaskError(await _bash(self._sandbox, str(self.task.data["command"])))
+
+
 async def _bash(sandbox: Sandbox, command: str) -> str:
     result = await sandbox.call_tool("bash", {"command": command}, timeout_s=60)
     return result.output
+
+
+class Poison(Shell):
+    """Ends the service's process in RUN, where its task says so."""
+
+    name: ClassVar[str] = "poison"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        if self.task.data.get("ends_process"):
+            os._exit(9)
+        return await super().run(rollout)

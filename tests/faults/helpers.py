@@ -20,6 +20,7 @@ import psutil
 from pydantic import JsonValue
 
 from prorl_service import local
+from prorl_service.access import authorization
 from prorl_service.schemas import Group, Limits, Message, Task
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
@@ -101,13 +102,19 @@ def service(
     engines: Sequence[str], directory: Path, *options: str, port: int | None = None
 ) -> Iterator[local.LocalProcess]:
     """With a journal on disk in `directory`."""
-    journal = ["--journal", str(directory / "journal.sqlite")]
+    journal = ["--journal", str(directory / "journal.sqlite"), "--resume"]
     agent = ["--agent", "tests.faults.agents:Shell", "--sandbox", "bubblewrap"]
     log = directory / "service.log"
     with local.service(
         engines, log=log, port=port, options=[*journal, *agent, *options]
     ) as running:
         yield running
+
+
+def plain_http(url: str, timeout_s: float) -> httpx.Client:
+    """A client like that of `RolloutClient`, without what that does with an answer."""
+    headers = authorization(url)
+    return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)
 
 
 def port_to_come_back_to() -> int:

@@ -4,14 +4,12 @@ Whatever they do, what was accepted ends once, and every token of it was sampled
 saw the very prompt before it.
 """
 
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from prorl_service import local
@@ -34,8 +32,10 @@ from tests.faults.helpers import (
     engine_processes,
     group,
     ids_of,
+    plain_http,
     service,
 )
+from tests.journals import rollout_states
 
 VERSION = 7
 TURNS = 4
@@ -59,7 +59,7 @@ class Load:
         """The end of what was submitted last, as one stream tells it."""
         body = {"rollout_ids": ids_of(self._groups)}
         with (
-            httpx.Client(base_url=self._running.url, timeout=WAIT_S, trust_env=False) as http,
+            plain_http(self._running.url, WAIT_S) as http,
             http.stream("POST", "/v1/rollouts/stream", json=body) as response,
         ):
             lines = [line for line in response.iter_lines() if line]
@@ -93,8 +93,7 @@ def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) ->
         yield load
         client.health()
     traces.assert_none_left()
-    with closing(sqlite3.connect(directory / "journal.sqlite")) as db:
-        rows = db.execute("SELECT rollout_id, state FROM rollouts").fetchall()
+    rows = rollout_states(directory / "journal.sqlite")
     assert sorted(rows) == sorted((one, ended.state.value) for one, ended in load.ended.items())
 
 
@@ -194,10 +193,11 @@ def test_what_an_engine_answers_badly_another_answers(
         assert told.count(bad.backend_id) <= TURNS
 
 
+@pytest.mark.logs("the last 32 rollouts all failed")
 def test_without_a_sound_engine_rollouts_fail_and_with_one_they_do_not(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
-    options = ["--wait-for-backend-s", "1"]
+    options = ["--wait-for-backend-s", "1", "--max-attempts", "1"]
     with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path, *options) as load:
         for engine in engines:
             engine.misbehave(Fault("status 500", sound_calls=1))

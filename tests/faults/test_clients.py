@@ -8,12 +8,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
-from tests.faults.helpers import WAIT_S, Traces, group, ids_of, service, stub_engine
+from tests.faults.helpers import WAIT_S, Traces, group, ids_of, plain_http, service, stub_engine
 
 
 def test_ten_thousand_submissions_of_the_same_ids_begin_each_rollout_once(
@@ -77,7 +76,7 @@ def test_clients_that_hang_up_cost_nobody_else_anything(tiny_model: Path, tmp_pa
             body = {"rollout_ids": ids_of(groups)}
             while not stop.is_set():
                 with (
-                    httpx.Client(base_url=running.url, timeout=5, trust_env=False) as http,
+                    plain_http(running.url, 5) as http,
                     http.stream("POST", "/v1/rollouts/stream", json=body) as response,
                 ):
                     next(response.iter_raw(), None)
@@ -140,6 +139,7 @@ def test_too_much_is_refused_until_there_is_room(tiny_model: Path, tmp_path: Pat
         assert rollout.state is RolloutState.DONE
 
 
+@pytest.mark.logs("the journal .* cannot be written")
 def test_a_full_disk_refuses_what_is_new_and_loses_nothing(
     tiny_model: Path, tmp_path: Path
 ) -> None:

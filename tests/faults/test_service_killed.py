@@ -5,14 +5,14 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 
 from prorl_service import local
-from prorl_service.client import RolloutClient
-from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.schemas import Blame, Rollout, RolloutState
 from tests.faults.helpers import (
     WAIT_S,
     Traces,
@@ -22,6 +22,7 @@ from tests.faults.helpers import (
     service,
     stub_engine,
 )
+from tests.journals import rollout_states
 
 KILLS = 20
 
@@ -36,7 +37,7 @@ def test_killed_at_random_moments_every_accepted_rollout_ends_once(
     seen: dict[str, Rollout] = {}
     with stub_engine(tiny_model) as engine:
         for kill in range(KILLS + 1):
-            with service([engine.url], tmp_path, port=port) as running:
+            with service([engine.url], tmp_path, "--max-attempts", "99", port=port) as running:
                 with RolloutClient(running.url) as client:
                     groups += [group(f"g{kill}-{i}") for i in range(3)]
                     client.submit(groups)
@@ -55,8 +56,7 @@ def test_killed_at_random_moments_every_accepted_rollout_ends_once(
         assert rollout.trajectory is not None
         assert len(rollout.trajectory.turns) == 3
     assert max(rollout.attempt for rollout in ended) > 1
-    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as db:
-        rows = db.execute("SELECT rollout_id, state FROM rollouts").fetchall()
+    rows = rollout_states(tmp_path / "journal.sqlite")
     assert Counter(rows) == Counter({(one, "done"): 1 for one in ids_of(groups)})
     traces.assert_none_left()
 
@@ -107,6 +107,51 @@ def test_a_terminated_service_lets_end_what_runs_and_goes_on_with_the_rest(
             traces.note(running)
     assert {rollout.state for rollout in ended} == {RolloutState.DONE}
     traces.assert_none_left()
+
+
+def test_a_rollout_that_ends_the_process_is_given_up_and_no_other_is(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    port = port_to_come_back_to()
+    groups = [group("poison", n=1, ends_process=True), group("bystander", n=4, turns=1, sleep=2)]
+    for one in groups:
+        one.task.agent = "poison"
+    options = ["--agent", "tests.faults.agents:Poison"]
+    starts = 0
+    with stub_engine(tiny_model) as engine:
+        while True:
+            starts += 1
+            with service([engine.url], tmp_path, *options, port=port) as running:
+                with RolloutClient(running.url, retry_s=0) as client, suppress(ServiceCallError):
+                    client.submit(groups)
+                    ended = client.wait(ids_of(groups), WAIT_S)
+                    break
+                running.process.wait(WAIT_S)
+    assert starts == 4
+    poison, *bystanders = ended
+    assert poison.state is RolloutState.FAILED
+    assert poison.error is not None
+    assert (poison.error.kind, poison.error.blame) == ("ProcessDied", Blame.AGENT)
+    assert (poison.attempt, poison.error.retryable) == (3, False)
+    assert {one.state for one in bystanders} == {RolloutState.DONE}
+
+
+def test_an_orderly_stop_uses_up_no_attempt(tiny_model: Path, tmp_path: Path) -> None:
+    long, options = group("long", n=1, turns=1, sleep=3), ["--max-attempts", "1", "--drain-s", "0"]
+    with stub_engine(tiny_model) as engine:
+        with service([engine.url], tmp_path, *options) as running:
+            with RolloutClient(running.url) as client:
+                client.submit([long])
+                while client.get("long.0").state is not RolloutState.RUNNING:
+                    time.sleep(0.01)
+            running.process.send_signal(signal.SIGTERM)
+            running.process.wait(WAIT_S)
+        with (
+            service([engine.url], tmp_path, *options) as running,
+            RolloutClient(running.url) as client,
+        ):
+            (ended,) = client.wait(["long.0"], WAIT_S)
+    assert (ended.state, ended.attempt) == (RolloutState.DONE, 1)
 
 
 def test_a_second_signal_does_not_wait(tiny_model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""What many tests need and a fresh machine lacks, made before any test and outside of its limit.
+
+`python -m tests.prepare` makes everything; `tests/recipes/conftest.py` calls it for a part of the
+tests. All of it stays in the service's cache, so that the next call takes seconds. Nothing is
+tested here.
+"""
+
+import fcntl
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from prorl_service.sandbox import portable
+from prorl_service.sandbox.cache import cache_root
+from recipes.common.settings import Training
+from recipes.math_code import tasks as problems
+from recipes.swebench import offline
+from recipes.swebench import tasks as bugs
+from recipes.swebench.rows import write_rows
+from tests.recipes.composed import TASKS, settings
+from tests.recipes.swebench import log_instances
+
+Progress = Callable[[str], None]
+
+
+def prepare(progress: Progress) -> None:
+    """Takes minutes on a fresh machine; one process at a time. Raises what a step fails with."""
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with (cache_root() / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _prepare(progress)
+
+
+def _prepare(progress: Progress) -> None:
+    steps: dict[str, Callable[[], object]] = {
+        "the Python of sandboxes": portable.directory,
+        "offline instances": partial(_offline_instances, progress),
+        "releases of Django": log_instances.fetch_django,
+        "the tiny model of bugs": _bugs_model,
+        **{f"the tiny model of {task}": partial(_problems_model, task) for task in TASKS},
+    }
+    for number, (name, make) in enumerate(steps.items(), 1):
+        began_at = time.monotonic()
+        progress(f"preparing {number}/{len(steps)}: {name}")
+        make()
+        progress(f"prepared {name} in {time.monotonic() - began_at:.1f} s")
+
+
+def _offline_instances(progress: Progress) -> None:
+    offline.build_all(offline.default_directory(), progress=progress)
+
+
+def _bugs_model() -> Path:
+    with tempfile.TemporaryDirectory() as directory:
+        rows = Path(directory, "rows.jsonl")
+        write_rows(rows, offline.build_all(offline.default_directory(), progress=lambda _: None))
+        chosen = settings(Training, "swebench_train", "model=tiny", f"data.rows={rows}")
+        return bugs.tiny_model(chosen, bugs.rows_of(chosen))
+
+
+def _problems_model(task: str) -> Path:
+    return problems.tiny_model(settings(Training, "math_code_train", f"task={task}", "model=tiny"))
+
+
+if __name__ == "__main__":
+    prepare(typer.echo)

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from prorl_service.errors import ProRLError
+
 log = logging.getLogger(__name__)
 
 
@@ -28,8 +30,9 @@ class Background:
             return  # it was cancelled here
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        self.failure = f"background task {task.get_name()} ended: {error!r}"
-        log.critical(self.failure, exc_info=error)
+        reason = str(error) if isinstance(error, ProRLError) else repr(error)
+        self.failure = f"background task {task.get_name()} ended: {reason}"
+        log.critical(self.failure, exc_info=None if isinstance(error, ProRLError) else error)
 
     def cancel(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -3,16 +3,19 @@
 Does no input or output and knows no event loop: `client` adds how a request is sent and waited for.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from prorl_service import __version__
 from prorl_service.errors import ProRLError
 from prorl_service.sampler_schemas import Candidates, DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import (
@@ -24,6 +27,7 @@ from prorl_service.schemas import (
     ErrorResponse,
     Group,
     GroupIds,
+    Invalid,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -38,6 +42,10 @@ IDLE_TIMEOUT_S = 60.0
 """Silence after which a connection counts as broken; streams send keep-alives more often."""
 WEIGHTS_TIMEOUT_S = 900.0
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
+FIRST_WARNING_S, NEXT_WARNING_S = 10.0, 60.0
+"""Failure after which a call that is tried again is reported, and the interval of later reports."""
+
+logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -60,15 +68,18 @@ class ServiceCallError(ProRLError):
         self.error = info
 
 
-class WaitTimeout(ProRLError, TimeoutError):
+class WaitTimeout(ServiceCallError, TimeoutError):
     """Some rollouts did not end in time. `pending` are their ids; they are still running."""
 
     def __init__(self, pending: Sequence[str], timeout_s: float) -> None:
-        super().__init__(
+        ProRLError.__init__(
+            self,
             f"{len(pending)} rollouts did not end within {timeout_s:g} s, first {pending[0]}",
             hint="wait longer, or cancel them",
         )
         self.pending = list(pending)
+        self.http_status = None
+        self.error = self.info()
 
 
 # --- the calls, as data -------------------------------------------------------------------------
@@ -81,14 +92,19 @@ class Call(Generic[Answer]):
     answer: Callable[[bytes], Answer]
     body: BaseModel | None = None
     params: dict[str, float] = field(default_factory=dict)
-    timeout_s: float = IDLE_TIMEOUT_S
+    timeout_s: float | None = None
+    """Longest silence of the service; None: the client's `idle_s`."""
 
-    def request(self, http: httpx.Client | httpx.AsyncClient, content: Any = None) -> httpx.Request:
+    def request(
+        self, http: httpx.Client | httpx.AsyncClient, content: Any = None, *, idle_s: float
+    ) -> httpx.Request:
         headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
         if self.body is not None:
             content = self.body.model_dump_json().encode()
             headers = {"Content-Type": "application/json"}
-        timeout = httpx.Timeout(IDLE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, read=self.timeout_s)
+        read_s = idle_s if self.timeout_s is None else self.timeout_s
+        connect_s = min(CONNECT_TIMEOUT_S, idle_s)
+        timeout = httpx.Timeout(idle_s, connect=connect_s, read=read_s)
         return http.build_request(
             self.method,
             self.path,
@@ -103,6 +119,23 @@ class Call(Generic[Answer]):
         return self.answer(response.content)
 
 
+def _status(raw: bytes) -> ServiceStatus:
+    status = ServiceStatus.model_validate_json(raw)
+    _compare_version(status.version)
+    return status
+
+
+@lru_cache
+def _compare_version(of_service: str) -> None:
+    """Warns once."""
+    if of_service != __version__:
+        logger.warning(
+            "the service is prorl-service %s, this client is %s: install one version on both sides",
+            of_service,
+            __version__,
+        )
+
+
 class _Health(BaseModel):
     status: Literal["ok"]
 
@@ -111,8 +144,9 @@ def _rollouts(raw: bytes) -> list[Rollout]:
     return Rollouts.model_validate_json(raw).rollouts
 
 
-def submit(groups: Sequence[Group]) -> Call[list[Rollout]]:
-    return Call("POST", "/v1/rollouts", _rollouts, SubmitRequest(groups=list(groups)))
+def submit(groups: Sequence[Group], invalid: Invalid) -> Call[list[Rollout]]:
+    body = SubmitRequest(groups=list(groups), invalid=invalid)
+    return Call("POST", "/v1/rollouts", _rollouts, body)
 
 
 def get(rollout_id: str, wait_s: float) -> Call[Rollout]:
@@ -145,16 +179,20 @@ def acknowledge(group_ids: Iterable[str]) -> Call[None]:
 def add_backend(
     url: str,
     tokenizer: str | None,
+    api_key: str | None,
     lease_s: float | None,
     max_calls: int | None,
     policy_version: int | None,
+    owner: str | None,
 ) -> Call[BackendStatus]:
     spec = BackendSpec(
         url=url,
         tokenizer=tokenizer,
+        api_key=api_key,
         lease_s=lease_s,
         max_calls=max_calls,
         policy_version=policy_version,
+        owner=owner,
     )
     return Call("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
 
@@ -163,15 +201,17 @@ def remove_backend(backend_id: str) -> Call[BackendStatus]:
     return Call("DELETE", f"/v1/backends/{backend_id}", BackendStatus.model_validate_json)
 
 
-def load_weights(path: str, version: int) -> Call[WeightsReport]:
-    weights = WeightsFromDirectory(path=path, version=version)
+def load_weights(path: str, version: int, rewind: bool) -> Call[WeightsReport]:
+    weights = WeightsFromDirectory(path=path, version=version, rewind=rewind)
     report = WeightsReport.model_validate_json
     return Call("POST", "/v1/weights", report, weights, timeout_s=WEIGHTS_TIMEOUT_S)
 
 
-def stream_weights(version: int) -> Call[WeightsReport]:
+def stream_weights(version: int, rewind: bool) -> Call[WeightsReport]:
     report = WeightsReport.model_validate_json
     params: dict[str, float] = {"version": version}
+    if rewind:
+        params["rewind"] = True
     return Call("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)
 
 
@@ -207,7 +247,7 @@ def delete_sampler(sampler_id: str) -> Call[None]:
 
 
 BACKENDS = Call("GET", "/v1/backends", lambda raw: Backends.model_validate_json(raw).backends)
-STATUS = Call("GET", "/v1/status", ServiceStatus.model_validate_json)
+STATUS = Call("GET", "/v1/status", _status)
 HEALTH = Call("GET", "/health", _Health.model_validate_json)
 
 
@@ -272,15 +312,20 @@ class Backoff:
 
     def progress(self) -> None:
         self._delay_s = FIRST_DELAY_S
-        self._give_up_at: float | None = None
+        self._failing_since: float | None = None
 
     def delay_s(self, error: ServiceCallError) -> float:
         """Seconds to wait before the next try; raises `error` when there is to be none."""
         now = time.monotonic()
-        if self._give_up_at is None:
-            self._give_up_at = now + self._budget_s
-        if not error.retryable or now + self._delay_s > self._give_up_at:
+        if self._failing_since is None:
+            self._failing_since, self._warn_at = now, now + FIRST_WARNING_S
+        left_s = self._failing_since + self._budget_s - now
+        if not error.retryable or self._delay_s > left_s:
             raise error
+        if now >= self._warn_at:
+            self._warn_at = now + NEXT_WARNING_S
+            problem, failing_s = str(error).partition("\n")[0], now - self._failing_since
+            logger.warning("no success for %.0f s, %.0f s left: %s", failing_s, left_s, problem)
         delay_s = self._delay_s * random.uniform(0.5, 1)
         self._delay_s = min(2 * self._delay_s, LAST_DELAY_S)
         return delay_s
@@ -289,16 +334,19 @@ class Backoff:
 class Reception:
     """The rollouts of one stream that are still to come, over as many connections as it takes."""
 
-    def __init__(self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float) -> None:
+    def __init__(
+        self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float, idle_s: float
+    ) -> None:
         self.pending = dict.fromkeys(rollout_ids)
         self._timeout_s = timeout_s
+        self._idle_s = idle_s
         self._deadline = time.monotonic() + timeout_s
         self._backoff = Backoff(retry_s)
         self._partial_line = b""
 
     def call(self) -> Call[Rollout]:
         self._partial_line = b""
-        return stream(self.pending, min(IDLE_TIMEOUT_S, self._seconds_left()))
+        return stream(self.pending, min(self._idle_s, self._seconds_left()))
 
     def feed(self, chunk: bytes) -> Iterator[Rollout]:
         """Lines end at newline bytes only: JSON text may hold what `str.splitlines` splits at."""

@@ -10,8 +10,10 @@ from prorl_service.announcement import announcement
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_options import (
     Agents,
+    AllowHost,
     Announce,
     AnnounceHost,
+    BackendKeyFile,
     DrainS,
     Host,
     JournalFile,
@@ -19,20 +21,24 @@ from prorl_service.cli_options import (
     KeepMb,
     Log,
     MaxBodyMb,
+    MaxConnections,
     MaxUnfinished,
+    NoToken,
     Port,
+    Resume,
+    Run,
     TokenFile,
     Tokenizer,
     Urls,
-    journal_path,
+    backends,
+    retention,
+    run_options,
 )
 from prorl_service.front.waiting import wait_for_services
-from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
-from prorl_service.schemas import BackendSpec
 from prorl_service.server.app import create_app
 from prorl_service.server.auth import take_token
-from prorl_service.server.run import run
+from prorl_service.server.run import ServerOptions, run
 from prorl_service.server.settings import Settings
 
 
@@ -48,15 +54,21 @@ def front(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     backend: Urls = [],  # noqa: B006
+    backend_key_file: BackendKeyFile = None,
     tokenizer: Tokenizer = None,
     agent: Agents = [],  # noqa: B006
+    run_name: Run = None,
     journal: JournalFile = None,
+    resume: Resume = False,
     keep_mb: KeepMb = 4096,
     keep_hours: KeepHours = 168.0,
     max_unfinished: MaxUnfinished = 50_000,
     drain_s: DrainS = 10.0,
     max_body_mb: MaxBodyMb = 64,
+    max_connections: MaxConnections = 4096,
     token_file: TokenFile = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = [],  # noqa: B006
     announce: Announce = None,
     announce_host: AnnounceHost = None,
     log_format: Log = "text",
@@ -64,14 +76,18 @@ def front(
     """Have several rollout services do the rollouts, behind one address. Their token is its own."""
     logs.configure(log_format)
     with one_line_errors():
+        of_run = run_options(run_name, journal, resume=resume)
         settings = Settings(
             services=services,
-            backends=tuple(BackendSpec(url=url, tokenizer=tokenizer) for url in backend),
+            backends=backends(backend, tokenizer, backend_key_file),
             agents=tuple(agent),
             warm_sandboxes=0,
-            journal=journal_path(journal, port),
-            retention=Retention(keep_bytes=keep_mb * 2**20, keep_s=keep_hours * 3600),
-            token=take_token(token_file, host),
+            run=of_run.run,
+            journal=of_run.journal,
+            resume=of_run.resume,
+            retention=retention(keep_mb, keep_hours),
+            token=take_token(token_file, host, is_off=no_token),
+            allowed_hosts=tuple(allow_host),
             max_body_mb=max_body_mb,
             pipeline=PipelineConfig(max_unfinished=max_unfinished),
         )
@@ -84,4 +100,4 @@ def front(
             timeout_s=wait_s,
             tell=lambda line: typer.echo(line, err=True),
         )
-    run(application, host=host, port=port, drain_s=drain_s, announcement=announced)
+        run(application, ServerOptions(host, port, drain_s, max_connections, announced))

@@ -18,7 +18,11 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import Entry, ImageCache, Pulled, recipes, references
 from prorl_service.sandbox.images.recipes import Recipe
 
-images = typer.Typer(no_args_is_help=True, help="Images of sandboxes: pull, build, list, prune.")
+images = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Images of sandboxes: pull, build, list, prune.",
+)
 
 Root = Annotated[
     Path | None, typer.Option("--cache", help="The cache; default: images in $PRORL_CACHE.")

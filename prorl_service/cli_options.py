@@ -1,17 +1,31 @@
 """Options that `prorl serve` and `prorl front` have in common."""
 
-import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from prorl_service.access import state_directory, take_key
+from prorl_service.cli_errors import problems_of
 from prorl_service.errors import ProRLError
 from prorl_service.logs import LogFormat
+from prorl_service.pipeline.journal_tables import Retention
+from prorl_service.runs import new_run
+from prorl_service.schemas import BackendSpec
+
+RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}"
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")]
 Urls = Annotated[list[str], typer.Option("--backend", help="URL of an engine. Repeatable.")]
+BackendKeyFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the key of those engines; default: PRORL_BACKEND_KEY, if set."),
+]
 Tokenizer = Annotated[
     str | None, typer.Option(help="Directory or hub name; default: the engine's model.")
 ]
@@ -21,8 +35,19 @@ Agents = Annotated[
 JournalFile = Annotated[
     str | None,
     typer.Option(
-        help="File for what was accepted and what came of it, which a restart goes on from; "
-        "default: one for the port, in ~/.local/state/prorl. 'none' keeps it in memory."
+        help="SQLite file of accepted groups and their results; default: one for the run, "
+        "~/.local/state/prorl/RUN.sqlite. 'none' keeps it in memory."
+    ),
+]
+Run = Annotated[
+    str | None,
+    typer.Option("--run", help="Name of the training run; default: a new one at each start."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue the run that the journal holds; one that holds nothing simply begins.",
     ),
 ]
 KeepMb = Annotated[
@@ -36,9 +61,22 @@ DrainS = Annotated[
     float, typer.Option(min=0, help="What runs may take to end when the service is stopped.")
 ]
 MaxBodyMb = Annotated[int, typer.Option(min=1, help="Largest request body.")]
+MaxConnections = Annotated[
+    int, typer.Option(min=16, help="Open connections; more are refused. A waiting call is one.")
+]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(help="File with the bearer token to ask for; default: PRORL_TOKEN, if set."),
+    typer.Option(
+        help="File with the bearer token to ask for; default: PRORL_TOKEN, if set, or that of your "
+        "services on this machine, which the first makes (`prorl token` prints it)."
+    ),
+]
+NoToken = Annotated[
+    bool, typer.Option("--no-token", help="Ask for none; everybody on this machine may run tasks.")
+]
+AllowHost = Annotated[
+    list[str],
+    typer.Option(help="Another name by which browsers may call it without a token. Repeatable."),
 ]
 Announce = Annotated[
     Path | None,
@@ -50,14 +88,40 @@ AnnounceHost = Annotated[
 Log = Annotated[LogFormat, typer.Option("--log-format", help="'json' writes one object a line.")]
 
 
-def journal_path(given: str | None, port: int) -> Path | None:
-    if given == "none":
-        return None
-    if given is not None:
-        return Path(given)
-    if port == 0:
+def backends(
+    urls: Sequence[str], tokenizer: str | None, key_file: Path | None
+) -> tuple[BackendSpec, ...]:
+    """Takes the key out of the environment in any case. Raises `ProRLError`."""
+    key = take_key("PRORL_BACKEND_KEY", key_file, "the engines' key")
+    try:
+        return tuple(BackendSpec(url=url, tokenizer=tokenizer, api_key=key) for url in urls)
+    except ValidationError as error:
+        raise ProRLError(f"--backend: {problems_of(error)}") from None
+
+
+def retention(keep_mb: int, keep_hours: float) -> Retention:
+    return Retention(keep_bytes=keep_mb * 2**20, keep_s=keep_hours * 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The fields of `Settings` with these names."""
+
+    run: str | None
+    journal: Path | None
+    resume: bool
+
+
+def run_options(run: str | None, journal: str | None, *, resume: bool) -> RunOptions:
+    """Raises `ProRLError`."""
+    if run is not None and not re.fullmatch(RUN_NAME, run):
         raise ProRLError(
-            "there is no port to name the journal after", hint="`--journal FILE`, or 'none'"
+            f"--run {run}: a run's name is letters, digits, '.', '_' and '-', at most 60",
+            hint="it names a file",
         )
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(state) / "prorl" / f"journal-{port}.sqlite"
+    if journal is not None:
+        return RunOptions(run, None if journal == "none" else Path(journal), resume)
+    if run is None and resume:
+        raise ProRLError("--resume: which run?", hint="add `--run NAME` or `--journal FILE`")
+    run = run or new_run()
+    return RunOptions(run, state_directory() / f"{run}.sqlite", resume)

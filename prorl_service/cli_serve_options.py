@@ -1,7 +1,7 @@
 """Options of `prorl serve` alone: what it runs rollouts in, and the operator's helpers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,31 @@ McpTools = Annotated[
         metavar="NAME=TOOL,TOOL",
         help="The only tools of that server to offer; default: all. Repeatable.",
     ),
+]
+Workers = Annotated[int, typer.Option(min=1)]
+ReadyRollouts = Annotated[
+    int, typer.Option(min=1, help="Rollouts that INIT may finish ahead of RUN.")
+]
+MaxAttempts = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="How often a rollout is begun: again after a failure that a retry may mend, and after "
+        "the service's process died.",
+    ),
+]
+OnTimeout = Annotated[
+    Literal["grade", "fail"],
+    typer.Option(
+        help="What becomes of a rollout that used up RUN's budget by its own work: graded like one "
+        "that ran out of turns, or failed."
+    ),
+]
+WaitForBackendS = Annotated[
+    float, typer.Option(min=0, help="How long a model call waits while no engine is healthy.")
+]
+MaxCallsPerBackend = Annotated[
+    int, typer.Option(min=1, help="Model calls in flight at one engine; more wait.")
 ]
 JudgeUrl = Annotated[
     str | None,

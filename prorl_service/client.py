@@ -5,14 +5,13 @@ Each call is described once, as data, in `calls`; the clients only add how they 
 - Every call is idempotent, so an unreachable service and an answer that says a retry can help are
   retried with exponential backoff, for at most `retry_s` after the last sign of progress.
 - A broken stream is resumed for the rollouts not yet received, over a restart of the service too;
-  one without a journal remembers none: it answers 404, and the groups must be submitted again.
-- Whatever ends a call is a `ServiceCallError` (or `WaitTimeout`) that says what to do about it.
+  one that began a new run remembers none: it answers 404, and the groups must be submitted again.
+- Whatever ends a call is a `ServiceCallError` that says what to do about it; `WaitTimeout` is one.
 
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
@@ -21,47 +20,68 @@ from typing import Any, Literal, Self
 import httpx
 
 from prorl_service import calls
+from prorl_service.access import authorization
 from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.calls import Answer, Backoff, Call, Reception, ServiceCallError, WaitTimeout
+from prorl_service.errors import ProRLError
 from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import (
     BackendStatus,
     Group,
+    Invalid,
     Rollout,
     ServiceStatus,
     WeightsReport,
 )
+from prorl_service.vanished import NOTICE_VANISHED
 
 __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]
 
 Wire = Literal["packed", "json"]
 
 
-def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
-    accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
-    headers = {"Accept": accept}
-    token = os.environ.get("PRORL_TOKEN") if token is None else token
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
+TRANSPORT: dict[str, Any] = {
     # The service closes connections idle for 5 s; none may be used again just when it does.
-    limits = httpx.Limits(max_connections=None, keepalive_expiry=4)
-    return {"base_url": url, "headers": headers, "limits": limits, "trust_env": False}
+    "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
+    "trust_env": False,
+    "socket_options": NOTICE_VANISHED,
+}
+
+
+def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
+    """Raises `ProRLError` for what is no URL."""
+    if not url.startswith(("http://", "https://")):
+        raise ProRLError(f"{url!r} is no URL of a service", hint=f"write it as 'http://{url}'")
+    accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
+    headers = {"Accept": accept, **authorization(url, token)}
+    return {"base_url": url, "headers": headers, "trust_env": False}
 
 
 class RolloutClient:
     """Blocking client of the service at `url`. Use it as a context manager, or `close` it.
 
-    `token`: the service's, if it wants one; default: that of the environment, `PRORL_TOKEN`.
+    `token`: the service's; default: that of the environment, `PRORL_TOKEN`, or on this machine that
+    of your own services; "" is none.
     `retry_s`: how long an unreachable or overloaded service is tried again, in seconds.
+    `idle_s`: silence after which a connection counts as broken, in seconds.
     `wire`: how token arrays travel; "packed" is smaller and faster, "json" is readable.
-    Every method raises `ServiceCallError`.
+    Every method raises `ServiceCallError`; the constructor raises `ProRLError` for a URL without
+    'http://' and for a token that cannot be read.
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, retry_s: float = 60, wire: Wire = "packed"
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retry_s: float = 60,
+        idle_s: float = calls.IDLE_TIMEOUT_S,
+        wire: Wire = "packed",
     ) -> None:
-        self._http = httpx.Client(**_settings(url, token, wire))
+        transport = httpx.HTTPTransport(**TRANSPORT)
+        self._http = httpx.Client(**_settings(url, token, wire), transport=transport)
         self._retry_s = retry_s
+        self._idle_s = idle_s
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +92,12 @@ class RolloutClient:
     def close(self) -> None:
         self._http.close()
 
-    def submit(self, groups: Sequence[Group]) -> list[Rollout]:
-        """Start all rollouts of `groups`, or join those already started under the same ids."""
-        return self._send(calls.submit(groups))
+    def submit(self, groups: Sequence[Group], *, invalid: Invalid = "refuse") -> list[Rollout]:
+        """Start all rollouts of `groups`, or join those already started under the same ids.
+
+        `invalid`: whether a group that cannot run has all refused, or its own rollouts fail.
+        """
+        return self._send(calls.submit(groups, invalid))
 
     def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
         """The rollout now, or as soon as it ends if that is within `wait_s`."""
@@ -90,9 +113,9 @@ class RolloutClient:
 
         The time is looked at when the service says something, which it does every few seconds.
         """
-        reception = Reception(rollout_ids, timeout_s, self._retry_s)
+        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
-            request = reception.call().request(self._http)
+            request = reception.call().request(self._http, idle_s=self._idle_s)
             try:
                 with (
                     calls.readable_errors(request),
@@ -141,24 +164,35 @@ class RolloutClient:
         url: str,
         tokenizer: str | None = None,
         *,
+        api_key: str | None = None,
         lease_s: float | None = None,
         max_calls: int | None = None,
         policy_version: int | None = None,
+        owner: str | None = None,
     ) -> BackendStatus:
         """Also renews the lease of one that was added before; see `BackendSpec`."""
-        return self._send(calls.add_backend(url, tokenizer, lease_s, max_calls, policy_version))
+        return self._send(
+            calls.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
+        )
 
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(calls.remove_backend(backend_id))
 
-    def load_weights(self, path: str, version: int) -> WeightsReport:
-        """Have all engines load the safetensors files in `path`, which they can read."""
-        return self._send(calls.load_weights(path, version))
+    def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+        """Have all engines load the safetensors files in `path`, which they can read.
 
-    def stream_weights(self, content: Iterable[bytes], version: int) -> WeightsReport:
-        """Send one safetensors file in pieces. Retried only if `content` can be iterated again."""
+        A version below the newest is refused without `rewind`, which a trainer gives that starts
+        or goes back to a checkpoint; tokens of newer versions are stale then.
+        """
+        return self._send(calls.load_weights(path, version, rewind))
+
+    def stream_weights(
+        self, content: Iterable[bytes], version: int, *, rewind: bool = False
+    ) -> WeightsReport:
+        """Send one safetensors file in pieces. Retried only if `content` can be iterated again.
+        `rewind` as for `load_weights`."""
         retry_s = 0 if iter(content) is content else self._retry_s
-        return self._send(calls.stream_weights(version), content, retry_s)
+        return self._send(calls.stream_weights(version, rewind), content, retry_s)
 
     def status(self) -> ServiceStatus:
         return self._send(calls.STATUS)
@@ -175,7 +209,7 @@ class RolloutClient:
     ) -> Answer:
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
-            request = call.request(self._http, content)
+            request = call.request(self._http, content, idle_s=self._idle_s)
             try:
                 with calls.readable_errors(request):
                     return call.parse(self._http.send(request))
@@ -187,10 +221,18 @@ class AsyncRolloutClient:
     """`RolloutClient` for asyncio: the same methods with the same meaning, awaited."""
 
     def __init__(
-        self, url: str, *, token: str | None = None, retry_s: float = 60, wire: Wire = "packed"
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retry_s: float = 60,
+        idle_s: float = calls.IDLE_TIMEOUT_S,
+        wire: Wire = "packed",
     ) -> None:
-        self._http = httpx.AsyncClient(**_settings(url, token, wire))
+        transport = httpx.AsyncHTTPTransport(**TRANSPORT)
+        self._http = httpx.AsyncClient(**_settings(url, token, wire), transport=transport)
         self._retry_s = retry_s
+        self._idle_s = idle_s
 
     async def __aenter__(self) -> Self:
         return self
@@ -201,8 +243,10 @@ class AsyncRolloutClient:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def submit(self, groups: Sequence[Group]) -> list[Rollout]:
-        return await self._send(calls.submit(groups))
+    async def submit(
+        self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
+    ) -> list[Rollout]:
+        return await self._send(calls.submit(groups, invalid))
 
     async def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
         return await self._send(calls.get(rollout_id, wait_s))
@@ -214,9 +258,9 @@ class AsyncRolloutClient:
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
     async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
-        reception = Reception(rollout_ids, timeout_s, self._retry_s)
+        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
-            request = reception.call().request(self._http)
+            request = reception.call().request(self._http, idle_s=self._idle_s)
             try:
                 with calls.readable_errors(request):
                     async with aclosing(await self._http.send(request, stream=True)) as response:
@@ -261,24 +305,28 @@ class AsyncRolloutClient:
         url: str,
         tokenizer: str | None = None,
         *,
+        api_key: str | None = None,
         lease_s: float | None = None,
         max_calls: int | None = None,
         policy_version: int | None = None,
+        owner: str | None = None,
     ) -> BackendStatus:
         return await self._send(
-            calls.add_backend(url, tokenizer, lease_s, max_calls, policy_version)
+            calls.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(calls.remove_backend(backend_id))
 
-    async def load_weights(self, path: str, version: int) -> WeightsReport:
-        return await self._send(calls.load_weights(path, version))
+    async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+        return await self._send(calls.load_weights(path, version, rewind))
 
-    async def stream_weights(self, content: Iterable[bytes], version: int) -> WeightsReport:
+    async def stream_weights(
+        self, content: Iterable[bytes], version: int, *, rewind: bool = False
+    ) -> WeightsReport:
         """As `RolloutClient.stream_weights`; the pieces are made in a thread."""
         retry_s = 0 if iter(content) is content else self._retry_s
-        return await self._send(calls.stream_weights(version), content, retry_s)
+        return await self._send(calls.stream_weights(version, rewind), content, retry_s)
 
     async def status(self) -> ServiceStatus:
         return await self._send(calls.STATUS)
@@ -295,7 +343,7 @@ class AsyncRolloutClient:
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
             pieces = None if content is None else _in_thread(content)
-            request = call.request(self._http, pieces)
+            request = call.request(self._http, pieces, idle_s=self._idle_s)
             try:
                 with calls.readable_errors(request):
                     return call.parse(await self._http.send(request))

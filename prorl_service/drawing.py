@@ -8,13 +8,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from prorl_service.client import RolloutClient
-from prorl_service.errors import ProRLError
+from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
+from prorl_service.errors import Conflict, ProRLError
+from prorl_service.runs import new_run
 from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
 
 POLL_S = 20.0
 """How long one question for news stays open."""
+FETCH_IDLE_S = 60.0
+"""Longest wait for the next rollout of a draw: all have ended, so a longer one means a fault."""
 MIN_LEASE_S = 3600.0
 """The sampler waits for so long for the next step."""
 HOPELESS = 16
@@ -22,7 +25,11 @@ HOPELESS = 16
 
 
 class Sampler:
-    """The sampler `sampler_id`, made if there is none. A context that deletes it at its end."""
+    """The sampler `sampler_id`, made if there is none. A context that deletes it at its end.
+
+    One that another start of a trainer left is not joined, unless `spec.run` names the run to be
+    continued: `draw` raises a `ServiceCallError` of status 409.
+    """
 
     def __init__(
         self,
@@ -35,21 +42,26 @@ class Sampler:
         """`on_status` gets the news while a draw is open, and those of its end."""
         self._client = client
         self._sampler_id = sampler_id
-        self._spec = spec
+        self._spec = _of_this_start(spec)
         self._candidates = candidates
         self._on_status = on_status
 
     def __enter__(self) -> "Sampler":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._client.delete_sampler(self._sampler_id)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self._client.delete_sampler(self._sampler_id)
+        except ServiceCallError:  # what ended the block says more
+            if error is None:
+                raise
 
     def draw(self, draw_id: str, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
         """The draw at its end and the rollouts of its groups, which the service may forget then.
 
-        Raises `ServiceCallError`: of status 404 for a service that was restarted without a journal.
-        What had not been drawn is lost then; the same draw may be asked for again.
+        Raises `ServiceCallError`: of status 404 for a service that was restarted without its run.
+        What had not been drawn is lost then; the same draw may be asked for again. Raises
+        `Conflict` when another draw takes its place.
         """
         draw = self._wait(draw_id, spec)
         rollouts = self._fetch(draw)
@@ -61,7 +73,7 @@ class Sampler:
         name, client = self._sampler_id, self._client
         client.create_sampler(name, self._spec)
         status = client.open_draw(name, draw_id, spec)
-        while status.draw is not None and status.draw.state is DrawState.OPEN:
+        while (draw := self._own(status, draw_id)).state is DrawState.OPEN:
             if status.wanted:
                 groups = list(islice(self._candidates, status.wanted))
                 is_last = len(groups) < status.wanted
@@ -70,13 +82,35 @@ class Sampler:
                 status = client.sampler(name, status.revision, POLL_S)
             self._on_status(status)
         self._on_status(status)
-        assert status.draw is not None
-        return status.draw
+        return draw
+
+    def _own(self, status: SamplerStatus, draw_id: str) -> Draw:
+        """Raises `Conflict`."""
+        newest = status.draw
+        if newest is None or newest.draw_id != draw_id:
+            raise Conflict(
+                f"the newest draw of sampler {self._sampler_id!r} is not {draw_id!r}, but "
+                f"{newest and newest.draw_id!r}",
+                hint="does another trainer draw from it? Give every run a sampler of its own",
+            )
+        return newest
 
     def _fetch(self, draw: Draw) -> list[list[Rollout]]:
+        """Raises `WaitTimeout` when nothing comes for `FETCH_IDLE_S`, however many there are."""
+        ended: dict[str, Rollout] = {}
         ids = [one for group in draw.groups for one in group.rollout_ids()]
-        ended = {one.rollout_id: one for one in self._client.stream(ids, POLL_S)}
+        while missing := [one for one in ids if one not in ended]:
+            try:
+                for rollout in self._client.stream(missing, FETCH_IDLE_S):
+                    ended[rollout.rollout_id] = rollout
+            except WaitTimeout as timeout:
+                if len(timeout.pending) == len(missing):
+                    raise
         return [[ended[one] for one in group.rollout_ids()] for group in draw.groups]
+
+
+def _of_this_start(spec: SamplerSpec) -> SamplerSpec:
+    return spec if spec.run else spec.model_copy(update={"run": new_run()})
 
 
 class AllGroupsFail(ProRLError):
@@ -108,7 +142,7 @@ class Draws:
     ) -> None:
         """`deadline_s`: of a step; the sampler outlives its client by twice as much."""
         lease_s = spec.lease_s or max(MIN_LEASE_S, 2 * deadline_s)
-        self._spec = spec.model_copy(update={"lease_s": lease_s})
+        self._spec = _of_this_start(spec.model_copy(update={"lease_s": lease_s}))
         self._sampler_id = sampler_id
         self._candidates = candidates
         self._before: SamplerStatus | None = None

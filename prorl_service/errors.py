@@ -62,6 +62,12 @@ class Unauthorized(InvalidRequest):
     status = 401
 
 
+class Forbidden(InvalidRequest):
+    """The request is refused, with any token, for the place that it says it comes from."""
+
+    status = 403
+
+
 class NotFound(InvalidRequest):
     status = 404
 
@@ -70,6 +76,10 @@ class Conflict(InvalidRequest):
     """The id is already in use for something else."""
 
     status = 409
+
+
+class OwnedByAnother(Conflict):
+    """A service works for one front at a time: engines of one sample for no other's rollouts."""
 
 
 class TooLarge(InvalidRequest):
@@ -90,6 +100,11 @@ class AgentError(ProRLError):
     """A bug in an agent handler or in the agent's own program."""
 
     blame = Blame.AGENT
+    status = 422
+
+
+class ProcessDied(AgentError):
+    """The service's process died each time the rollout was at work."""
 
 
 class SandboxError(ProRLError):
@@ -112,6 +127,10 @@ class BackendUnavailable(BackendError):
     """No engine can take the work now."""
 
     status = 503
+
+
+class BackendLent(BackendUnavailable):
+    """The engine's owner uses it for something else, and will give it back."""
 
 
 class BackendRejected(BackendError):

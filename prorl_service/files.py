@@ -4,9 +4,12 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Over what is there, in one step. Not synced: a crash of the machine may lose it. Raises
-    `OSError`."""
+def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Over what is there, in one step. Not synced: a crash of the machine may lose it. `mode` is
+    cut by the umask. Raises `OSError`."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text)
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
     unfinished.replace(path)

@@ -1,7 +1,8 @@
 """Who still wants it: a group, a sampler, a backend that nobody asks for any more is given up.
 
 A lease runs while nobody holds it. Whatever asks for the thing renews it; an open wait or stream
-holds it. Knows nothing of what it is a lease of.
+holds it. What has ended has no lease: those that leave it later, or ask for it, renew nothing.
+Knows nothing of what it is a lease of.
 """
 
 import asyncio
@@ -17,15 +18,21 @@ class Lease:
         self._on_expiry = on_expiry
         self._holders = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._has_ended = False
         self.renew()
 
     def renew(self) -> None:
-        self.end()
-        if self._seconds is not None and not self._holders:
+        self._stop()
+        if self._seconds is not None and not self._holders and not self._has_ended:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._seconds, self._on_expiry)
 
     def end(self) -> None:
+        """Ends the lease for good: it cannot be renewed."""
+        self._has_ended = True
+        self._stop()
+
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -33,7 +40,7 @@ class Lease:
     @contextmanager
     def held(self) -> Iterator[None]:
         self._holders += 1
-        self.end()
+        self._stop()
         try:
             yield
         finally:

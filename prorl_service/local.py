@@ -4,13 +4,14 @@ They end with the `with` block, or with the thread that entered it, whatever end
 a child's parent-death signal to a thread): enter it in the main thread, or in one that lives on.
 """
 
+import os
 import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,23 @@ import httpx
 from prorl_service.errors import ProRLError
 
 STOP_TIMEOUT_S = 20
+START_TIMEOUT_S = 120
+VLLM_START_TIMEOUT_S = 600
+VLLM_OPTIONS = (
+    "--enable-scale-out",
+    "--enable-prompt-tokens-details",
+    "--logprobs-mode",
+    "processed_logprobs",
+    "--weight-transfer-config",
+    '{"backend": "prorl"}',
+)
+"""What the service needs of vLLM; see docs/inference.md."""
+VLLM_ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 PORT_TIMEOUT_S = 2
 """That of a process that was killed may be taken for a moment longer."""
 FIRST_PORT = 10_000
@@ -53,7 +71,19 @@ def engine(
     model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
 ) -> Iterator[LocalProcess]:
     """The reference engine, serving `model`. `options` as for `prorl engine`."""
-    with _running(["engine", "--model", str(model), *options], log, port) as process:
+    with _prorl(["engine", "--model", str(model), *options], log, port) as process:
+        yield process
+
+
+@contextmanager
+def vllm(
+    python: Path, model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
+) -> Iterator[LocalProcess]:
+    """vLLM of the environment of `python`, serving `model` with what the service needs. `options`
+    as for `vllm serve`."""
+    server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
+    command = [str(python), *server, "--model", str(model), *VLLM_OPTIONS, *options]
+    with _running(command, log, port, VLLM_ENVIRONMENT, VLLM_START_TIMEOUT_S) as process:
         yield process
 
 
@@ -64,31 +94,58 @@ def service(
     """The rollout service, using engines by URL. `options` as for `prorl serve`, but that without
     `--journal` there is none on disk."""
     urls = [argument for url in backends for argument in ("--backend", url)]
-    with _running(["serve", "--journal", "none", *urls, *options], log, port) as process:
+    with _prorl(["serve", "--journal", "none", *urls, *options], log, port) as process:
         yield process
 
 
 @contextmanager
-def _running(arguments: list[str], log: Path, port: int | None) -> Iterator[LocalProcess]:
+def front(
+    services: Path,
+    backends: Sequence[str],
+    *,
+    log: Path,
+    port: int | None = None,
+    options: Sequence[str] = (),
+) -> Iterator[LocalProcess]:
+    """One address for the services announced in the directory `services`. `options` as for `prorl
+    front`, but without `--journal` there is none on disk."""
+    urls = [argument for url in backends for argument in ("--backend", url)]
+    command = ["front", "--services", str(services), "--journal", "none", *urls, *options]
+    with _prorl(command, log, port) as process:
+        yield process
+
+
+def _prorl(
+    arguments: list[str], log: Path, port: int | None
+) -> AbstractContextManager[LocalProcess]:
+    command = [sys.executable, "-m", "prorl_service.cli", *arguments]
+    return _running(command, log, port, {}, START_TIMEOUT_S)
+
+
+@contextmanager
+def _running(
+    command: list[str],
+    log: Path,
+    port: int | None,
+    environment: Mapping[str, str],
+    start_timeout_s: float,
+) -> Iterator[LocalProcess]:
     """Healthy when entered. Raises `ProRLError` with the end of the log when it does not start."""
     port = free_port() if port is None else _free(port)
     # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
-    die_with_us = ["setpriv", "--pdeathsig", "TERM"]
-    command = [
-        *die_with_us,
-        sys.executable,
-        "-m",
-        "prorl_service.cli",
-        *arguments,
-        "--port",
-        str(port),
-    ]
+    whole = ["setpriv", "--pdeathsig", "TERM", *command, "--port", str(port)]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            whole,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | environment,
+        )
     running = LocalProcess(f"http://127.0.0.1:{port}", log, process)
     try:
-        _wait_until_healthy(running)
+        _wait_until_healthy(running, start_timeout_s)
         yield running
     finally:
         running.stop()
@@ -99,7 +156,8 @@ def free_port() -> int:
     there, nothing else comes by it."""
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(FIRST_PORT, first_given)
-    for port in random.sample(ports, min(len(ports), 100)):
+    # Trainers seed `random`: two of them would be given the same ports.
+    for port in random.SystemRandom().sample(ports, min(len(ports), 100)):
         if _bind(port) is None:
             return port
     with socket.socket() as probe:
@@ -127,7 +185,7 @@ def _bind(port: int) -> OSError | None:
     return None
 
 
-def _wait_until_healthy(running: LocalProcess, timeout_s: float = 120) -> None:
+def _wait_until_healthy(running: LocalProcess, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     with httpx.Client(trust_env=False, timeout=5) as http:
         while running.process.poll() is None and time.monotonic() < deadline:

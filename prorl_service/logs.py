@@ -5,6 +5,7 @@ On the lowest floor: a stage names the rollout it works on, every logger below t
 
 import json
 import logging
+import re
 import time
 from contextvars import ContextVar
 from typing import Literal
@@ -42,3 +43,22 @@ class JsonLines(logging.Formatter):
             "traceback": self.formatException(record.exc_info) if record.exc_info else None,
         }
         return json.dumps({key: value for key, value in line.items() if value is not None})
+
+
+_ERROR = re.compile(r'[-\d]+ [:,\d]+ (ERROR|CRITICAL) |\{.*"level": "(error|critical)"')
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def errors(log: str) -> list[str]:
+    """What a log of either format reports as an error. A traceback is its last line, behind the
+    line that it belongs to, if there is one."""
+    found: list[str] = []
+    lines = iter(log.splitlines())
+    is_error = False
+    for line in lines:
+        if _TRACEBACK in line and not line.startswith("{"):
+            end = next((one for one in lines if re.match(r"[^\s]", one)), "")
+            found.append(f"{found.pop() if is_error else 'Traceback'}: {end}")
+        elif is_error := bool(_ERROR.match(line)):
+            found.append(line)
+    return found

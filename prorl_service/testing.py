@@ -4,14 +4,19 @@ import asyncio
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
 
 from prorl_service.errors import SandboxError
-from prorl_service.inference.backend import NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
+from prorl_service.inference.backend import (
+    LENT,
+    NEVER_UPDATED,
+    REFERENCE_ENGINE,
+    WEIGHTS_REJECTED,
+)
 from prorl_service.inference.base import Generation
 from prorl_service.sandbox.base import OnOutput, SandboxLimits, SandboxProvider, ToolResult
 from prorl_service.schemas import Sampling
@@ -46,7 +51,7 @@ class ScriptedGenerator:
         stop_token_ids: list[int],
     ) -> Generation:
         ids = list(next(self._answers))[:max_tokens]
-        ended = bool(ids) and ids[-1] == self._end_of_turn_id
+        ended = bool(ids) and ids[-1] in (self._end_of_turn_id, *stop_token_ids)
         self.prompts.append(list(prompt_ids))
         generation = Generation(
             token_ids=ids,
@@ -130,6 +135,7 @@ class _Loopback(ABC):
     """A server on a port of this machine, while entered as an async context."""
 
     url = ""
+    _host = "127.0.0.1"
     _port = 0
 
     @abstractmethod
@@ -139,9 +145,9 @@ class _Loopback(ABC):
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(self.application(), handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        site = web.TCPSite(self._runner, self._host, self._port)
         await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.url = f"http://{self._host}:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -192,9 +198,12 @@ class StubEngine(_Loopback):
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
     (`generate_status`: only those that generate), `latency_s` to slow them down, `version` or
     `model_id` to claim to be another; `calls` counts, `in_flight`
-    those that have not ended. `weights` is what it serves: the bytes or the
+    those that have not ended, `most_in_flight` how many there were at once. It refuses calls beyond
+    its `max_model_len`, prompt and `max_tokens` together, as vLLM does.
+    `weights` is what it serves: the bytes or the
     directory it was given last, b"" at first. It `refuses_weights` as the reference engine does;
-    `update_latency_s` slows updates.
+    `update_latency_s` slows updates. With an `api_key` it refuses calls without it, but for
+    `/health`; `authorizations` are the headers seen.
     """
 
     def __init__(
@@ -204,6 +213,7 @@ class StubEngine(_Loopback):
         *,
         latency_s: float = 0.0,
         max_model_len: int = 4096,
+        host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         """`port` 0 takes a free one."""
@@ -211,19 +221,33 @@ class StubEngine(_Loopback):
         self.update_latency_s = 0.0
         self.status = 200
         self.generate_status = 200
+        self.api_key: str | None = None
+        self.authorizations: set[str | None] = set()
         self.refuses_weights = False
         self.weights: bytes | str = b""
         self.version: int | None = None
         self.model_id = "stub"
         self.calls = 0
         self.in_flight = 0
+        self.most_in_flight = 0
         self._model = model
         self._answer = answer
         self._max_model_len = max_model_len
-        self._port = port
+        self._host, self._port = host, port
         self._received: bytes | str = b""
         self._running = asyncio.Event()
         self._running.set()
+        self._is_lent = False
+        self._sampling: set[asyncio.Future[None]] = set()
+
+    def lend(self) -> None:
+        """Gives calls back, like a gateway to a trainer's engines while it trains."""
+        self._is_lent = True
+        for sampling in self._sampling:
+            sampling.cancel()
+
+    def take_back(self) -> None:
+        self._is_lent = False
 
     def restart(self) -> None:
         """As after a crash: with the weights that it was started with first."""
@@ -231,7 +255,7 @@ class StubEngine(_Loopback):
         self._running.set()
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[self._check_key])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/weight_info", self._weight_info)
@@ -245,6 +269,18 @@ class StubEngine(_Loopback):
         app.router.add_post("/collective_rpc", self._collective_rpc)
         app.router.add_post("/update_weight_version", self._update_weight_version)
         return app
+
+    @web.middleware
+    async def _check_key(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        given = request.headers.get("Authorization")
+        self.authorizations.add(given)
+        wanted = None if self.api_key is None else f"Bearer {self.api_key}"
+        if wanted in (None, given) or request.path == "/health":
+            return await handler(request)
+        error = {"type": "Unauthorized", "message": f"Incorrect API key provided: {given}"}
+        return web.json_response({"error": error}, status=401)
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=self.status)
@@ -265,7 +301,8 @@ class StubEngine(_Loopback):
         return NEVER_UPDATED if self.version is None else str(self.version)
 
     async def _is_paused(self, request: web.Request) -> web.Response:
-        return web.json_response({"is_paused": not self._running.is_set()})
+        is_paused = self._is_lent or not self._running.is_set()
+        return web.json_response({"is_paused": is_paused, "is_lent": self._is_lent})
 
     async def _pause(self, request: web.Request) -> web.Response:
         self._running.clear()
@@ -304,19 +341,33 @@ class StubEngine(_Loopback):
         self.weights = weights
         return web.json_response({})
 
+    async def _sample(self) -> None:
+        if self._is_lent:
+            raise asyncio.CancelledError
+        await asyncio.sleep(self.latency_s)
+        await self._running.wait()
+
     async def _generate(self, request: web.Request) -> web.Response:
         self.calls += 1
         body = await request.json()
         self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        sampling = asyncio.ensure_future(self._sample())
+        self._sampling.add(sampling)
         try:
-            await asyncio.sleep(self.latency_s)
-            await self._running.wait()
+            await asyncio.wait([sampling])
         finally:
+            sampling.cancel()
+            self._sampling.discard(sampling)
             self.in_flight -= 1
+        if sampling.cancelled():
+            return web.json_response({"error": {"type": LENT, "message": "stub"}}, status=503)
         status = max(self.status, self.generate_status)
         if status != 200:
             return web.json_response({"error": {"message": "stub"}}, status=status)
         prompt, limit = body["token_ids"], body["sampling_params"]["max_tokens"]
+        if len(prompt) + limit > self._max_model_len:
+            return web.json_response({"error": {"message": "too long"}}, status=400)
         ids = list(self._answer(prompt))
         kept = ids[:limit]
         choice = {

@@ -198,6 +198,7 @@ BACKEND = BackendStatus(
     in_flight=0,
 )
 STATUS = ServiceStatus(
+    run="run-1",
     version="0",
     is_stopping=False,
     policy_version=0,
@@ -361,12 +362,10 @@ def test_unreachable_service_is_named(unused_tcp_port: int) -> None:
         client.health()
 
 
-def test_url_without_scheme_fails_at_once() -> None:
-    with (
-        RolloutClient("localhost:8080", retry_s=60) as client,
-        pytest.raises(ServiceCallError, match="UnsupportedProtocol"),
-    ):
-        client.health()
+def test_url_without_scheme_is_named_at_once() -> None:
+    with pytest.raises(ProRLError, match="'localhost:8080' is no URL") as refused:
+        RolloutClient("localhost:8080")
+    assert refused.value.hint == "write it as 'http://localhost:8080'"
 
 
 class Pieces:

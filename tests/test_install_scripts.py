@@ -1,5 +1,6 @@
 """What installs sandboxes: does nothing where they work, refuses what it does not understand."""
 
+import fcntl
 import os
 import runpy
 import shutil
@@ -170,3 +171,47 @@ def test_what_needs_more_is_refused_and_nothing_changes(
     assert done.returncode == 1
     assert done.stderr.startswith(f"{tmp_path}/b: ")
     assert (tmp_path / "a").read_bytes() == good
+
+
+as_root_with_apt = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("apt-get") is None, reason="only root can lock apt"
+)
+
+
+@pytest.fixture
+def own_apt(tmp_path: Path) -> Path:
+    """Directories of apt's to lock: the system's installed packages, and an empty repository."""
+    for name in ("state/lists/partial", "cache/archives/partial", "sources", "dpkg", "source"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy("/var/lib/dpkg/status", tmp_path / "dpkg/status")
+    (tmp_path / "source/Packages").touch()
+    (tmp_path / "sources/own.list").write_text(f"deb [trusted=yes] file:{tmp_path}/source ./\n")
+    (tmp_path / "conf").write_text(
+        f'Dir::State "{tmp_path}/state"; Dir::State::status "{tmp_path}/dpkg/status";\n'
+        f'Dir::Cache "{tmp_path}/cache"; Dir::Etc::SourceList "/dev/null";\n'
+        f'Dir::Etc::SourceParts "{tmp_path}/sources"; APT::Sandbox::User "";\n'
+    )
+    return tmp_path
+
+
+@as_root_with_apt
+@pytest.mark.parametrize("lock", ["state/lists/lock", "cache/archives/lock"])
+def test_packages_are_installed_once_another_program_is_done(own_apt: Path, lock: str) -> None:
+    with open(own_apt / lock, "w") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        script = subprocess.Popen(
+            [SCRIPTS / "apt-install", "bash"],
+            env={**os.environ, "APT_CONFIG": str(own_apt / "conf")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert script.stderr is not None
+        assert "waiting for another program" in script.stderr.readline()
+    assert (script.communicate(timeout=60)[1], script.returncode) == ("", 0)
+
+
+@as_root_with_apt
+def test_what_no_waiting_helps_is_said_at_once(own_apt: Path) -> None:
+    done = run(SCRIPTS / "apt-get-waiting", "frobnicate", APT_CONFIG=str(own_apt / "conf"))
+    assert done.returncode == 1
+    assert "Invalid operation frobnicate" in done.stderr

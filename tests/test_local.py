@@ -1,5 +1,6 @@
 """Starting processes: what must not be taken for a healthy child."""
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def test_a_free_port_is_not_one_that_another_is_given_meanwhile() -> None:
 
 def test_health_is_asked_for_until_it_is_good(tmp_path: Path) -> None:
     with answering(503, 503) as (url, left), child("input()") as process:
-        local._wait_until_healthy(local.LocalProcess(url, tmp_path / "log", process))
+        local._wait_until_healthy(local.LocalProcess(url, tmp_path / "log", process), 60)
         assert not left
         assert process.stdin is not None
         process.stdin.write(b"\n")
@@ -71,4 +72,12 @@ def test_answer_of_another_server_does_not_hide_a_dead_child(tmp_path: Path) -> 
     with answering() as (url, _), child("") as process:
         process.wait()
         with pytest.raises(ProRLError, match="address in use"):
-            local._wait_until_healthy(local.LocalProcess(url, log, process))
+            local._wait_until_healthy(local.LocalProcess(url, log, process), 60)
+
+
+def test_free_ports_do_not_follow_the_seed_that_a_trainer_sets() -> None:
+    def ports_after_seed() -> list[int]:
+        random.seed(42)
+        return [local.free_port() for _ in range(3)]
+
+    assert ports_after_seed() != ports_after_seed()

@@ -3,16 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from prorl_service import local
-from prorl_service.client import RolloutClient
+from prorl_service import __version__, local
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import (
     BackendState,
-    Blame,
     Group,
     Limits,
     Message,
@@ -69,7 +71,7 @@ def test_the_service_at_rest_is_small_and_has_no_torch(service: local.LocalProce
 
 def test_importing_the_server_imports_no_torch() -> None:
     code = (
-        "import sys, prorl_service.cli;"
+        "import sys, prorl_service.cli_serve;"
         "sys.exit(' '.join({'torch', 'transformers', 'trl'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -95,15 +97,11 @@ def test_the_engine_is_killed_and_comes_back(
         client.get("killed.0", wait_s=0.05)
     engine.kill()
 
-    ended = client.wait(group("killed", n=32, max_tokens=4000).rollout_ids(), timeout_s=120)
-    killed = [rollout for rollout in ended if rollout.state is not RolloutState.DONE]
-    assert killed
-    for rollout in killed:
-        assert rollout.state is RolloutState.FAILED
-        assert rollout.error is not None
-        assert rollout.error.blame is Blame.BACKEND
-        assert rollout.error.retryable
-        assert rollout.reward is None
+    killed = group("killed", n=32, max_tokens=4000).rollout_ids()
+    while client.backends()[0].state is not BackendState.DOWN:
+        client.get("killed.0", wait_s=0.05)
+    assert client.status().rollouts.get(RolloutState.FAILED, 0) == 0
+    client.cancel(killed)
     client.health()
     (backend,) = client.backends()
     assert backend.state is BackendState.DOWN
@@ -162,7 +160,7 @@ def test_a_server_of_tools_that_does_not_answer_is_told_at_the_start(tmp_path: P
     [
         (["serve", "--agent", "no_such_module:Agent"], "no_such_module"),
         (["serve", "--agent", "json:dumps"], "AgentHandler"),
-        (["serve", "--backend", "not a url"], "url"),
+        (["serve", "--backend", "localhost:8000"], "url: is no URL of an engine; write it as http"),
         (["serve", "--backend", "http://localhost:1", "--tokenizer", "/nowhere"], "/nowhere"),
         (["serve", "--default-image", "No Image"], "No Image"),
         (["serve", "--sandbox", "bubblewrap", "--default-image", "debian"], "no images"),
@@ -179,3 +177,55 @@ def test_wrong_settings_are_one_clear_line(arguments: list[str], complaint: str)
     assert result.returncode == 2
     assert complaint in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def start_of(*arguments: str) -> list[str]:
+    """What `prorl serve` says that does not come to serve, without what it logs before."""
+    command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2
+    lines = [line.strip() for line in result.stderr.splitlines()]
+    return [line for line in lines if " INFO " not in line]
+
+
+def test_a_port_in_use_is_one_line_and_what_to_do(engine: local.LocalProcess) -> None:
+    port = engine.url.rpartition(":")[2]
+    said = start_of("--port", port)
+    problem = f"prorl: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert said == [problem, "choose another --port"]
+
+
+def test_a_backend_that_is_no_engine_is_one_line_and_what_to_do(
+    service: local.LocalProcess,
+) -> None:
+    problem, hint = start_of("--port", str(local.free_port()), "--backend", service.url)
+    assert problem.startswith("prorl: ")
+    assert service.url.removeprefix("http://") in problem
+    assert hint
+
+
+def test_a_start_is_told_in_the_log(service: local.LocalProcess, tiny_model: Path) -> None:
+    log = service.log.read_text()
+    assert f"INFO prorl_service.server.run: prorl {__version__} at {service.url}, its API" in log
+    assert f"model {tiny_model.name}; agents: code, math, stem, swe" in log
+    assert ", journal in memory" in log
+    assert "sandboxes: " in log
+
+
+def test_a_service_shows_its_status(service: local.LocalProcess) -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", "status", "--url", service.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert f"{service.url}: prorl {__version__}, healthy, run " in done.stdout
+    assert "rollouts   none" in done.stdout
+    assert "healthy: 0 calls, version 0" in done.stdout
+
+
+def test_a_stop_ends_questions_for_news_of_a_sampler(service: local.LocalProcess) -> None:
+    with RolloutClient(service.url, retry_s=0) as client, ThreadPoolExecutor() as threads:
+        revision = client.create_sampler("s", SamplerSpec()).revision
+        question = threads.submit(client.sampler, "s", revision, 60)
+        with RolloutClient(service.url) as other:
+            other.health()
+        service.stop()
+        with suppress(ServiceCallError):  # answered, and perhaps asked again
+            question.result(timeout=20)

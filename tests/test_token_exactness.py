@@ -1,9 +1,8 @@
 """From the engine's sampler to the client: what a trainer gets is what the policy sampled.
 
-Asked of the reference engine and, if PRORL_VLLM_URL is set (`scripts/test-vllm`), of vLLM.
+Asked of the reference engine and, by `scripts/test-vllm`, of vLLM.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,22 +23,17 @@ from prorl_service.schemas import (
     Task,
 )
 from prorl_service.tokens.chat import ChatFormat
+from tests import vllm_engine
 
 TEMPERATURE = 0.8
 
 
-VLLM_URL = os.environ.get("PRORL_VLLM_URL")
 VERSION = 11
 
 
-@pytest.fixture(params=["reference", "vllm"] if VLLM_URL else ["reference"])
-def engine_url(
-    request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path
-) -> Iterator[str | None]:
-    if request.param == "vllm":
-        yield VLLM_URL
-        return
-    with local.engine(tiny_model, log=tmp_path / "engine.log") as engine:
+@pytest.fixture(params=vllm_engine.ENGINES)
+def engine_url(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Iterator[str]:
+    with vllm_engine.engine(request.param, tiny_model, log=tmp_path / "engine.log") as engine:
         yield engine.url
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from .call import Call
     from .loop import Loop
 
-GRACE_S = 1.0
-"""How long an interrupt may take to end the code."""
+GRACE_S = 5.0
+"""Seconds an interrupt may take to end the code. They are many, for a kernel that is killed loses
+its variables, and a machine may be busy."""
 
 TIMED_OUT = "timed out"
 CANCELLED = "cancelled"

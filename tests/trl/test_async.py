@@ -14,12 +14,13 @@ import torch
 import trl
 from packaging.version import Version
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import TERMINAL_STATES, Group, Limits, Rollout, RolloutState, Segment
+from tests.tokens.swapped import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS
 
 if Version(trl.__version__) < Version("1.16"):
@@ -354,6 +355,16 @@ def test_settings_that_would_train_wrongly_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make_worker("http://unused", make_config(tmp_path, **options))
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(with_tokens_swapped(policy, tmp_path / "other"))
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    worker = make_worker(service_url, config, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match=r"tokenizer .*other.* is not that of"), started(worker):
+        pass
 
 
 def test_settings_that_are_not_sent_are_named(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ class ProRLRolloutWorker:
 
     `args`, `train_dataset`: those of the trainer; the dataset is gone through in its order.
     `url`, `token`, `agent`, `limits`, `sampling`, `overlong`, `wire`: as of `ProRLRollout`.
+    `tokenizer`: the trainer's `processing_class`. Training with engines that have another is
+    refused; None: they are not compared.
     `dynamic_sampling`: has a sampler of the service find groups that teach something.
     `deadline_s`: training ends when the service cannot be reached, or gives nothing to train on,
     for so long; the former after `AsyncGRPOConfig.heartbeat_stale_after_s`, if that is less.
@@ -81,6 +83,7 @@ class ProRLRolloutWorker:
         args: Any,
         train_dataset: Any,
         *,
+        tokenizer: Any = None,
         token: str | None = None,
         agent: str | None = None,
         limits: Limits = Limits(),
@@ -106,7 +109,7 @@ class ProRLRolloutWorker:
         self._run_id = uuid.uuid4().hex[:12]
         self._candidates = Candidates(train_dataset, group_of, run_id=self._run_id)
         self._url, self._new_client = url, partial(RolloutClient, url, token=token, wire=wire)
-        self._args = args
+        self._args, self._tokenizer = args, tokenizer
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
         self._overlong, self._deadline_s, self._observe = overlong, deadline_s, observe
         self.rollout_buffer = _SampleBuffer()
@@ -122,8 +125,12 @@ class ProRLRolloutWorker:
     # --- what the trainer calls -----------------------------------------------------------------
 
     def start(self) -> None:
+        """Raises `ValueError` for a worker that does not fit the trainer or the engines."""
         if self._args.max_inflight_tasks < 0:
             raise ValueError("give ProRLRolloutWorker the very AsyncGRPOConfig of the trainer")
+        if self._tokenizer is not None:
+            with self._new_client(retry_s=FIRST_CONTACT_S) as client:
+                checks.check_tokenizer(self._tokenizer, client.status())
         client = self._new_client(retry_s=self._deadline_s)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()

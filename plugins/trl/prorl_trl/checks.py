@@ -74,9 +74,9 @@ def check_trainer(trainer: Any, sampling: Sampling) -> None:
     _check_temperature(trainer, sampling)
 
 
-def check_tokenizer(trainer: Any, status: ServiceStatus) -> None:
-    """Raises `ValueError`."""
-    if problem := differing_tokenizer(trainer._tokenizer, status.tokenizer_digest):
+def check_tokenizer(tokenizer: Any, status: ServiceStatus) -> None:
+    """Raises `ValueError` if the trainer's tokenizer is not that of the service's engines."""
+    if problem := differing_tokenizer(tokenizer, status.tokenizer_digest):
         raise ValueError(problem)
 
 

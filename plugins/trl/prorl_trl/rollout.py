@@ -176,7 +176,7 @@ class ProRLRollout:
     def _greet(self, trainer: Any, sampling: Sampling) -> None:
         checks.warn_about(trainer, sampling, self._deadline_s)
         with self._client(retry_s=FIRST_CONTACT_S) as client:
-            checks.check_tokenizer(trainer, client.status())
+            checks.check_tokenizer(trainer._tokenizer, client.status())
 
     # --- weights --------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """A tiny model for all tests; and no test passes whose processes logged an error."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,21 @@ from prorl_service.tokens.chat import ChatFormat
 
 EXPECTED = "logs"
 """Marker of tests whose processes log errors: regular expressions of those."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has a failed test run once more if `PRORL_TEST_RERUN` is set, and lists it."""
+    if os.environ.get("PRORL_TEST_RERUN"):
+        config.option.reruns = 1
+        config.option.reruns_delay = 10
+        config.option.reportchars += "R"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows why a test ran once more: what passes the second time may be a defect."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first run of {report.nodeid}")
+        report.toterminal(terminalreporter._tw)
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,9 @@ class WorkClock:
         self._waited_s = 0.0
         self._deadlines: dict[asyncio.Timeout, float] = {}
         """Open deadlines, and the reading of the clock at which each expires."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Set for the next deadline as if no wait came before it: a rollout waits at each turn, and
+        setting a timer each time would cost more than the rest of the clock."""
 
     @property
     def worked_s(self) -> float:
@@ -53,8 +56,8 @@ class WorkClock:
         if self._waits == 1:
             self._turn()
         self._waits -= 1
-        if not self._waits:
-            self._arm_all()
+        if not self._waits and self._timer is None:
+            self._set_timer()
 
     def refund(self, since_s: float) -> None:
         """Work done since the clock showed `since_s` was in vain, by no fault of the rollout."""
@@ -62,18 +65,18 @@ class WorkClock:
         lost_s = max(0.0, self._worked_s - since_s)
         self._worked_s -= lost_s
         self._waited_s += lost_s
-        self._arm_all()
 
     @asynccontextmanager
     async def deadline(self, budget_s: float) -> AsyncIterator[asyncio.Timeout]:
         """Cancels what is inside after `budget_s` of work, and raises `TimeoutError` then."""
         async with asyncio.timeout(None) as timeout:
             self._deadlines[timeout] = self.worked_s + budget_s
-            self._arm(timeout)
+            self._set_timer()
             try:
                 yield timeout
             finally:
                 del self._deadlines[timeout]
+                self._set_timer()
 
     @property
     def left_s(self) -> float:
@@ -84,28 +87,34 @@ class WorkClock:
         """Puts off all open deadlines."""
         for timeout in self._deadlines:
             self._deadlines[timeout] += seconds
-        self._arm_all()
 
     def _since_turn(self) -> float:
         return time.monotonic() - self._turned_at
 
     def _turn(self) -> None:
-        """Books the time since the last turn; deadlines stand still until they are armed again."""
-        self._worked_s, self._waited_s = self.worked_s, self.waited_s
-        self._turned_at = time.monotonic()
-        for timeout in self._deadlines:
-            _set(timeout, None)
+        """Books the time since the last turn."""
+        now = time.monotonic()
+        if self._waits:
+            self._waited_s += now - self._turned_at
+        else:
+            self._worked_s += now - self._turned_at
+        self._turned_at = now
 
-    def _arm_all(self) -> None:
-        for timeout in self._deadlines:
-            self._arm(timeout)
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending = [at for timeout, at in self._deadlines.items() if timeout.when() is None]
+        next_s = min(pending, default=math.inf)
+        if not self._waits and next_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(next_s - self.worked_s, self._expire)
 
-    def _arm(self, timeout: asyncio.Timeout) -> None:
-        left_s = self._deadlines[timeout] - self.worked_s
-        if not self._waits and left_s < math.inf:
-            _set(timeout, asyncio.get_running_loop().time() + left_s)
-
-
-def _set(timeout: asyncio.Timeout, when: float | None) -> None:
-    if not timeout.expired():  # an expired one cannot be put off
-        timeout.reschedule(when)
+    def _expire(self) -> None:
+        """Deadlines that are reached; the timer is set again where waits have put them off."""
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for timeout, at in self._deadlines.items():
+            if timeout.when() is None and not self._waits and at <= self.worked_s:
+                timeout.reschedule(now)
+        self._set_timer()

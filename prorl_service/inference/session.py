@@ -60,8 +60,11 @@ class Session:
         while True:
             pinned = self._member.backend_id if self._member else None
             call = Call(self._rollout_id, pinned, len(prompt), max_tokens)
-            with self._clock.waiting():
+            self._clock.stop()
+            try:
                 member = await self._route(call, failed)
+            finally:
+                self._clock.start()
             self._pin(member)
             try:
                 return await member.call(

@@ -49,7 +49,7 @@ class Lines:
 
     async def turn(self, waiting: Waiting) -> Member | None:
         """Comes at once if there is room and nobody waits for the same."""
-        if waiting.line in self._lines or not self._place(waiting):
+        if (self._lines and waiting.line in self._lines) or not self._place(waiting):
             self._lines.setdefault(waiting.line, OrderedDict())[waiting] = None
         try:
             return await waiting.turn
@@ -73,6 +73,8 @@ class Lines:
 
     def admit(self) -> None:
         """Hands out the room there is. To be called whenever there may be more."""
+        if not self._lines:
+            return
         fronts = [(next(iter(line)).number, next(iter(line))) for line in self._lines.values()]
         heapq.heapify(fronts)
         while fronts:

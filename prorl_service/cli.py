@@ -15,6 +15,7 @@ COMMANDS = {
     "status": ("prorl_service.cli_status:status", "Show what a service does now."),
     "token": ("prorl_service.cli_token:token", "Print the token of your services here."),
     "images": ("prorl_service.cli_images:images", "Images of sandboxes: pull, build, list, prune."),
+    "check-model": ("prorl_service.cli_model:check_model", "Say how a model's chats are read."),
     "doctor": ("prorl_service.sandbox.doctor:doctor", "Say what this host can do for sandboxes."),
 }
 """Import path of each command, and its line in the list of commands."""

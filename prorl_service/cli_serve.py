@@ -47,6 +47,7 @@ from prorl_service.cli_serve_options import (
     McpTools,
     OnTimeout,
     ReadyRollouts,
+    ReplyFormat,
     Sandbox,
     WaitForBackendS,
     WarmSandboxes,
@@ -91,6 +92,7 @@ def serve(
     on_timeout: OnTimeout = "grade",
     wait_for_backend_s: WaitForBackendS = 60.0,
     max_calls_per_backend: MaxCallsPerBackend = 256,
+    reply_format: ReplyFormat = None,
     run_name: Run = None,
     journal: JournalFile = None,
     resume: Resume = False,
@@ -138,7 +140,9 @@ def serve(
                 max_unfinished=max_unfinished,
             ),
             pool=PoolConfig(
-                wait_for_backend_s=wait_for_backend_s, max_calls_per_backend=max_calls_per_backend
+                wait_for_backend_s=wait_for_backend_s,
+                max_calls_per_backend=max_calls_per_backend,
+                reply_format=reply_format,
             ),
         )
         announced = announcement(announce, announce_host, host)

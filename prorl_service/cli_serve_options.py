@@ -49,6 +49,13 @@ WaitForBackendS = Annotated[
 MaxCallsPerBackend = Annotated[
     int, typer.Option(min=1, help="Model calls in flight at one engine; more wait.")
 ]
+ReplyFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="Format of the model's reasoning and tool calls, such as 'hermes'; default: the one "
+        "that its chat template writes. `prorl check-model` shows it."
+    ),
+]
 JudgeUrl = Annotated[
     str | None,
     typer.Option(help="OpenAI-compatible endpoint, with '/v1', of a judge of short answers."),

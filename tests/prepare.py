@@ -23,6 +23,7 @@ from recipes.swebench import tasks as bugs
 from recipes.swebench.rows import write_rows
 from tests.recipes.composed import TASKS, settings
 from tests.recipes.swebench import log_instances
+from tests.tokens import templates
 
 Progress = Callable[[str], None]
 
@@ -39,6 +40,7 @@ def _prepare(progress: Progress) -> None:
     steps: dict[str, Callable[[], object]] = {
         "the Python of sandboxes": portable.directory,
         "offline instances": partial(_offline_instances, progress),
+        "chat templates": templates.fetch,
         "releases of Django": log_instances.fetch_django,
         "the tiny model of bugs": _bugs_model,
         **{f"the tiny model of {task}": partial(_problems_model, task) for task in TASKS},

@@ -1,8 +1,11 @@
 """The `prorl` command as such; what its commands do is tested where that is."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +70,24 @@ def test_a_shell_completes_commands_and_options(words: str, completed: str) -> N
         check=False,
     )
     assert done.stdout.split() == [completed]
+
+
+def test_a_model_is_checked(tiny_model: Path) -> None:
+    table = said("check-model", str(tiny_model))
+    assert re.search(r"tool calls +│ read as hermes", table)
+    assert re.search(r"end of a turn +│ <\|im_end\|>", table)
+
+
+def test_a_model_that_is_of_no_use_to_agents_with_tools_is_named(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    (model / "chat_template.jinja").write_text(template)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        said("check-model", str(model))
+    assert failed.value.returncode == 1
+    assert "tools in the prompt" in failed.value.stdout
 
 
 def test_the_status_of_nobody_is_one_line_and_what_to_do() -> None:

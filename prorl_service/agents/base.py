@@ -33,7 +33,8 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
-from prorl_service.tokens.chat import ChatFormat, ToolSchema
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
 
 P = ParamSpec("P")
@@ -211,6 +212,11 @@ class RolloutContext:
         )
         self.turns.append(turn)
         return turn
+
+    def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply:
+        """What a turn says: reasoning, text, and calls of `tools`."""
+        before = self.ledger.before(turn.segment, turn.start)
+        return self.chat.read(turn.text, before, tools)
 
     def next_prompt(self, messages: Sequence[Message]) -> Sequence[int]:
         """The current chain, extended by messages that answer its last turn."""

@@ -7,7 +7,7 @@ is answered with the problem and stays in the chain, so that the policy can lear
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.schemas import FinishReason, Message, Turn
-from prorl_service.tokens.tool_calls import Reply, parse_reply
+from prorl_service.tokens.formats import Problem, Reply
 from prorl_service.tools.base import Toolset
 
 
@@ -31,7 +31,7 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         turn = await rollout.sample(prompt_ids)
-        reply = _read(turn, rollout)
+        reply = _read(turn, rollout, tools)
         if reply.problem is None and not reply.calls:
             return FinishReason.FINISHED
         answers = await _answers(reply, turn, tools)
@@ -41,20 +41,27 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
     return FinishReason.MAX_TURNS
 
 
-def _read(turn: Turn, rollout: RolloutContext) -> Reply:
+def _read(turn: Turn, rollout: RolloutContext, tools: Toolset) -> Reply:
     if turn.finish_reason == "length":
-        reply = Reply(turn.text, problem="the reply was cut off at its length limit")
+        end = len(turn.text)
+        cut = Problem("the reply was cut off at its length limit", end, end)
+        reply = Reply(turn.text, problem=cut)
     else:
-        reply = parse_reply(turn.text)
-    turn.format_error = reply.problem
+        reply = rollout.reply(turn, tools.schemas)
+    turn.format_error = reply.problem.message if reply.problem else None
     return reply
 
 
 async def _answers(reply: Reply, turn: Turn, tools: Toolset) -> list[Message]:
     if reply.problem is not None:
-        return [Message(role="tool", content=f"Format error: {reply.problem}.")]
+        return [Message(role="tool", content=f"Format error: {reply.problem.message}.")]
+    answers = []
     for call in reply.calls:
-        turn.tool_calls.append(await tools.call(call))
+        record = await tools.call(call)
+        turn.tool_calls.append(record)
+        answers.append(
+            Message(role="tool", content=record.output, name=call.name, tool_call_id=call.id)
+        )
         if tools.ended_rollout:
             break
-    return [Message(role="tool", content=record.output) for record in turn.tool_calls]
+    return answers

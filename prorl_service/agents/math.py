@@ -21,7 +21,6 @@ from prorl_service.agents.loop import run_turns
 from prorl_service.rewards.math import boxed, score_math
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task, Turn
-from prorl_service.tokens.tool_calls import parse_reply
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -102,7 +101,7 @@ class MathAgent(AgentHandler):
     def _answer(self, rollout: RolloutContext) -> str | None:
         if self._finish_reason is not FinishReason.FINISHED:
             return None
-        reply = parse_reply(rollout.turns[-1].text).content
+        reply = rollout.reply(rollout.turns[-1]).content
         return boxed(reply) if self.data.answer_format == "boxed" else reply
 
 

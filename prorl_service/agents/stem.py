@@ -20,7 +20,6 @@ from prorl_service.rewards.math import boxed
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task
-from prorl_service.tokens.tool_calls import parse_reply
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -110,7 +109,7 @@ class StemAgent(AgentHandler):
     async def eval(self, rollout: RolloutContext) -> Verdict:
         reply = ""
         if self._finish_reason is FinishReason.FINISHED:
-            reply = parse_reply(rollout.turns[-1].text).content
+            reply = rollout.reply(rollout.turns[-1]).content
         answer = boxed(reply)
         if self.data.options:
             components = {"by_letter": await self._choice(rollout, reply)}

@@ -49,6 +49,8 @@ class PoolConfig:
     """Longest pause within an upload of weights."""
     max_calls_per_backend: int = 256
     """In flight at once; what is more waits here, where it can still go elsewhere."""
+    reply_format: str | None = None
+    """Name of the format in which replies are read; None: that of the model's chat template."""
 
 
 async def _forget_weights(_: Weights) -> None: ...
@@ -69,7 +71,7 @@ class BackendPool:
         """`newest`: what backends are to be given before they serve. `keep` is told of each that
         takes its place, before any file of the one before is removed."""
         self.config = config
-        self.model = ModelInUse(self._problems)
+        self.model = ModelInUse(self._problems, config.reply_format)
         self.background = Background()
         self._connections = Connections()
         self._members: dict[str, Member] = {}

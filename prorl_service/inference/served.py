@@ -6,6 +6,7 @@ backends there are the pool knows.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from prorl_service.errors import BackendUnavailable, Conflict
 from prorl_service.inference.backend import EngineInfo
 from prorl_service.schemas import BackendSpec
 from prorl_service.tokens.chat import ChatFormat
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +28,11 @@ class ServedModel:
 
 
 class ModelInUse:
-    def __init__(self, problems: Callable[[], str]) -> None:
-        """`problems`: what is wrong with each of the backends; "" if there are none."""
+    def __init__(self, problems: Callable[[], str], reply_format: str | None = None) -> None:
+        """`problems`: what is wrong with each of the backends; "" if there are none.
+        `reply_format`: as of `ChatFormat`."""
         self.problems = problems
+        self._reply_format = reply_format
         self.current: ServedModel | None = None
         self._contexts: dict[str, int] = {}
         """Tokens that each backend in use offers."""
@@ -78,7 +83,10 @@ class ModelInUse:
         Raises `Conflict` if it serves another, `InvalidRequest` if it brings no tokenizer.
         """
         async with self._lock:
-            model = await _agreed(self.current, spec, info)
+            if self.current is None:
+                model = await _brought(spec, info, self._reply_format)
+            else:
+                model = _agreed(self.current, spec, info)
             if is_in_use():
                 self._contexts[backend_id] = info.max_model_len
                 self.current = model = self._with_least_context(model)
@@ -98,11 +106,22 @@ class ModelInUse:
         self.current = None
 
 
-async def _agreed(model: ServedModel | None, spec: BackendSpec, info: EngineInfo) -> ServedModel:
-    if model is None:
-        chat = await asyncio.to_thread(ChatFormat.load, spec.tokenizer or info.root)
-        digest = await asyncio.to_thread(chat.tokenizer_digest)
-        return ServedModel(info.model, chat, digest, info.max_model_len)
+async def _brought(spec: BackendSpec, info: EngineInfo, reply_format: str | None) -> ServedModel:
+    chat = await asyncio.to_thread(ChatFormat.load, spec.tokenizer or info.root, reply_format)
+    digest = await asyncio.to_thread(chat.tokenizer_digest)
+    if not chat.problem:
+        log.info("%s: tool calls are read as %s", info.model, chat.replies.name)
+    else:
+        log.warning(
+            "%s: agents with tools are refused: %s (prorl check-model %s shows more)",
+            info.model,
+            chat.problem,
+            spec.tokenizer or info.root,
+        )
+    return ServedModel(info.model, chat, digest, info.max_model_len)
+
+
+def _agreed(model: ServedModel, spec: BackendSpec, info: EngineInfo) -> ServedModel:
     if info.model != model.name:
         raise Conflict(
             f"{spec.url} serves {info.model!r}, the service uses {model.name!r}",

@@ -16,7 +16,7 @@ from prorl_service.pipeline.containment import contained, make_handler
 from prorl_service.pipeline.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import FieldProblem, Group, Invalid
-from prorl_service.tokens.chat import ToolSchema
+from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
 
 

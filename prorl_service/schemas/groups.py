@@ -1,8 +1,16 @@
 """What a trainer submits: groups of rollouts of one task."""
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 from prorl_service.schemas.base import (
     MAX_GROUP_SIZE,
@@ -19,9 +27,45 @@ from prorl_service.schemas.base import (
 )
 
 
+def _arguments(value: Any) -> Any:
+    """OpenAI's clients send them as JSON text."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+class FunctionCall(WireModel):
+    name: Text
+    arguments: Annotated[
+        dict[str, JsonValue], BeforeValidator(_arguments), AfterValidator(encodable_json)
+    ] = Field(default_factory=dict, description="An object, or JSON text of one.")
+
+
+class MessageCall(WireModel):
+    """A tool call that an assistant's message holds, in OpenAI's form."""
+
+    id: Text
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class Message(WireModel):
+    """One message of a conversation, in OpenAI's form."""
+
     role: Literal["system", "user", "assistant", "tool"]
-    content: Text
+    content: Annotated[Text, BeforeValidator(lambda text: "" if text is None else text)]
+    reasoning_content: Text | None = Field(
+        None, description="What the assistant thought; templates drop it behind later questions."
+    )
+    tool_calls: list[MessageCall] = Field(default_factory=list)
+    tool_call_id: Text | None = Field(None, description="Of the call that a tool answers.")
+    name: Text | None = Field(None, description="Name of the tool that answers.")
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Self:
+        if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError("only the assistant's messages have tool_calls and reasoning_content")
+        if self.role != "tool" and self.tool_call_id is not None:
+            raise ValueError("only messages of role `tool` have a tool_call_id")
+        return self
 
 
 class Task(WireModel):

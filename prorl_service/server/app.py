@@ -40,6 +40,7 @@ from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import Settings
 from prorl_service.server.watchdog import watch_loop
+from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp import McpServers
 
@@ -55,9 +56,12 @@ ROOM_TIMEOUT_S = 60.0
 def create_app(settings: Settings) -> FastAPI:
     """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers, journal,
     a directory of services that another front has."""
+    reply_format = settings.pool.reply_format
+    if reply_format is not None:
+        formats.named(reply_format)
     for spec in settings.backends:
         if spec.tokenizer is not None:
-            ChatFormat.load(spec.tokenizer)
+            ChatFormat.load(spec.tokenizer, reply_format)
     agents = AgentRegistry(settings.agents)
     leftovers.sweep()
     images = ImageCache(

@@ -92,6 +92,11 @@ class Ledger:
         """
         return self._current.ids[:] if self._current else array("i")
 
+    def before(self, segment: int, start: int) -> "array[int]":
+        """Ids of a segment up to `response_ids[start]`."""
+        chain = self.chains[segment]
+        return chain.ids[: chain.prompt_len + start]
+
     def record(
         self,
         prompt_ids: Sequence[int],

@@ -5,6 +5,7 @@ A tool's own failure is an answer for the model, not an exception; exceptions ar
 
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from prorl_service import metrics
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.schemas import ToolCallRecord
-from prorl_service.tokens.tool_calls import ToolCall
+from prorl_service.tokens.formats import ToolCall, ToolSchema
 
 
 @runtime_checkable
@@ -33,9 +34,9 @@ class Tool(Protocol):
         """
 
 
-def function_schema(tool: Tool) -> dict[str, Any]:
-    """The tool as chat templates and OpenAI clients know it."""
-    parameters = tool.arguments.model_json_schema()
+@cache
+def _parameters(arguments: type[BaseModel]) -> dict[str, Any]:
+    parameters = arguments.model_json_schema()
     parameters.pop("title", None)
     for field in parameters.get("properties", {}).values():
         if not isinstance(field, dict):  # JSON Schema's `true`: anything
@@ -43,12 +44,17 @@ def function_schema(tool: Tool) -> dict[str, Any]:
         field.pop("title", None)
         if field.get("default", ...) is None:  # says no more than that it is not required
             del field["default"]
+    return parameters
+
+
+def function_schema(tool: Tool) -> ToolSchema:
+    """The tool as chat templates and OpenAI clients know it. Its `parameters` are shared."""
     return {
         "type": "function",
         "function": {
             "name": tool.name,
             "description": tool.description,
-            "parameters": parameters,
+            "parameters": _parameters(tool.arguments),
         },
     }
 
@@ -60,6 +66,7 @@ class Toolset:
         self._tools = {tool.name: tool for tool in tools}
         self._sandbox = sandbox
         self._timeout_s = timeout_s
+        self.schemas: list[ToolSchema] = [function_schema(tool) for tool in tools]
         self.ended_rollout = False
         """Whether a call did. Later ones are not to be made."""
 

@@ -85,7 +85,7 @@ def _row(task: Task, index: int) -> dict[str, Any]:
     """In the columns that VeRL's data set reads."""
     payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data, image=task.image)
     return {
-        "prompt": [message.model_dump() for message in task.messages],
+        "prompt": [message.model_dump(exclude_defaults=True) for message in task.messages],
         "data_source": task.agent,
         "reward_model": {"style": "rule", "ground_truth": ""},
         "extra_info": {"index": index},

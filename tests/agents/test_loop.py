@@ -2,6 +2,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +13,12 @@ from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import FinishReason, Limits, Message, Sampling, Task, Trajectory
 from prorl_service.testing import FakeSandboxes, ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.formats import ToolCall
+from prorl_service.tokens.probe import ends_in_reasoning, user
 from prorl_service.tools.base import Toolset
 from prorl_service.tools.bash import Bash
+from tests.tokens.families import FAMILIES, Family, chat_of
+from tests.tokens.test_families import written
 
 MODEL_VOCABULARY = 384
 """Ids a tiny model samples; its tokenizer knows fewer."""
@@ -24,7 +29,7 @@ def echo(name: str, arguments: Mapping[str, Any]) -> ToolResult:
 
 
 async def rollout(
-    chat: ChatFormat, generator: ScriptedGenerator, **limits: Any
+    chat: ChatFormat, generator: ScriptedGenerator, *, room: int = 4096, **limits: Any
 ) -> tuple[FinishReason, Trajectory]:
     sandboxes = FakeSandboxes(echo)
     task = Task(task_id="t", agent="math", messages=[Message(role="user", content="Go.")])
@@ -35,7 +40,7 @@ async def rollout(
         limits=Limits(**limits),
         seed=None,
         prompt_ids=chat.prompt_ids(task.messages),
-        max_model_len=4096,
+        max_model_len=room,
         chat=chat,
         generator=generator,
         sandboxes=sandboxes,
@@ -139,4 +144,27 @@ async def test_ids_that_survive_no_encoding_stay_exact(
 ) -> None:
     generator = ScriptedGenerator(answers, end_of_turn_id=chat.end_of_turn_id)
     _, trajectory = await rollout(chat, generator, max_turns=6)
+    assert_token_exact(trajectory, generator)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+async def test_an_agent_works_with_models_of_each_family(family: Family) -> None:
+    """It calls, is answered, errs, is told so, and ends; all tokens are those that were sampled."""
+    chat = chat_of(family)
+    call = written(family, [ToolCall("bash", {"command": "ls"})])[0]
+    answer = "It is 42."
+    if family.format == "harmony":
+        answer = f"<|channel|>final<|message|>{answer}"
+    texts = [call, call.rstrip()[:-1], answer]
+    if ends_in_reasoning(chat._template.render([user()])):
+        texts = [text if "</think>" in text else f"</think>{text}" for text in texts]
+    generator = ScriptedGenerator.of_texts(texts, chat)
+    reason, trajectory = await rollout(chat, generator, room=16_384)
+    assert reason is FinishReason.FINISHED
+    first, second, _ = trajectory.turns
+    assert [record.output for record in first.tool_calls] == ["ran ls"]
+    assert "ran ls" in chat.decode(generator.prompts[1])
+    assert second.format_error is not None
+    assert "Format error" in chat.decode(generator.prompts[2])
+    assert len(trajectory.segments) == 1
     assert_token_exact(trajectory, generator)

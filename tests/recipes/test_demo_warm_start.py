@@ -7,7 +7,7 @@ from transformers import Qwen3ForCausalLM
 
 from prorl_service.schemas import Message
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.tool_calls import parse_reply
+from prorl_service.tokens.formats import HERMES
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.tasks import Attempt, Instance, instances
 from recipes.demo.warm_start import WarmStart, warm_started
@@ -71,7 +71,7 @@ def roll_out(
 
 
 def chosen(instance: Instance, text: str) -> Attempt | None:
-    command = next((call.arguments.get("command") for call in parse_reply(text).calls), None)
+    command = next((call.arguments.get("command") for call in HERMES.parse(text).calls), None)
     attempts = {attempt.command: attempt for attempt in (instance.right, *instance.wrong)}
     return attempts.get(str(command))
 

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.model_files import ModelFiles
 from prorl_service.tools.base import function_schema
 from prorl_service.tools.bash import Bash
 
@@ -26,7 +27,7 @@ def reference(model: Path, messages: Sequence[Message], **options: object) -> li
     """transformers' own rendering and encoding."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     text = tokenizer.apply_chat_template(
-        [message.model_dump() for message in messages],
+        [message.model_dump(exclude_defaults=True) for message in messages],
         tokenize=False,
         add_generation_prompt=True,
         **options,
@@ -157,5 +158,7 @@ def test_a_model_of_the_hub_is_taken_from_the_local_cache(
 
 
 def test_a_template_without_end_of_turn_is_refused(chat: ChatFormat) -> None:
+    template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    files = ModelFiles(chat._tokenizer, template, {}, None, [])
     with pytest.raises(InvalidRequest, match="special token"):
-        ChatFormat(chat._tokenizer, "{% for m in messages %}{{ m.content }}\n{% endfor %}", {})
+        ChatFormat(files)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from jinja2 import Template, TemplateError
 
 from prorl_service.schemas import Message
-from prorl_service.tokens.chat import ChatFormat, _environment
+from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.envelope import learn
+from prorl_service.tokens.model_files import ModelFiles
+from prorl_service.tokens.template import environment
 
 TEMPLATES = Path(str(resources.files("trl").joinpath("chat_templates")))
 FOR_TRAINING = re.compile(r"{%-? *generation")
@@ -30,7 +32,7 @@ Render = Callable[[Sequence[str]], str]
 
 @cache
 def compiled(name: str) -> Template:
-    return _environment().from_string((TEMPLATES / f"{name}.jinja").read_text())
+    return environment().from_string((TEMPLATES / f"{name}.jinja").read_text())
 
 
 def renderer(template: Template, role: str, thinking: bool | None = None) -> Render:
@@ -91,14 +93,15 @@ def test_tool_answers_are_learned_of(name: str) -> None:
 )
 def test_a_template_that_looks_at_contents_is_not_learned(content: str) -> None:
     template = "{% for m in messages %}" + content + "<|im_end|>{% endfor %}"
-    render = renderer(_environment().from_string(template), "tool")
+    render = renderer(environment().from_string(template), "tool")
     assert learn(render, 1) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents=st.lists(texts, min_size=1, max_size=3))
 def test_deltas_are_those_of_a_rendering(chat: ChatFormat, contents: list[str]) -> None:
-    rendered = chat._after_stand_in(["tool"] * len(contents), contents, None)
+    turns = [{"role": "tool", "content": content} for content in contents]
+    rendered = chat._after_stand_in(turns, None)
     messages = [Message(role="tool", content=content) for content in contents]
     assert chat.delta_ids(messages, after=0) == chat.encode(rendered)
 
@@ -106,6 +109,6 @@ def test_deltas_are_those_of_a_rendering(chat: ChatFormat, contents: list[str]) 
 def test_a_template_that_tells_the_time_is_rendered_each_time(tiny_model: Path) -> None:
     model = ChatFormat.load(tiny_model)
     template = (tiny_model / "chat_template.jinja").read_text() + "{{ strftime_now('%f') }}"
-    chat = ChatFormat(model._tokenizer, template, {})
+    chat = ChatFormat(ModelFiles(model._tokenizer, template, {}, None, []))
     messages = [Message(role="tool", content="")]
     assert len({tuple(chat.delta_ids(messages, after=0)) for _ in range(9)}) > 1

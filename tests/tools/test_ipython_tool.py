@@ -1,4 +1,4 @@
-from prorl_service.tokens.tool_calls import ToolCall
+from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.ipython import IPython
 from tests.sandbox.helpers import running

@@ -10,7 +10,7 @@ import pytest
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.testing import FakeSandbox
-from prorl_service.tokens.tool_calls import ToolCall
+from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools import registry
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.registry import ToolRegistry

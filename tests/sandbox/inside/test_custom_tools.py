@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.sandbox.served import ServedSandbox
-from prorl_service.tokens.tool_calls import ToolCall
+from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset
 from tests.sandbox.helpers import bash
 

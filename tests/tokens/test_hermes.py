@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.tokens.tool_calls import MAX_DEPTH, ToolCall, parse_reply
+from prorl_service.tokens.formats import HERMES, Reply, ToolCall
+from prorl_service.tokens.formats.values import MAX_DEPTH
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.lists(
@@ -21,6 +22,10 @@ values = st.recursive(
 )
 
 
+def message_of(reply: Reply) -> str:
+    return reply.problem.message if reply.problem else ""
+
+
 def written(name: str, arguments: object) -> str:
     body = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{body}\n</tool_call>"
@@ -29,7 +34,7 @@ def written(name: str, arguments: object) -> str:
 @given(st.lists(st.tuples(names, st.dictionaries(names, values)), min_size=1, max_size=4))
 def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, object]]]) -> None:
     text = "I will look.\n" + "\n".join(written(*call) for call in calls)
-    reply = parse_reply(text)
+    reply = HERMES.parse(text)
     assert reply.problem is None
     assert reply.calls == [ToolCall(*call) for call in calls]
     assert reply.content == "I will look."
@@ -37,8 +42,8 @@ def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, 
 
 @given(st.text())
 def test_no_text_makes_the_parser_raise(text: str) -> None:
-    parse_reply(text)
-    parse_reply(f"<tool_call>{text}</tool_call>")
+    HERMES.parse(text)
+    HERMES.parse(f"<tool_call>{text}</tool_call>")
 
 
 @pytest.mark.parametrize(
@@ -61,10 +66,26 @@ def test_no_text_makes_the_parser_raise(text: str) -> None:
     ],
 )
 def test_malformed_replies_say_what_is_wrong(text: str, problem: str) -> None:
-    reply = parse_reply(text)
+    reply = HERMES.parse(text)
     assert reply.calls == []
     assert reply.problem is not None
-    assert problem in reply.problem
+    assert problem in reply.problem.message
+
+
+def test_a_problem_says_where_it_is() -> None:
+    text = "Hm. <think>no</think> " + written("bash", {}) + " <tool_call>{</tool_call>"
+    problem = HERMES.parse(text).problem
+    assert problem is not None
+    assert text[problem.start : problem.stop] == "{"
+    stray = HERMES.parse("<think>no</think> a</tool_call>").problem
+    assert stray is not None
+    assert (stray.start, stray.stop) == (19, 31)
+
+
+def test_reasoning_that_the_prompt_began_has_to_end() -> None:
+    assert HERMES.parse("a</think>b", is_reasoning=True).content == "b"
+    assert HERMES.parse("a</think>b", is_reasoning=True).reasoning == "a"
+    assert "not closed" in message_of(HERMES.parse("It is 42.", is_reasoning=True))
 
 
 prose = st.text(st.sampled_from("ab .\n")) | st.just("")
@@ -76,7 +97,7 @@ def test_reasoning_ends_where_it_is_closed(
 ) -> None:
     """Whatever the call after it holds, and if it quotes a call itself."""
     thought += written("bash", arguments) if quotes else ""
-    reply = parse_reply(
+    reply = HERMES.parse(
         "<think>" * opened + thought + "</think>" + said + written("bash", arguments)
     )
     assert reply.problem is None
@@ -86,7 +107,7 @@ def test_reasoning_ends_where_it_is_closed(
 
 def test_thoughts_between_calls_are_left_out() -> None:
     first, second = ({"command": command} for command in ("ls", "pwd"))
-    reply = parse_reply(
+    reply = HERMES.parse(
         f"<think>a</think>b{written('bash', first)}<think>c</think>d{written('bash', second)}"
     )
     assert reply.calls == [ToolCall("bash", first), ToolCall("bash", second)]
@@ -105,12 +126,12 @@ def test_thoughts_between_calls_are_left_out() -> None:
     ],
 )
 def test_what_is_outside_the_reasoning(text: str, content: str) -> None:
-    reply = parse_reply(text)
+    reply = HERMES.parse(text)
     assert (reply.problem, reply.calls, reply.content) == (None, [], content)
 
 
 def test_one_malformed_call_voids_its_siblings() -> None:
-    reply = parse_reply(written("bash", {"command": "rm -rf x"}) + "<tool_call>{</tool_call>")
+    reply = HERMES.parse(written("bash", {"command": "rm -rf x"}) + "<tool_call>{</tool_call>")
     assert reply.calls == []
     assert reply.problem is not None
 
@@ -119,24 +140,24 @@ def test_one_malformed_call_voids_its_siblings() -> None:
 def test_arguments_may_be_nested_to_a_limit(too_many: int, problem: bool) -> None:
     lists = MAX_DEPTH - 2 + too_many  # the call and its arguments are levels too
     body = '{"name": "b", "arguments": {"x": %s}}' % ("[" * lists + "]" * lists)
-    reply = parse_reply(f"<tool_call>{body}</tool_call>")
-    assert ("nested too deeply" in (reply.problem or "")) is problem
+    reply = HERMES.parse(f"<tool_call>{body}</tool_call>")
+    assert ("nested too deeply" in message_of(reply)) is problem
     assert len(reply.calls) == 1 - too_many
 
 
 @pytest.mark.parametrize("unit", ["", "{", '{"', '{"\\', '{\\"', '{"a":"b', '{" "', "{ ", '{"\\"'])
 def test_many_unclosed_calls_take_no_time(unit: str) -> None:
     """Any way of reading that is quadratic takes minutes for them."""
-    assert "pair up" in str(parse_reply(f"<tool_call>{unit}" * 100_000).problem)
+    assert "pair up" in message_of(HERMES.parse(f"<tool_call>{unit}" * 100_000))
 
 
 @pytest.mark.parametrize("tag", TAGS)
 def test_tags_quoted_in_arguments_are_text(tag: str) -> None:
     arguments = {"command": f"grep -rn '{tag}' *.py"}
-    assert parse_reply(written("bash", arguments)).calls == [ToolCall("bash", arguments)]
+    assert HERMES.parse(written("bash", arguments)).calls == [ToolCall("bash", arguments)]
 
 
 def test_calls_inside_the_reasoning_are_thoughts() -> None:
     thought = written("bash", {"command": "ls"})
-    assert parse_reply(f"<think>I could {thought}</think>\n\n42").content == "42"
-    assert parse_reply(f"I could {thought}</think>42").calls == []
+    assert HERMES.parse(f"<think>I could {thought}</think>\n\n42").content == "42"
+    assert HERMES.parse(f"I could {thought}</think>42").calls == []

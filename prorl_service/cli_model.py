@@ -1,0 +1,61 @@
+"""`prorl check-model`: what a model's chat template does with the conversations of agents."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from prorl_service.cli_errors import one_line_errors
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.probe import Findings
+
+RULES = {
+    "late_system": "added to the user's turn as a <system-reminder>",
+    "leading_systems": "joined by a blank line",
+}
+"""What is done about what the template does not render."""
+
+
+def check_model(
+    model: Annotated[str, typer.Argument(help="Directory of a model, or its name on the hub.")],
+    reply_format: Annotated[
+        str | None, typer.Option(help="Read calls in this format, not in the template's.")
+    ] = None,
+) -> None:
+    """Say how a model's chats are rendered and its replies read.
+
+    Ends with code 1 if agents with tools cannot use it.
+    """
+    with one_line_errors():
+        local = model if not Path(model).is_dir() else Path(model)
+        chat = ChatFormat.load(local, reply_format)
+    _show(model, chat)
+    if chat.problem:
+        raise typer.Exit(1)
+
+
+def _show(model: str, chat: ChatFormat) -> None:
+    findings = chat.findings
+    table = Table(title=model, show_header=False, title_justify="left")
+    read = f"refused: {chat.problem}" if chat.problem else f"read as {chat.replies.name}"
+    table.add_row("tool calls", read)
+    table.add_row("end of a turn", ", ".join(map(chat.token, sorted(chat.end_ids))))
+    for name, label in LABELS.items():
+        treatment: str = getattr(findings, name)
+        rule = RULES.get(name) if treatment != "rendered" else None
+        table.add_row(label, f"{treatment}; {rule}" if rule else treatment)
+    Console().print(table)
+
+
+LABELS = {
+    "tools": "tools in the prompt",
+    "parallel_calls": "several calls in one reply",
+    "tool_results": "results of tools",
+    "reasoning": "reasoning of the last turn",
+    "late_system": "system message after the first",
+    "leading_systems": "two system messages at the start",
+}
+"""Fields of `Findings` for people."""
+assert LABELS.keys() <= set(Findings.__slots__)

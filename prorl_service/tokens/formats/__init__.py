@@ -1,0 +1,66 @@
+"""How families of models write reasoning and tool calls, and which one a model does. Pure.
+
+`BY_NAME` holds all formats. `candidates` looks at what a chat template prints; which of them it is
+`prorl_service.tokens.probe` finds out: it has the template write a call, and reads it back.
+"""
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.tokens.formats.base import (
+    Problem,
+    Reply,
+    ReplyFormat,
+    ToolCall,
+    ToolSchema,
+)
+from prorl_service.tokens.formats.delimited import DEEPSEEK_V3, DEEPSEEK_V31, KIMI
+from prorl_service.tokens.formats.gemma import GEMMA
+from prorl_service.tokens.formats.harmony import HARMONY
+from prorl_service.tokens.formats.hermes import HERMES
+from prorl_service.tokens.formats.llama import LLAMA
+from prorl_service.tokens.formats.mistral import MISTRAL
+from prorl_service.tokens.formats.plain import PLAIN
+from prorl_service.tokens.formats.xml import GLM, MINIMAX, QWEN_CODER
+
+__all__ = [
+    "BY_NAME",
+    "HERMES",
+    "PLAIN",
+    "Problem",
+    "Reply",
+    "ReplyFormat",
+    "ToolCall",
+    "ToolSchema",
+    "candidates",
+    "named",
+]
+
+_PRINTED: list[tuple[str, ReplyFormat]] = [
+    ("<arg_key>", GLM),
+    ("<minimax:tool_call>", MINIMAX),
+    ("<|tool_calls_section_begin|>", KIMI),
+    ("<｜tool▁calls▁begin｜>", DEEPSEEK_V31),
+    ("<｜tool▁calls▁begin｜>", DEEPSEEK_V3),
+    ("<|tool_call>", GEMMA),
+    ("<|channel|>", HARMONY),
+    ("[TOOL_CALLS]", MISTRAL),
+    ("<function=", QWEN_CODER),
+    ("<tool_call>", HERMES),
+    ("<|start_header_id|>", LLAMA),
+]
+"""What templates print of calls, the telling first."""
+
+BY_NAME: dict[str, ReplyFormat] = {one.name: one for _, one in _PRINTED} | {PLAIN.name: PLAIN}
+
+
+def candidates(template: str) -> list[ReplyFormat]:
+    """Formats that a template may print calls in, the likeliest first."""
+    return [one for printed, one in _PRINTED if printed in template]
+
+
+def named(name: str) -> ReplyFormat:
+    """Raises `InvalidRequest`, with all names."""
+    if name not in BY_NAME:
+        raise InvalidRequest.of_field(
+            "reply_format", f"there is no {name!r}; take one of {', '.join(sorted(BY_NAME))}"
+        )
+    return BY_NAME[name]

@@ -1,0 +1,87 @@
+"""Calls whose arguments stand between tags, unquoted: Qwen3-Coder and Qwen3.5+, GLM-4.5+, MiniMax.
+
+Whether `1` is a number or text only the tool's schema says. A value is text up to its closing tag,
+with its indentation.
+"""
+
+import re
+from collections.abc import Callable
+
+from prorl_service.tokens.formats.base import Malformed, ToolCall, Types
+from prorl_service.tokens.formats.tagged import Tagged
+from prorl_service.tokens.formats.values import typed
+
+_QWEN_ARGUMENT = r"<parameter=([^>\n]++)>((?:(?!</parameter>)[\s\S])*+)</parameter>\s*+"
+_GLM_ARGUMENT = (
+    r"<arg_key>([^<]*+)</arg_key>\s*+"
+    r"<arg_value>((?:(?!</arg_value>)[\s\S])*+)</arg_value>\s*+"
+)
+_MINIMAX_ARGUMENT = r'<parameter name="([^"]++)">((?:(?!</parameter>)[\s\S])*+)</parameter>\s*+'
+
+_QWEN = rf"\s*+<function=([^>\n]++)>\s*+((?:{_QWEN_ARGUMENT})*+)</function>\s*+"
+_GLM = rf"\s*+([^\s<][^<\n]*+)\s*+((?:{_GLM_ARGUMENT})*+)"
+_MINIMAX = rf'\s*+<invoke name="([^"]++)">\s*+((?:{_MINIMAX_ARGUMENT})*+)</invoke>\s*+'
+
+
+def _reader(
+    call: str, argument: str, form: str, unwrap: Callable[[str], str] = str
+) -> Callable[[str, Types], list[ToolCall]]:
+    """Reads one call or more, one behind the other. `form` is how a call is written."""
+    calls, arguments = re.compile(call), re.compile(argument)
+
+    def read(body: str, types: Types) -> list[ToolCall]:
+        found: list[ToolCall] = []
+        end = 0
+        while end < len(body) or not found:
+            match = calls.match(body, end)
+            if match is None:
+                raise Malformed(f"the tool call must be written as {form}", end)
+            name, end = match[1].strip(), match.end()
+            schemas = types.get(name, {})
+            values: dict[str, object] = {}
+            for key, value in arguments.findall(match[2]):
+                if key.strip() in values:
+                    raise Malformed(f"the tool call has the argument {key.strip()!r} twice")
+                values[key.strip()] = typed(unwrap(value), schemas.get(key.strip()))
+            found.append(ToolCall(name, values))
+        return found
+
+    return read
+
+
+def _without_newlines(value: str) -> str:
+    """Without the two that the template puts around it."""
+    return value.removeprefix("\n").removesuffix("\n")
+
+
+QWEN_CODER = Tagged(
+    "qwen3-coder",
+    ("<tool_call>", "</tool_call>"),
+    _reader(
+        _QWEN,
+        _QWEN_ARGUMENT,
+        "<function=NAME><parameter=ARGUMENT>VALUE</parameter></function>",
+        _without_newlines,
+    ),
+    stray=r"<function=[^>\n]++>\s*+<parameter=",
+)
+GLM = Tagged(
+    "glm-4.5",
+    ("<tool_call>", "</tool_call>"),
+    _reader(
+        _GLM,
+        _GLM_ARGUMENT,
+        "NAME<arg_key>ARGUMENT</arg_key><arg_value>VALUE</arg_value>",
+    ),
+    stray="<arg_key>",
+)
+MINIMAX = Tagged(
+    "minimax-m2",
+    ("<minimax:tool_call>", "</minimax:tool_call>"),
+    _reader(
+        _MINIMAX,
+        _MINIMAX_ARGUMENT,
+        '<invoke name="NAME"><parameter name="ARGUMENT">VALUE</parameter></invoke>',
+    ),
+    stray='<invoke name="',
+)

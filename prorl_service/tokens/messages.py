@@ -1,0 +1,73 @@
+"""Messages as chat templates take them. Pure."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from prorl_service.schemas import Message
+from prorl_service.tokens.probe import Findings, reasoning
+
+Turn = dict[str, Any]
+
+
+def rendered(message: Message, defuse: Callable[[str], str]) -> Turn:
+    """`defuse` is applied to all text of it."""
+    turn: Turn = {"role": message.role, "content": defuse(message.content)}
+    if message.reasoning_content is not None:
+        turn |= reasoning(defuse(message.reasoning_content))
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": call.type,
+                "function": {
+                    "name": defuse(call.function.name),
+                    "arguments": _defused(call.function.arguments, defuse),
+                },
+            }
+            for call in message.tool_calls
+        ]
+    for field in ("name", "tool_call_id"):
+        if (value := getattr(message, field)) is not None:
+            turn[field] = defuse(value)
+    return turn
+
+
+def fold_systems(turns: Sequence[Turn], findings: Findings) -> list[Turn]:
+    """For templates that drop or refuse them: system messages at the start are joined by a blank
+    line, and later ones become text of the user's turn, between `<system-reminder>` tags."""
+    start = next((n for n, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
+    leading, later = list(turns[:start]), list(turns[start:])
+    if len(leading) > 1 and findings.leading_systems != "rendered":
+        leading = [{**leading[0], "content": "\n\n".join(one["content"] for one in leading)}]
+    if findings.late_system == "rendered" or all(turn["role"] != "system" for turn in later):
+        return [*leading, *later]
+    folded: list[Turn] = []
+    for role, run in groupby(map(_reminder, later), key=itemgetter("role")):
+        turns = list(run)
+        if role == "user" and any(turn.pop(_ADDED, False) for turn in turns):
+            turns = [{"role": role, "content": "\n\n".join(turn["content"] for turn in turns)}]
+        folded += turns
+    return [*leading, *folded]
+
+
+_ADDED = "is added to the user's turn"
+
+
+def _reminder(turn: Turn) -> Turn:
+    if turn["role"] != "system":
+        return turn
+    text = f"<system-reminder>\n{turn['content']}\n</system-reminder>"
+    return {"role": "user", "content": text, _ADDED: True}
+
+
+def _defused(value: Any, defuse: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return defuse(value)
+        case list():
+            return [_defused(one, defuse) for one in value]
+        case dict():
+            return {defuse(key): _defused(one, defuse) for key, one in value.items()}
+    return value

@@ -1,0 +1,236 @@
+"""Each family's published chat template: prompts, deltas and calls."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.schemas import Message
+from prorl_service.tokens.formats import ToolCall
+from prorl_service.tokens.probe import assistant, ends_in_reasoning, user
+from tests.tokens.families import FAMILIES, REFUSED, Family, chat_of
+
+each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "edit",
+            "description": "Edits a file.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "description": "What to write."},
+                    "line": {"type": "integer", "description": "Where."},
+                    "undo": {"type": "boolean", "description": "Whether to undo."},
+                    "lines": {
+                        "type": "array",
+                        "items": {"type": "integer"},
+                        "description": "Where else.",
+                    },
+                },
+                "required": ["text"],
+            },
+        },
+    }
+]
+CALL = ToolCall("edit", {"text": 'if a:\n    b()  # "c"', "line": 3, "undo": True})
+
+
+def written(family: Family, calls: list[ToolCall]) -> tuple[str, list[int]]:
+    """What the model samples to make calls, as the template writes it, and the prompt before."""
+    chat = chat_of(family)
+    prompt = chat._template.render([user()], TOOLS)
+    whole = chat._template.render([user(), assistant(*calls)], TOOLS, generation=False)
+    if not whole.startswith(prompt):  # a prompt that begins reasoning, which the history lacks
+        prompt = prompt[: prompt.rindex("<think>")]
+        assert whole.startswith(prompt)
+    rest = whole[len(prompt) :]
+    end = chat._ends.search(rest)
+    return rest[: end.start() if end else None], chat.encode(prompt)
+
+
+@each_family
+def test_its_calls_are_read(family: Family) -> None:
+    chat = chat_of(family)
+    assert chat.replies.name == family.format
+    text, prompt_ids = written(family, [CALL])
+    reply = chat.read(text, prompt_ids, TOOLS)
+    assert reply.problem is None
+    assert [(call.name, call.arguments) for call in reply.calls] == [(CALL.name, CALL.arguments)]
+
+
+@each_family
+def test_several_calls_are_read_where_the_template_has_them(family: Family) -> None:
+    chat = chat_of(family)
+    assert (chat.findings.parallel_calls == "rendered") is not family.one_call
+    if not family.one_call:
+        other = ToolCall("edit", {"text": "x"})
+        text, prompt_ids = written(family, [CALL, other])
+        reply = chat.read(text, prompt_ids, TOOLS)
+        assert [call.arguments for call in reply.calls] == [CALL.arguments, other.arguments]
+
+
+@each_family
+def test_every_cut_of_a_call_is_a_problem(family: Family) -> None:
+    """Never an answer: it ends where the model stopped in the middle of it."""
+    chat = chat_of(family)
+    text, prompt_ids = written(family, [CALL])
+    begin = min(at + len(sign) for sign in SIGNS if (at := text.find(sign)) >= 0)
+    whole = len(text.rstrip())
+    for stop in range(begin, whole):
+        reply = chat.read(text[:stop], prompt_ids, TOOLS)
+        assert reply.calls == []
+        assert reply.problem is not None, text[:stop]
+
+
+SIGNS = [
+    *("<tool_call>", "<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<|tool_call>"),
+    *("<|tool_calls_section_begin|>", "[TOOL_CALLS]", " to=functions", '{"name"'),
+]
+"""With which calls begin."""
+
+
+@each_family
+@pytest.mark.parametrize("thinking", [None, False])
+def test_deltas_are_what_a_whole_rendering_has(family: Family, thinking: bool | None) -> None:
+    """Where the history extends: the template may drop what was before, which we do not."""
+    chat = chat_of(family)
+    answers = [
+        [Message(role="tool", content="3 files", name="edit", tool_call_id="call00000")],
+        [Message(role="user", content="And now?")],
+    ]
+    turns = [assistant(CALL), assistant(content="It is done.")]
+    for turn, answer in zip(turns, answers, strict=True):
+        before = [user(), turn]
+        rendered = [*before, *chat._rendered(answer)]
+        whole = chat.encode(chat._template.render(rendered, (), thinking))
+        for after in sorted(chat.end_ids):
+            delta = chat.delta_ids(answer, after=after, thinking=thinking)
+            if whole[-len(delta) - 1 :] == [after, *delta]:
+                break
+        else:
+            delta = chat.delta_ids(answer, after=-1, thinking=thinking)
+            assert whole[-len(delta) :] == delta
+
+
+def values() -> st.SearchStrategy[dict[str, Any]]:
+    text = st.text(st.sampled_from("ab \n\t{}[]\"\\'<>/=:;,&é\u4e2d"), max_size=20)
+    return st.fixed_dictionaries(
+        {"text": text},
+        optional={
+            "line": st.integers(-(10**12), 10**12),
+            "undo": st.booleans(),
+            "lines": st.lists(st.integers(-9, 9), max_size=3),
+        },
+    )
+
+
+@each_family
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(arguments=values())
+def test_what_the_template_writes_is_read_back(family: Family, arguments: dict[str, Any]) -> None:
+    chat = chat_of(family)
+    text, prompt_ids = written(family, [ToolCall("edit", arguments)])
+    reply = chat.read(text, prompt_ids, TOOLS)
+    assert reply.problem is None
+    assert [call.arguments for call in reply.calls] == [arguments]
+
+
+@each_family
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.data())
+def test_no_reply_makes_a_format_raise(family: Family, data: st.DataObject) -> None:
+    chat = chat_of(family)
+    text, _ = written(family, [CALL])
+    pieces = st.sampled_from([*family.ends, *family.tokens, *text.split("\n"), text, "x", "{", "}"])
+    hostile = "".join(data.draw(st.lists(pieces, max_size=6)))
+    for is_reasoning in (False, True):
+        reply = chat.replies.parse(hostile, TOOLS, is_reasoning=is_reasoning)
+        assert not (reply.calls and reply.problem)
+
+
+@pytest.mark.parametrize(
+    "family", [one for one in FAMILIES if one.format != "llama-3"], ids=lambda one: one.name
+)
+def test_reasoning_is_told_from_the_answer(family: Family) -> None:
+    chat = chat_of(family)
+    prompt = chat._template.render([user()], TOOLS)
+    text = REASONING.get(family.format, "<think>\nHm.\n</think>\n\n42")
+    if ends_in_reasoning(prompt):
+        text = text.removeprefix("<think>\n")
+    reply = chat.read(text, chat.encode(prompt), TOOLS)
+    assert (reply.problem, reply.reasoning, reply.content) == (None, "Hm.", "42")
+
+
+REASONING = {
+    "harmony": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    "<|channel|>final<|message|>42",
+    "gemma-4": "<|channel>thought\nHm.<channel|>42",
+    "mistral": "[THINK]Hm.[/THINK]42",
+}
+"""How a reply reasons, where not between tags of `think`."""
+
+
+@each_family
+@pytest.mark.timeout(60)
+def test_a_long_hostile_reply_is_read_at_once(family: Family) -> None:
+    """Any quadratic way of reading takes minutes for it."""
+    chat = chat_of(family)
+    text, _ = written(family, [CALL])
+    for part in {text[: len(text) // 3], text[: len(text) * 2 // 3], text[len(text) // 2 :], text}:
+        reply = chat.replies.parse(part * (2_000_000 // len(part)), TOOLS)
+        assert reply.problem or reply.calls or len(reply.content) > 10**6
+
+
+@each_family
+def test_agents_with_tools_are_refused_if_the_model_would_not_see_them(family: Family) -> None:
+    chat = chat_of(family)
+    question = [Message(role="user", content="Hi.")]
+    if family.shows_tools:
+        assert "edit" in chat.decode(chat.prompt_ids(question, tools=TOOLS))
+    else:
+        with pytest.raises(InvalidRequest, match="shows the model no tools"):
+            chat.prompt_ids(question, tools=TOOLS)
+    chat.prompt_ids(question)
+
+
+def test_a_template_that_refuses_calls_is_of_no_use_to_agents_with_tools() -> None:
+    chat = chat_of(REFUSED)
+    with pytest.raises(InvalidRequest, match=r"does not allow.*'append' of 'list'"):
+        chat.prompt_ids([Message(role="user", content="Hi.")], tools=TOOLS)
+
+
+@each_family
+def test_system_messages_are_never_lost(family: Family) -> None:
+    chat = chat_of(family)
+    messages = [
+        Message(role="system", content="First rule."),
+        Message(role="system", content="Second rule."),
+        Message(role="user", content="Hi."),
+        Message(role="assistant", content="Yes?"),
+        Message(role="user", content="Go on."),
+        Message(role="system", content="Third rule."),
+        Message(role="user", content="Now."),
+    ]
+    text = chat.decode(chat.prompt_ids(messages))
+    places = [text.index(f"{one} rule.") for one in ("First", "Second", "Third")]
+    assert places == sorted(places)
+
+
+@each_family
+def test_a_conversation_with_calls_can_be_continued(family: Family) -> None:
+    """Few-shot examples, or a conversation that another model began."""
+    chat = chat_of(family)
+    call = {"id": "call00000", "function": {"name": "edit", "arguments": '{"text": "a <|end|>"}'}}
+    messages = [
+        Message(role="user", content="Hi."),
+        Message.model_validate({"role": "assistant", "content": None, "tool_calls": [call]}),
+        Message(role="tool", content="It is done.", tool_call_id="call00000", name="edit"),
+    ]
+    text = chat.decode(chat.prompt_ids(messages))
+    assert text.index("edit") < text.index("It is done.")
+    said = [Message(role="assistant", content="Done."), Message(role="user", content="Again.")]
+    assert "Again." in chat.decode(chat.prompt_ids([*messages, *said]))

@@ -38,6 +38,8 @@ from prorl_service.vanished import NOTICE_VANISHED
 __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]
 
 Wire = Literal["packed", "json"]
+Piece = bytes | memoryview
+"""Of a safetensors file that is sent."""
 
 
 TRANSPORT: dict[str, Any] = {
@@ -187,7 +189,7 @@ class RolloutClient:
         return self._send(calls.load_weights(path, version, rewind))
 
     def stream_weights(
-        self, content: Iterable[bytes], version: int, *, rewind: bool = False
+        self, content: Iterable[Piece], version: int, *, rewind: bool = False
     ) -> WeightsReport:
         """Send one safetensors file in pieces. Retried only if `content` can be iterated again.
         `rewind` as for `load_weights`."""
@@ -204,7 +206,7 @@ class RolloutClient:
     def _send(
         self,
         call: Call[Answer],
-        content: Iterable[bytes] | None = None,
+        content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
@@ -322,7 +324,7 @@ class AsyncRolloutClient:
         return await self._send(calls.load_weights(path, version, rewind))
 
     async def stream_weights(
-        self, content: Iterable[bytes], version: int, *, rewind: bool = False
+        self, content: Iterable[Piece], version: int, *, rewind: bool = False
     ) -> WeightsReport:
         """As `RolloutClient.stream_weights`; the pieces are made in a thread."""
         retry_s = 0 if iter(content) is content else self._retry_s
@@ -337,7 +339,7 @@ class AsyncRolloutClient:
     async def _send(
         self,
         call: Call[Answer],
-        content: Iterable[bytes] | None = None,
+        content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
@@ -351,7 +353,7 @@ class AsyncRolloutClient:
                 await asyncio.sleep(backoff.delay_s(error))
 
 
-async def _in_thread(content: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:
     """The pieces of `content`, which may take the time of a disk or device copy each."""
     pieces = iter(content)
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from prorl_trl.weights import full_weights, save
+from prorl_trl.weights import SafetensorsFile, full_weights, save
 
 
 def main(policy: Path, output: Path) -> None:
@@ -35,7 +35,7 @@ def main(policy: Path, output: Path) -> None:
     trainer = SimpleNamespace(accelerator=accelerator, model=model, model_wrapped=model)
     with full_weights(trainer) as weights:
         if accelerator.is_main_process:
-            save(weights, output, 1)
+            save(SafetensorsFile(weights), output, 1)
     barrier()
     destroy_process_group()
     os._exit(0)  # gloo's threads at times abort a process that ends as others do

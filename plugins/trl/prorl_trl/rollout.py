@@ -10,7 +10,7 @@ it drives vLLM. Three attributes make it believe so (`_correct_sampling`); `chec
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -34,7 +34,7 @@ from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
-from prorl_trl.weights import SafetensorsFile, full_weights, save
+from prorl_trl.weights import PolicyWeights, SafetensorsFile, full_weights, save
 
 logger = logging.getLogger(__name__)
 
@@ -190,14 +190,14 @@ class ProRLRollout:
             on_main(self._trainer.accelerator, lambda: self._send_weights(weights, version))
         self._pushed_version = version
 
-    def _send_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    def _send_weights(self, weights: PolicyWeights, version: int) -> None:
         is_first = self._pushed_version is None  # it may start at a checkpoint before the last push
         with self._client() as client:
+            file = SafetensorsFile(weights)
             if self._weights in ("auto", "stream"):
-                file = SafetensorsFile(weights)
                 report = client.stream_weights(file, version, rewind=is_first)
             else:
-                path = save(weights, Path(self._weights), version)
+                path = save(file, Path(self._weights), version)
                 report = client.load_weights(str(path), version, rewind=is_first)
         if report.pending:
             logger.warning(

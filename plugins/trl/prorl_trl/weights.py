@@ -1,6 +1,8 @@
 """The trainer's weights, as the inference engines load them: one safetensors file, in pieces.
 
-Not covered: quantised base models, and LoRA under ZeRO-3 or FSDP (merging needs whole matrices).
+Adapters are merged in layer by layer, into what is sent and not into the model: a base in bf16
+would drift with each update. Not covered: quantised base models, and LoRA under ZeRO-3 or FSDP
+(merging needs whole matrices).
 """
 
 import json
@@ -24,27 +26,62 @@ _ADAPTERS = re.compile(r"\.lora_|\.original_module\.")
 _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
+class PolicyWeights:
+    """The weights of a policy, in the model's memory, under the names of its checkpoint."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], layers: Mapping[str, Any] = {}) -> None:
+        """`layers`: PEFT's layer of each tensor to which adapters are added, keyed by name."""
+        self.tensors = tensors
+        self._layers = layers
+
+    def read(self, name: str) -> torch.Tensor:
+        """The weight with its adapters."""
+        layer, tensor = self._layers.get(name), self.tensors[name]
+        return tensor if layer is None else _merged(layer, name.rpartition(".")[2])
+
+
 @contextmanager
-def full_weights(trainer: Any) -> Iterator[dict[str, torch.Tensor]]:
-    """The policy's weights under the names of its checkpoint, with LoRA adapters merged in.
+def full_weights(trainer: Any) -> Iterator[PolicyWeights]:
+    """The policy's weights, with LoRA adapters.
 
     A collective: all processes must enter. Only the main one may get tensors (ZeRO-3, FSDP). They
-    share memory with the model and are valid inside the context only.
+    are valid inside the context only.
     """
     accelerator = trainer.accelerator
     model = accelerator.unwrap_model(trainer.model)
-    is_adapted = hasattr(model, "merge_adapter")
-    if is_adapted:
-        model.merge_adapter()
+    # `model_wrapped`, because ZeRO-3 gathers through DeepSpeed's engine object.
+    tensors = checkpoint_names(accelerator.get_state_dict(trainer.model_wrapped))
+    if model.config.tie_word_embeddings:
+        tensors.pop("lm_head.weight", None)
+    yield PolicyWeights(tensors, _adapted_layers(model))
+
+
+def _adapted_layers(model: Any) -> dict[str, Any]:
+    """PEFT's layer of each weight that has adapters, keyed by the weight's name."""
+    if not hasattr(model, "merge_adapter"):
+        return {}
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return {
+        f"{_WRAPPERS.sub('', name)}.{parameter}": layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, BaseTunerLayer)
+        for parameter, _ in layer.get_base_layer().named_parameters(recurse=False)
+    }
+
+
+def _merged(layer: Any, parameter: str) -> torch.Tensor:
+    """A parameter of PEFT's layer with its adapters merged in; the layer stays as it is."""
+    base = layer.get_base_layer()
+    originals = {name: one.data for name, one in base.named_parameters(recurse=False)}
     try:
-        # `model_wrapped`, because ZeRO-3 gathers through DeepSpeed's engine object.
-        weights = checkpoint_names(accelerator.get_state_dict(trainer.model_wrapped))
-        if model.config.tie_word_embeddings:
-            weights.pop("lm_head.weight", None)
-        yield weights
+        layer.merge(safe_merge=True)  # into new tensors, which it puts in place of the old ones
+        merged: torch.Tensor = getattr(base, parameter).data
     finally:
-        if is_adapted:
-            model.unmerge_adapter()
+        for name, original in originals.items():
+            getattr(base, name).data = original
+        layer.merged_adapters.clear()
+    return merged
 
 
 def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -59,22 +96,25 @@ def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 class SafetensorsFile:
     """The bytes of a safetensors file with `weights`, made piece by piece at each iteration.
 
-    Needs no second copy of the weights. Raises `TypeError` for a dtype that is not floating point.
+    Needs no second copy of the weights. `dtype`: what they are cast to; None: as they are. Raises
+    `TypeError` for a dtype that is not floating point.
     """
 
-    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
-        self._weights = weights
-        self._header = _header(weights)
+    def __init__(self, weights: PolicyWeights, dtype: torch.dtype | None = None) -> None:
+        self._weights, self._dtype = weights, dtype
+        self._header = _header(weights.tensors, dtype)
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytes | memoryview]:
         yield self._header
-        for tensor in self._weights.values():
-            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
-            for start in range(0, flat.numel(), PIECE_BYTES):
-                yield flat[start : start + PIECE_BYTES].numpy().tobytes()
+        for name in self._weights.tensors:
+            tensor = self._weights.read(name).detach()
+            tensor = tensor.to(self._dtype or tensor.dtype).contiguous()
+            flat = tensor.reshape(-1).view(torch.uint8).cpu().numpy().data
+            for start in range(0, len(flat), PIECE_BYTES):
+                yield flat[start : start + PIECE_BYTES]
 
 
-def _header(weights: Mapping[str, torch.Tensor]) -> bytes:
+def _header(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> bytes:
     entries, end = {}, 0
     for name, tensor in weights.items():
         if tensor.dtype not in _DTYPE_NAMES:
@@ -82,9 +122,10 @@ def _header(weights: Mapping[str, torch.Tensor]) -> bytes:
                 f"weight {name!r} is {tensor.dtype}, which engines do not load: "
                 "train an unquantised model, or update the engines yourself under `weights='none'`"
             )
-        start, end = end, end + tensor.numel() * tensor.element_size()
+        kind = dtype or tensor.dtype
+        start, end = end, end + tensor.numel() * kind.itemsize
         entries[name] = {
-            "dtype": _DTYPE_NAMES[tensor.dtype],
+            "dtype": _DTYPE_NAMES[kind],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -93,12 +134,12 @@ def _header(weights: Mapping[str, torch.Tensor]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def save(weights: Mapping[str, torch.Tensor], directory: Path, version: int) -> Path:
+def save(file: SafetensorsFile, directory: Path, version: int) -> Path:
     """Write `directory`/version-N and remove all older ones but the last, which may be in use."""
     target = directory / f"version-{version}"
     target.mkdir(parents=True, exist_ok=True)
-    with (target / "model.safetensors").open("wb") as file:
-        file.writelines(SafetensorsFile(weights))
+    with (target / "model.safetensors").open("wb") as opened:
+        opened.writelines(file)
     others = sorted(directory.glob("version-*"), key=lambda path: path.stat().st_mtime)
     for outdated in others[:-2]:
         shutil.rmtree(outdated)

@@ -66,7 +66,9 @@ class ChatFormat:
         self.findings = probe.Probe(self._template, self._special_text, ends).findings(given)
         self.replies: ReplyFormat = given[0] if given else self.findings.format or PLAIN
         """The format in which the model's replies are read."""
-        self.problem = "" if given else self.findings.problem
+        self.problem = self.findings.problem
+        if given:
+            self.problem = "" if self.replies.has_calls else "replies are read without calls"
         """Why agents with tools cannot use the model; "" if they can."""
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from prorl_service.schemas import Message
@@ -44,22 +43,20 @@ def fold_systems(turns: Sequence[Turn], findings: Findings) -> list[Turn]:
     if findings.late_system == "rendered" or all(turn["role"] != "system" for turn in later):
         return [*leading, *later]
     folded: list[Turn] = []
-    for role, run in groupby(map(_reminder, later), key=itemgetter("role")):
-        turns = list(run)
-        if role == "user" and any(turn.pop(_ADDED, False) for turn in turns):
-            turns = [{"role": role, "content": "\n\n".join(turn["content"] for turn in turns)}]
+    marked = [(_as_reminder(turn), turn["role"] == "system") for turn in later]
+    for role, run in groupby(marked, key=lambda one: one[0]["role"]):
+        turns, are_reminders = zip(*run, strict=True)
+        if role == "user" and any(are_reminders):
+            turns = ({"role": role, "content": "\n\n".join(turn["content"] for turn in turns)},)
         folded += turns
     return [*leading, *folded]
 
 
-_ADDED = "is added to the user's turn"
-
-
-def _reminder(turn: Turn) -> Turn:
+def _as_reminder(turn: Turn) -> Turn:
     if turn["role"] != "system":
         return turn
     text = f"<system-reminder>\n{turn['content']}\n</system-reminder>"
-    return {"role": "user", "content": text, _ADDED: True}
+    return {"role": "user", "content": text}
 
 
 def _defused(value: Any, defuse: Callable[[str], str]) -> Any:

@@ -17,8 +17,7 @@ from prorl_service.tokens.formats import ToolCall
 from prorl_service.tokens.probe import ends_in_reasoning, user
 from prorl_service.tools.base import Toolset
 from prorl_service.tools.bash import Bash
-from tests.tokens.families import FAMILIES, Family, chat_of
-from tests.tokens.test_families import written
+from tests.tokens.families import FAMILIES, Family, chat_of, written
 
 MODEL_VOCABULARY = 384
 """Ids a tiny model samples; its tokenizer knows fewer."""

@@ -9,10 +9,12 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import InvalidRequest
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.schemas import BackendSpec, Blame, RolloutState
+from prorl_service.schemas import BackendSpec, Blame, Message, RolloutState
 from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.probe import TOOL
 from tests.server.serving import finished, group, serving
 
 WITHOUT_TOOLS = (
@@ -60,6 +62,16 @@ async def test_agents_without_tools_run(client: AsyncRolloutClient) -> None:
     plain.task.data["tools"] = []
     [rollout] = await finished(client, plain)
     assert rollout.state is RolloutState.DONE
+
+
+def test_agents_with_tools_are_refused_where_replies_are_read_without_calls(
+    tiny_model: Path,
+) -> None:
+    chat = ChatFormat.load(tiny_model, "plain")
+    messages = [Message(role="user", content="Hi.")]
+    with pytest.raises(InvalidRequest, match="read without calls"):
+        chat.prompt_ids(messages, tools=[TOOL])
+    assert chat.prompt_ids(messages)
 
 
 def test_a_format_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:

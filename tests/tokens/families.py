@@ -11,7 +11,9 @@ from functools import cache, partial
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.formats import ToolCall
 from prorl_service.tokens.model_files import ModelFiles
+from prorl_service.tokens.probe import assistant, user
 from tests.tokens.templates import of_llama_cpp, of_trl
 
 
@@ -147,6 +149,31 @@ FAMILIES = [
 ]
 
 
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "edit",
+            "description": "Edits a file.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "description": "What to write."},
+                    "line": {"type": "integer", "description": "Where."},
+                    "undo": {"type": "boolean", "description": "Whether to undo."},
+                    "lines": {
+                        "type": "array",
+                        "items": {"type": "integer"},
+                        "description": "Where else.",
+                    },
+                },
+                "required": ["text"],
+            },
+        },
+    }
+]
+
+
 @cache
 def chat_of(family: Family) -> ChatFormat:
     tokenizer = byte_tokenizer([*family.ends, *family.tokens])
@@ -163,3 +190,16 @@ def byte_tokenizer(special: list[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(one, normalized=False) for one in special])
     return tokenizer
+
+
+def written(family: Family, calls: list[ToolCall]) -> tuple[str, list[int]]:
+    """What the model samples to make calls, as the template writes it, and the prompt before."""
+    chat = chat_of(family)
+    prompt = chat._template.render([user()], TOOLS)
+    whole = chat._template.render([user(), assistant(*calls)], TOOLS, generation=False)
+    if not whole.startswith(prompt):  # a prompt that begins reasoning, which the history lacks
+        prompt = prompt[: prompt.rindex("<think>")]
+        assert whole.startswith(prompt)
+    rest = whole[len(prompt) :]
+    end = chat._ends.search(rest)
+    return rest[: end.start() if end else None], chat.encode(prompt)

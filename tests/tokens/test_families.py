@@ -10,46 +10,10 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tokens.probe import assistant, ends_in_reasoning, user
-from tests.tokens.families import FAMILIES, REFUSED, Family, chat_of
+from tests.tokens.families import FAMILIES, REFUSED, TOOLS, Family, chat_of, written
 
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "edit",
-            "description": "Edits a file.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "text": {"type": "string", "description": "What to write."},
-                    "line": {"type": "integer", "description": "Where."},
-                    "undo": {"type": "boolean", "description": "Whether to undo."},
-                    "lines": {
-                        "type": "array",
-                        "items": {"type": "integer"},
-                        "description": "Where else.",
-                    },
-                },
-                "required": ["text"],
-            },
-        },
-    }
-]
 CALL = ToolCall("edit", {"text": 'if a:\n    b()  # "c"', "line": 3, "undo": True})
-
-
-def written(family: Family, calls: list[ToolCall]) -> tuple[str, list[int]]:
-    """What the model samples to make calls, as the template writes it, and the prompt before."""
-    chat = chat_of(family)
-    prompt = chat._template.render([user()], TOOLS)
-    whole = chat._template.render([user(), assistant(*calls)], TOOLS, generation=False)
-    if not whole.startswith(prompt):  # a prompt that begins reasoning, which the history lacks
-        prompt = prompt[: prompt.rindex("<think>")]
-        assert whole.startswith(prompt)
-    rest = whole[len(prompt) :]
-    end = chat._ends.search(rest)
-    return rest[: end.start() if end else None], chat.encode(prompt)
 
 
 @each_family

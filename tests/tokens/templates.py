@@ -7,18 +7,16 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from importlib import resources
 from pathlib import Path
-
-import trl
 
 from prorl_service.sandbox.cache import cache_root
 
-TRL = Path(trl.__file__).parent / "chat_templates"
 RELEASE = "llama-cpp-python==0.3.36"
 
 
 def of_trl(name: str) -> str:
-    return (TRL / f"{name}.jinja").read_text()
+    return resources.files("trl").joinpath("chat_templates", f"{name}.jinja").read_text()
 
 
 def of_llama_cpp(name: str) -> str:

@@ -139,14 +139,16 @@ def serve(
                 on_timeout=on_timeout,
                 max_unfinished=max_unfinished,
             ),
-            pool=PoolConfig(
-                wait_for_backend_s=wait_for_backend_s,
-                max_calls_per_backend=max_calls_per_backend,
-                reply_format=reply_format,
-            ),
+            pool=_pool(wait_for_backend_s, max_calls_per_backend, reply_format),
         )
         announced = announcement(announce, announce_host, host)
         run(create_app(settings), ServerOptions(host, port, drain_s, max_connections, announced))
+
+
+def _pool(wait_s: float, max_calls: int, reply_format: str | None) -> PoolConfig:
+    return PoolConfig(
+        wait_for_backend_s=wait_s, max_calls_per_backend=max_calls, reply_format=reply_format
+    )
 
 
 def _judge(

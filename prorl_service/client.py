@@ -39,7 +39,7 @@ __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeo
 
 Wire = Literal["packed", "json"]
 Piece = bytes | memoryview
-"""Of a safetensors file that is sent."""
+"""A part of a file that is sent."""
 
 
 TRANSPORT: dict[str, Any] = {

@@ -53,15 +53,20 @@ ROOM_TIMEOUT_S = 60.0
 """How long an image waits for another's last sandbox to end where the budget is used up."""
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers, journal,
-    a directory of services that another front has."""
+def _check_formats(settings: Settings) -> None:
+    """Raises `InvalidRequest`."""
     reply_format = settings.pool.reply_format
     if reply_format is not None:
         formats.named(reply_format)
     for spec in settings.backends:
         if spec.tokenizer is not None:
             ChatFormat.load(spec.tokenizer, reply_format)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Raises `ProRLError` for settings that cannot work: agents, sandbox, tokenizers, journal,
+    a directory of services that another front has."""
+    _check_formats(settings)
     agents = AgentRegistry(settings.agents)
     leftovers.sweep()
     images = ImageCache(

@@ -73,7 +73,7 @@ class ChatFormat:
 
     @classmethod
     def load(cls, model: str | Path, reply_format: str | None = None) -> "ChatFormat":
-        """Of a model's directory or name. Raises `InvalidRequest`."""
+        """The format of the model in a directory, or of that name. Raises `InvalidRequest`."""
         return cls(model_files.load(model), reply_format)
 
     def prompt_ids(

@@ -45,7 +45,7 @@ class ReplyFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """As `--reply-format` takes it."""
+        """The word that `--reply-format` takes."""
 
     @property
     def has_calls(self) -> bool: ...

@@ -10,7 +10,7 @@ one attempt is no string of the next."""
 
 
 def call_of(value: object, arguments_key: str = "arguments") -> ToolCall:
-    """Of an object with the call's name. Raises `Malformed`."""
+    """The call that a JSON object describes. Raises `Malformed`."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise Malformed('the tool call must be a JSON object with a string "name"')
     arguments = value.get(arguments_key, {})

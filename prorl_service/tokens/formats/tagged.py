@@ -106,7 +106,7 @@ class Tagged:
         return "".join([*pieces, text[start:]]), "\n".join(thoughts), since
 
     def _end_of_call(self, text: str, start: int, in_reasoning: bool) -> int:
-        """Of a call in which tags are text; `start` or less if there is none.
+        """Where a call ends in which tags are text; `start` or less if there is none.
 
         In reasoning a call is one only if it is well-formed.
         """

@@ -63,8 +63,8 @@ class Message(WireModel):
     def _fits_its_role(self) -> Self:
         if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
             raise ValueError("only the assistant's messages have tool_calls and reasoning_content")
-        if self.role != "tool" and self.tool_call_id is not None:
-            raise ValueError("only messages of role `tool` have a tool_call_id")
+        if self.role != "tool" and (self.tool_call_id or self.name):
+            raise ValueError("only messages of role `tool` have a tool_call_id and a name")
         return self
 
 

@@ -148,7 +148,7 @@ async def test_ids_that_survive_no_encoding_stay_exact(
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 async def test_an_agent_works_with_models_of_each_family(family: Family) -> None:
-    """The agent calls its tool, errs, is told so, and ends; all tokens are those sampled."""
+    """A call, a malformed call and an answer; the trajectory has the very tokens sampled."""
     chat = chat_of(family)
     call = written(family, [ToolCall("bash", {"command": "ls"})])[0]
     answer = "It is 42."

@@ -1,5 +1,6 @@
 """How long one IPython cell takes, by the way to the kernel; ours on each rung of isolation."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -34,7 +35,10 @@ async def measure(effort: Effort) -> list[Row]:
         actions: dict[tuple[str, str], Action] = {}
         for who, run in runs.items():
             for what, code in CODES.items():
-                output = await run(code)
+                try:
+                    output = await asyncio.wait_for(run(code), kernels.ANSWER_TIMEOUT_S)
+                except TimeoutError:
+                    raise RuntimeError(f"{who}: no answer to {what}") from None
                 if output.strip() != EXPECTED[what]:
                     raise RuntimeError(f"{who}: {what} gave {output[:200]!r}")
                 actions[who, what] = partial(run, code)

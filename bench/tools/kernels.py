@@ -28,6 +28,7 @@ RunCode = Callable[[str], Awaitable[str]]
 GATEWAY_VERSION = "3.0.1"
 VENV = Path(__file__).parents[2] / ".venv-gateway"
 START_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 30.0
 
 # It would drop output beyond 1 MB/s.
 _GATEWAY_OPTIONS = ["--ZMQChannelsWebsocketConnection.limit_rate=False"]
@@ -60,6 +61,10 @@ class _Collected:
         return not self._missing
 
     @property
+    def replied(self) -> bool:
+        return "execute_reply" not in self._missing
+
+    @property
     def text(self) -> str:
         return "".join(self._text)
 
@@ -71,7 +76,9 @@ async def direct() -> AsyncIterator[RunCode]:
 
     async def run(code: str) -> str:
         collected = _Collected(client.execute(code, store_history=False, allow_stdin=False))
-        collected.add(await client.get_shell_msg())
+        # A kernel that started slowly has answered several requests for its information.
+        while not collected.replied:
+            collected.add(await client.get_shell_msg())
         while not collected.add(await client.get_iopub_msg()):
             pass
         return collected.text

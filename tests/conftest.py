@@ -6,9 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from prorl_service import logs
 from prorl_service.tokens.chat import ChatFormat
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 EXPECTED = "logs"
 """Marker of tests whose processes log errors: regular expressions of those."""

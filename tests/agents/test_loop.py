@@ -130,7 +130,7 @@ async def test_budgets_of_turns_and_tokens(chat: ChatFormat) -> None:
     assert trajectory.segments[0].response_ids == long[:10]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.lists(st.integers(0, MODEL_VOCABULARY - 1), min_size=1, max_size=30),

@@ -155,7 +155,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(operations)
 def test_any_history_is_told_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, int, int]]

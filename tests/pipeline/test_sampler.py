@@ -14,7 +14,7 @@ from prorl_service.schemas import Rollout
 from tests.pipeline.sampler_world import FAILURE, World, group, rollout
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.integers(0, 2**32).map(random.Random),
     st.builds(

@@ -40,7 +40,7 @@ def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @schema.parametrize()
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_one_that_is_described(
     case: "schemathesis.Case[Any]", service_url: str
 ) -> None:

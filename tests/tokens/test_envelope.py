@@ -49,7 +49,7 @@ def renderer(template: Template, role: str, thinking: bool | None = None) -> Ren
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     role=st.sampled_from(["tool", "user"]),
     contents=st.lists(texts, min_size=1, max_size=3),

@@ -49,7 +49,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return Repository(tmp_path_factory.mktemp("repository"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(old=TEXT, new=TEXT)
 def test_a_diff_makes_one_version_of_the_other_and_its_reverse_undoes_it(
     repository: Repository, old: str | None, new: str | None

@@ -33,8 +33,9 @@ from prorl_service.schemas import (
     Rollouts,
     ServiceStatus,
     SubmitRequest,
-    WeightsFromDirectory,
+    WeightsAt,
     WeightsReport,
+    WeightsTerms,
 )
 
 CONNECT_TIMEOUT_S = 10.0
@@ -91,7 +92,7 @@ class Call(Generic[Answer]):
     path: str
     answer: Callable[[bytes], Answer]
     body: BaseModel | None = None
-    params: dict[str, float] = field(default_factory=dict)
+    params: dict[str, str | float] = field(default_factory=dict)
     timeout_s: float | None = None
     """Longest silence of the service; None: the client's `idle_s`."""
 
@@ -201,15 +202,20 @@ def remove_backend(backend_id: str) -> Call[BackendStatus]:
     return Call("DELETE", f"/v1/backends/{backend_id}", BackendStatus.model_validate_json)
 
 
+def weights_terms(as_file: bool, lora_rank: int, base: str) -> Call[WeightsTerms]:
+    params: dict[str, str | float] = {"as_file": as_file, "lora_rank": lora_rank, "base": base}
+    return Call("GET", "/v1/weights", WeightsTerms.model_validate_json, params=params)
+
+
 def load_weights(path: str, version: int, rewind: bool) -> Call[WeightsReport]:
-    weights = WeightsFromDirectory(path=path, version=version, rewind=rewind)
+    weights = WeightsAt(path=path, version=version, rewind=rewind)
     report = WeightsReport.model_validate_json
     return Call("POST", "/v1/weights", report, weights, timeout_s=WEIGHTS_TIMEOUT_S)
 
 
 def stream_weights(version: int, rewind: bool) -> Call[WeightsReport]:
     report = WeightsReport.model_validate_json
-    params: dict[str, float] = {"version": version}
+    params: dict[str, str | float] = {"version": version}
     if rewind:
         params["rewind"] = True
     return Call("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """`prorl engine`: the reference inference engine, which needs the extra `prorl-service[engine]`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,6 +20,9 @@ def engine(
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     max_model_len: Annotated[int, typer.Option(min=2, help="Context length.")] = 4096,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="Type to compute in.")
+    ] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
     api_key_file: Annotated[
         Path | None,
@@ -43,6 +46,7 @@ def engine(
             host=host,
             port=port,
             max_model_len=max_model_len,
+            dtype=dtype,
             threads=threads,
             api_key=key,
             allowed_hosts=allow_host,

@@ -32,6 +32,7 @@ from prorl_service.schemas import (
     Rollout,
     ServiceStatus,
     WeightsReport,
+    WeightsTerms,
 )
 from prorl_service.vanished import NOTICE_VANISHED
 
@@ -180,8 +181,17 @@ class RolloutClient:
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(calls.remove_backend(backend_id))
 
+    def weights_terms(
+        self, *, as_file: bool = True, lora_rank: int = 0, base: str = ""
+    ) -> WeightsTerms:
+        """In which form, type and place to send weights next. `as_file` false: they are given as a
+        directory that the engines see. `lora_rank`: that of a LoRA adapter for the model `base`
+        that could be sent alone; 0: there is none."""
+        return self._send(calls.weights_terms(as_file, lora_rank, base))
+
     def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
-        """Have all engines load the safetensors files in `path`, which they can read.
+        """Have all engines load a safetensors file that the service can read, or a directory with
+        such files that the engines can.
 
         A version below the newest is refused without `rewind`, which a trainer gives that starts
         or goes back to a checkpoint; tokens of newer versions are stale then.
@@ -319,6 +329,11 @@ class AsyncRolloutClient:
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(calls.remove_backend(backend_id))
+
+    async def weights_terms(
+        self, *, as_file: bool = True, lora_rank: int = 0, base: str = ""
+    ) -> WeightsTerms:
+        return await self._send(calls.weights_terms(as_file, lora_rank, base))
 
     async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
         return await self._send(calls.load_weights(path, version, rewind))

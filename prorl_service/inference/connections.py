@@ -6,7 +6,7 @@ half the CPU time of aiohttp (docs/architecture.md). Knows nothing of routes or 
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from os import fstat
@@ -25,6 +25,8 @@ MAX_ANSWER_BYTES = 64 << 20
 """Largest answer that is read: four times that to a call of 131,072 tokens."""
 
 Method = Literal["GET", "POST"]
+Progress = Callable[[], None]
+"""Called on the event loop when a part of a file has been sent."""
 
 
 class Unreachable(Exception):
@@ -55,7 +57,13 @@ class Connections:
         await self._multi.aclose()
 
     async def request(
-        self, method: Method, url: str, *, headers: Mapping[str, str], body: bytes | BinaryIO = b""
+        self,
+        method: Method,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | BinaryIO = b"",
+        on_progress: Progress = lambda: None,
     ) -> Answer:
         """Raises `Unreachable`. A cancelled one closes its connection, which tells the engine.
 
@@ -66,7 +74,7 @@ class Connections:
         try:
             self._set(handle, url, headers)
             if not isinstance(body, bytes):
-                with closing(_Parts(handle, body)):
+                with closing(_Parts(handle, body, on_progress)):
                     return await self._perform(handle)
             if method == "POST":
                 handle.setopt(pycurl.POSTFIELDS, body)
@@ -132,13 +140,14 @@ class _Parts:
     """Of the file that `handle` sends. They are read in a thread: libcurl asks on the event loop,
     and goes on when it is told that there is one."""
 
-    def __init__(self, handle: pycurl.Curl, file: BinaryIO) -> None:
+    def __init__(self, handle: pycurl.Curl, file: BinaryIO, on_progress: Progress) -> None:
         handle.setopt(pycurl.POST, 1)
         handle.setopt(pycurl.POSTFIELDSIZE_LARGE, fstat(file.fileno()).st_size - file.tell())
         handle.setopt(pycurl.UPLOAD_BUFFERSIZE, FILE_PART_BYTES)
         handle.setopt(pycurl.READFUNCTION, self._read)
         self._handle = handle
         self._file = file
+        self._on_progress = on_progress
         self._part: asyncio.Task[bytes] | None = None
         self._is_closed = False
 
@@ -155,6 +164,7 @@ class _Parts:
             self._part.add_done_callback(self._go_on)
             return pycurl.READFUNC_PAUSE
         part, self._part = self._part, None
+        self._on_progress()
         return part.result()
 
     def _go_on(self, _: asyncio.Task[bytes]) -> None:

@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from prorl_service.inference.connections import Progress
+
 MAX_HEAD_BYTES = 4096
+PART_BYTES = 64 * 2**20
+"""Size of the parts after each of which there is progress."""
 HEAD_TIMEOUT_S = 10.0
 FOUND = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
@@ -29,6 +33,7 @@ class Offer:
     path: Path
     size: int
     """In bytes."""
+    on_progress: Progress
     url: str = ""
     transfers: set["asyncio.Task[None]"] = field(default_factory=set)
     """Requests in progress."""
@@ -44,9 +49,9 @@ class Offer:
 
 
 @asynccontextmanager
-async def offered(path: Path, engine_url: str) -> AsyncIterator[Offer]:
+async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIterator[Offer]:
     """Offers `path` until the context is left. Raises `OSError`."""
-    offer = Offer(path, (await asyncio.to_thread(path.stat)).st_size)
+    offer = Offer(path, (await asyncio.to_thread(path.stat)).st_size, on_progress)
     route = f"/{secrets.token_urlsafe(32)}"
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,5 +114,8 @@ async def _asked_for(reader: asyncio.StreamReader) -> str:
 async def _send(offer: Offer, writer: asyncio.StreamWriter) -> None:
     writer.write(FOUND % offer.size)
     await writer.drain()
+    send = asyncio.get_running_loop().sendfile
     with offer.path.open("rb") as file:
-        await asyncio.get_running_loop().sendfile(writer.transport, file)
+        for start in range(0, offer.size, PART_BYTES):
+            await send(writer.transport, file, start, PART_BYTES)
+            offer.on_progress()

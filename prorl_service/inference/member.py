@@ -10,7 +10,9 @@ from typing import Any
 
 from prorl_service.budget import WorkClock
 from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
-from prorl_service.inference.backend import Backend, EngineInfo
+from prorl_service.inference import releases
+from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.routing import Load
 from prorl_service.inference.weights import Weights
@@ -102,6 +104,11 @@ class Member:
                 hint="is the inference engine running and reachable from the service?",
             )
         self.info = await self.backend.describe(timeout_s=timeout_s)
+        release = self.info.release or releases.LABELS_WEIGHTS
+        if self.spec.policy_version is not None and release < releases.LABELS_WEIGHTS:
+            needed = releases.shown(releases.LABELS_WEIGHTS)
+            raise BackendRejected(f"{self.spec.url} is updated by others: it needs vLLM {needed}")
+        await self.backend.intake(self.info)
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights
             self.loaded = None
@@ -158,7 +165,8 @@ class Member:
             raise
         except BackendError as error:
             clock.refund(began_s)
-            if error.retryable and self.state is not BackendState.DOWN:
+            # An update may abort calls, and says itself what goes wrong.
+            if error.retryable and self.state is BackendState.HEALTHY:
                 self._note_failure(error)
             raise
         self.failed_calls = 0

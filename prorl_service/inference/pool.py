@@ -16,6 +16,7 @@ from pathlib import Path
 from prorl_service.background import Background
 from prorl_service.budget import WorkClock
 from prorl_service.errors import NotFound, OwnedByAnother, ProRLError
+from prorl_service.inference import terms
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
@@ -27,7 +28,13 @@ from prorl_service.inference.session import Session
 from prorl_service.inference.updates import WeightUpdates
 from prorl_service.inference.weights import Weights, WeightSpool
 from prorl_service.leases import Lease
-from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, WeightsReport
+from prorl_service.schemas import (
+    BackendSpec,
+    BackendState,
+    BackendStatus,
+    WeightsReport,
+    WeightsTerms,
+)
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +95,7 @@ class BackendPool:
         )
 
     async def __aenter__(self) -> "BackendPool":
-        await asyncio.to_thread(self._spool.sweep, self._updates.newest)
+        await asyncio.to_thread(self._spool.open, self._updates.newest)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -96,6 +103,7 @@ class BackendPool:
             member.end_lease()
         await self.background.close()
         await self._connections.aclose()
+        await asyncio.to_thread(self._spool.close, self._updates.newest)
 
     # --- membership -----------------------------------------------------------------------------
 
@@ -230,6 +238,7 @@ class BackendPool:
         match state:
             case BackendState.DOWN:
                 member.fail_calls()
+                member.backend.forget_intake()
             case BackendState.UPDATING:
                 member.freeze_calls()
             case BackendState.HEALTHY:
@@ -282,6 +291,14 @@ class BackendPool:
         return member.state is BackendState.HEALTHY and member.loaded is self._updates.newest
 
     # --- weights --------------------------------------------------------------------------------
+
+    async def weights_terms(self, *, as_file: bool, lora_rank: int, base: str) -> WeightsTerms:
+        """See `terms.agree`; with the place where trainers may leave files."""
+        agreed = await terms.agree(
+            self._members.values(), as_file=as_file, lora_rank=lora_rank, base=base
+        )
+        place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
+        return agreed.model_copy(update=place)
 
     async def stream_weights(
         self, chunks: AsyncIterable[bytes], version: int, *, rewind: bool = False

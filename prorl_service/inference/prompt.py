@@ -25,6 +25,9 @@ class Prompt:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def extended(self, ids: Sequence[int]) -> "Prompt":
+        return Prompt(self._ids + array("i", ids), before=self)
+
     def _is_prefix_of(self, ids: "array[int]") -> bool:
         return ids[: len(self._ids)] == self._ids
 

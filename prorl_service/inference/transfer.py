@@ -6,27 +6,28 @@ checkpoint's directory. Pauses and versions in trajectories are `Backend`'s.
 """
 
 import asyncio
+import os
+import re
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-import orjson
-
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
-from prorl_service.inference.connections import Method
+from prorl_service.inference import weight_file
+from prorl_service.inference.connections import Method, Progress
 from prorl_service.inference.handout import offered
+from prorl_service.inference.intake import NO_PLUGIN
+from prorl_service.inference.weight_file import unreadable
 
-NO_PLUGIN = (
-    'start vLLM with `--weight-transfer-config \'{"backend": "prorl"}\'` and prorl-vllm '
-    "installed, or give weights by a directory that both see"
-)
-
+Shapes = Mapping[str, list[int]]
+ADAPTER_PREFIX = "prorl-"
+"""Begin of the names of our adapters in an engine."""
 OF_PLUGIN = "prorl: "
 """Begin of the plug-in's own reasons."""
-MAX_HEADER_BYTES = 100 * 10**6
-"""Limit of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,84 +36,116 @@ class WeightDirectory:
 
     path: str
 
+    def only_file(self) -> Path | None:
+        """Its weights, if they are one file that the service can read, too."""
+        try:
+            files = list(Path(self.path).glob("*.safetensors"))
+        except OSError:
+            return None
+        return files[0] if len(files) == 1 else None
+
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A local safetensors file with the whole model."""
+    """A local safetensors file with the whole model, or with a LoRA adapter for it."""
 
     path: Path
+    is_adapter: bool = False
 
 
 WeightSource = WeightDirectory | WeightFile
+
+
+class NotOffered(BackendRejected):
+    """The engine has no such route, or was told not to serve it."""
 
 
 class Call(Protocol):
     """`Backend`'s: one HTTP call to the engine; raises `BackendError`."""
 
     def __call__(
-        self, method: Method, route: str, *, json: Any = None, data: BinaryIO | bytes = b""
+        self,
+        method: Method,
+        route: str,
+        *,
+        json: Any = None,
+        data: BinaryIO | bytes = b"",
+        on_progress: Progress = ...,
+        read: Callable[[Any], Any] | None = None,
     ) -> Awaitable[Any]: ...
 
 
 class Transfer(ABC):
     """All methods raise `BackendError`."""
 
+    model: str | None = None
+    """Name by which calls get these weights; None: the engine's default."""
+
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    async def offer(self) -> None:  # noqa: B027 - not every way has this step
+    async def offer(self, on_progress: Progress) -> None:  # noqa: B027 - not every way has it
         """Done while the engine samples."""
 
-    async def send(self) -> None:  # noqa: B027 - as above
+    async def send(self, on_progress: Progress) -> None:  # noqa: B027 - as above
         """Done while the engine is paused and has its weights still."""
 
     @abstractmethod
     async def swap(self, version: str) -> None: ...
 
     async def _label(self, version: str) -> None:
-        await self._call("POST", "/update_weight_version", json={"new_version": version})
+        with suppress(NotOffered):  # vLLM before 0.27, for which the service keeps it: `Bracket`
+            await self._call("POST", "/update_weight_version", json={"new_version": version})
 
 
 class Push(Transfer):
-    """Sends the file; the engine checks it whole before it touches its weights."""
+    """Sends the file, unless our engine can open it; it checks it whole before it touches its
+    weights."""
 
     def __init__(self, call: Call, file: WeightFile) -> None:
         super().__init__(call)
         self._path = file.path
 
-    async def send(self) -> None:
+    async def send(self, on_progress: Progress) -> None:
         await self._call("POST", "/start_weight_update")
         with _opened(self._path) as file:
-            await self._call("POST", "/update_weights", data=file)
+            if not await self._is_opened(os.fstat(file.fileno()).st_size):
+                await self._call("POST", "/update_weights", data=file, on_progress=on_progress)
+
+    async def _is_opened(self, size: int) -> bool:
+        offer = {"path": str(self._path), "size": size}
+        is_opened: bool = await self._call(
+            "POST", "/open_weights", json=offer, read=lambda answer: answer["is_opened"]
+        )
+        return is_opened
 
     async def swap(self, version: str) -> None:
         await self._call("POST", "/finish_weight_update", json={"weight_version": version})
 
 
-class Pull(Transfer):
+class Fetch(Transfer):
     """Has vLLM fetch the file, or open it where it shares the service's file system."""
 
-    def __init__(self, call: Call, file: WeightFile, engine_url: str) -> None:
+    def __init__(self, call: Call, path: Path, engine_url: str) -> None:
         super().__init__(call)
-        self._path, self._url = file.path, engine_url
+        self._path, self._url = path, engine_url
 
-    async def offer(self) -> None:
-        shapes = await asyncio.to_thread(_shapes_of, self._path)
+    async def offer(self, on_progress: Progress) -> None:
+        header = await asyncio.to_thread(weight_file.read, self._path)
+        await self._offer(header.shapes, on_progress)
+
+    async def _offer(self, shapes: Shapes, on_progress: Progress, **more: Any) -> None:
         try:
-            async with offered(self._path, self._url) as offer:
-                info = {
-                    "path": str(self._path),
-                    "size": offer.size,
-                    "url": offer.url,
-                    "shapes": shapes,
-                }
+            async with offered(self._path, self._url, on_progress) as offer:
+                whole = {"path": str(self._path), "size": offer.size, "url": offer.url}
+                info = {**whole, "shapes": shapes, **more}
                 route = "/init_weight_transfer_engine"
                 await self._call("POST", route, json={"init_info": info})
                 await offer.transferred()
                 if offer.failure is not None:
                     raise BackendUnavailable(f"{self._url} took no weights: {offer.failure}")
         except OSError as error:
-            raise _unreadable(self._path, error) from error
+            raise unreadable(self._path, error) from error
         except (BackendRejected, BackendUnavailable):
             raise
         except BackendError as error:
@@ -122,10 +155,61 @@ class Pull(Transfer):
             ) from error
 
     async def swap(self, version: str) -> None:
+        await self._load()
+        await self._label(version)
+
+    async def _load(self) -> None:
         await self._call("POST", "/start_weight_update")
         await self._call("POST", "/update_weights", json={"update_info": {}})
         await self._call("POST", "/finish_weight_update", json={})
+
+
+class FetchAdapter(Fetch):
+    """Has vLLM fetch a LoRA adapter into a directory of its own, and put it on its model.
+
+    vLLM's route loads the first adapter of a kind. For later ones, the files are replaced and what
+    vLLM has read of them is removed, so that the next call reads them again. (Adapters loaded with
+    the route's `load_inplace` are read again at every step.)
+    """
+
+    def __init__(self, call: Call, path: Path, engine_url: str, loaded: Mapping[str, str]) -> None:
+        """`loaded`: directories of the adapters that the engine has from us, keyed by name."""
+        super().__init__(call, path, engine_url)
+        self._loaded = loaded
+        self._directory = ""
+
+    async def offer(self, on_progress: Progress) -> None:
+        header = await asyncio.to_thread(weight_file.read, self._path)
+        self.model = f"{ADAPTER_PREFIX}{header.kind}"
+        new = f"/tmp/{self.model}-{secrets.token_hex(8)}"
+        self._directory = self._loaded.get(self.model, new)
+        adapter = {"directory": self._directory, "config": header.adapter_config}
+        await self._offer(header.shapes, on_progress, adapter=adapter)
+
+    async def swap(self, version: str) -> None:
+        await self._load()
+        if self.model in self._loaded:
+            await self._have_it_read_again()
+        else:
+            body = {"lora_name": self.model, "lora_path": self._directory}
+            await self._call("POST", "/v1/load_lora_adapter", json=body)
         await self._label(version)
+
+    async def _have_it_read_again(self) -> None:
+        """vLLM does not say which number it gave the adapter: all are read again when needed."""
+        numbers = await self._rpc("list_loras")
+        for number in re.findall(r"\d+", str(numbers)):
+            await self._rpc("remove_lora", int(number))
+
+    async def _rpc(self, method: str, *args: int) -> object:
+        """What the first worker answers: some executors make a list of a set, others its text."""
+        result: object = await self._call(
+            "POST",
+            "/collective_rpc",
+            json={"method": method, "args": args},
+            read=lambda answer: answer["results"][0],
+        )
+        return result
 
 
 class Reload(Transfer):
@@ -146,30 +230,4 @@ def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _shapes_of(path: Path) -> dict[str, list[int]]:
-    """Shape of each tensor, keyed by name. Raises `BackendRejected` for what is no whole
-    safetensors file: vLLM would find out when it has lost the weights before."""
-    try:
-        with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            entries = orjson.loads(file.read(min(header_bytes, MAX_HEADER_BYTES)))
-            entries.pop("__metadata__", None)
-            end = max(entry["data_offsets"][1] for entry in entries.values())
-            if path.stat().st_size == 8 + header_bytes + end:
-                return {name: entry["shape"] for name, entry in entries.items()}
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        pass
-    raise BackendRejected(
-        f"{path.name} is no whole safetensors file", hint="push the weights again"
-    )
-
-
-def _unreadable(path: Path, error: OSError) -> BackendRejected:
-    return BackendRejected(
-        f"the weights in {path} cannot be read: {error.strerror}", hint="push weights again"
-    )
+        raise unreadable(path, error) from error

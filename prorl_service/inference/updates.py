@@ -11,10 +11,10 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from typing import Protocol
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable, Conflict
-from prorl_service.inference.backend import EngineInfo
+from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
 from prorl_service.inference.member import Member
-from prorl_service.inference.transfer import WeightFile
+from prorl_service.inference.transfer import WeightSource
 from prorl_service.inference.weights import Weights, WeightSpool, check_directory
 from prorl_service.schemas import BackendState, WeightsReport
 
@@ -59,12 +59,8 @@ class WeightUpdates:
         """Give all backends the tensors of one safetensors file. Raises as `load`, and
         `UploadStalled`, `WeightsNotKept`."""
         self._refuse_older(version, rewind=rewind)  # before gigabytes come
-        path = await self._spool.receive(chunks)  # without the lock: an upload may stall
-        try:
-            return await self.load(Weights(WeightFile(path), version), rewind=rewind)
-        except BaseException:
-            await self._spool.remove(WeightFile(path))
-            raise
+        file = await self._spool.receive(chunks)  # without the lock: an upload may stall
+        return await self.load(Weights(file, version), rewind=rewind)
 
     async def load(self, weights: Weights, *, rewind: bool) -> WeightsReport:
         """Update all backends in parallel; one that is down takes the weights when it is back.
@@ -75,14 +71,18 @@ class WeightUpdates:
         again, or, if there were none, are down until a restart.
         """
         await asyncio.to_thread(check_directory, weights.source)
-        async with self._lock:
-            self._refuse_older(weights.version, rewind=rewind)
-            previous, began_at = self.newest, time.monotonic()
-            report = await self._load_everywhere(weights)
-            _log(report, time.monotonic() - began_at)
-            if previous is not None:
-                await self._spool.remove(previous.source)
-            return report
+        outdated: WeightSource | None = weights.source
+        try:
+            async with self._lock:
+                self._refuse_older(weights.version, rewind=rewind)
+                previous, began_at = self.newest, time.monotonic()
+                report = await self._load_everywhere(weights)
+                _log(report, time.monotonic() - began_at)
+                outdated = None if previous is None else previous.source
+                return report
+        finally:
+            if outdated is not None:
+                await self._spool.remove(outdated)
 
     def _refuse_older(self, version: int, *, rewind: bool) -> None:
         if self.newest is not None and version < self.newest.version and not rewind:
@@ -96,10 +96,12 @@ class WeightUpdates:
         try:
             members = list(self._pool.members())
             weights.model = await _model_of(members)
-            results = await asyncio.gather(
-                *(self._update(member, weights) for member in members), return_exceptions=True
+            *results, synced = await asyncio.gather(
+                *(self._update(member, weights) for member in members),
+                self._spool.sync(weights.source),
+                return_exceptions=True,
             )
-            for result in results:
+            for result in (*results, synced):
                 if result is not None and not isinstance(result, BackendUnavailable):
                     raise result
             await self._keep(weights)

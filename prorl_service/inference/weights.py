@@ -6,19 +6,23 @@ import os
 import re
 import uuid
 from collections.abc import AsyncIterable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, Self, TypeVar
 
 from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.inference import weight_file
 from prorl_service.inference.identity import ModelIdentity
 from prorl_service.inference.transfer import WeightDirectory, WeightFile, WeightSource
 
 P = ParamSpec("P")
 Done = TypeVar("Done")
 
-OWN_FILE = re.compile(r"weights-[0-9a-f]{32}\.(partial|safetensors)")
-"""Names of files that a spool made, and may remove."""
+OWN_FILE = re.compile(r"(weights-[0-9a-f]{32}\.(partial|safetensors)|probe-[0-9a-f]{32})")
+"""Names of files that a spool, or a trainer in it, made; the spool may remove them."""
+WRITE_BYTES = 4 * 2**20
+"""Size of an upload's pieces on their way to the disk: each costs a change of threads."""
 
 
 class UploadStalled(InvalidRequest):
@@ -26,6 +30,12 @@ class UploadStalled(InvalidRequest):
 
     status = 408
     retryable = True
+
+
+class WeightsGone(InvalidRequest):
+    """A file of weights is not there, perhaps removed by a restart of the service."""
+
+    status = 410
 
 
 class WeightsNotKept(ProRLError):
@@ -46,6 +56,7 @@ class Weights:
         fields = {
             "path": str(self.source.path),
             "is_streamed": is_streamed,
+            "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
             "version": self.version,
             "model": None if self.model is None else asdict(self.model),
         }
@@ -55,8 +66,19 @@ class Weights:
     def from_json(cls, text: bytes) -> Self:
         fields = json.loads(text)
         path, model = fields["path"], fields.get("model")
-        source = WeightFile(Path(path)) if fields["is_streamed"] else WeightDirectory(path)
+        source: WeightSource = WeightDirectory(path)
+        if fields["is_streamed"]:
+            source = WeightFile(Path(path), fields.get("is_adapter", False))
         return cls(source, fields["version"], None if model is None else ModelIdentity(**model))
+
+
+def source_at(path: Path) -> WeightSource:
+    """A file, or a directory that perhaps only the engines see. Raises `WeightsGone`."""
+    if path.is_file():
+        return WeightFile(path, weight_file.is_adapter(path))
+    if path.suffix == ".safetensors":
+        raise WeightsGone(f"{path} is not there", hint="write it again where GET /v1/weights says")
+    return WeightDirectory(str(path))
 
 
 def check_directory(source: WeightSource) -> None:
@@ -69,40 +91,63 @@ def check_directory(source: WeightSource) -> None:
 
 
 class WeightSpool:
-    """Streamed weights on local disk, a safetensors file each.
+    """Weights on local disk, a safetensors file each, sent over HTTP or written by trainers who see
+    the directory.
 
-    A file is on disk under its final name before it is used, so a broken upload never is. The
-    caller removes what is no longer needed; files of others in the directory are left alone.
+    A file gets its final name when it is whole, so a broken upload is never used. The caller
+    removes what is no longer needed; files of others in the directory are left alone.
     """
 
     def __init__(self, directory: Path, *, silence_s: float) -> None:
         """`silence_s`: how long an upload may send nothing."""
-        self._directory = directory
+        self.directory = directory
+        self.probe = f"probe-{uuid.uuid4().hex}"
+        """Name of a file by which others know that they see the same directory."""
         self._silence_s = silence_s
 
-    def sweep(self, newest: Weights | None) -> None:
-        """Remove what a process that was killed left."""
+    def open(self, newest: Weights | None) -> None:
+        """Removes what a process that was killed left."""
+        self.close(newest)
+        with suppress(OSError):  # those who then send weights get the reason
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.directory / self.probe).touch()
+
+    def close(self, newest: Weights | None) -> None:
         kept = None if newest is None else newest.source.path
-        for path in self._directory.glob("weights-*"):
+        for path in self.directory.glob("*"):
             if OWN_FILE.fullmatch(path.name) and path != kept:
                 path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            self.directory.rmdir()
 
-    async def receive(self, chunks: AsyncIterable[bytes]) -> Path:
-        """Raises `UploadStalled`, `WeightsNotKept`, what `chunks` raises; nothing is kept then."""
-        partial = self._directory / f"weights-{uuid.uuid4().hex}.partial"
+    async def receive(self, chunks: AsyncIterable[bytes]) -> WeightFile:
+        """Not yet safe from a power cut; see `sync`. Raises `UploadStalled`, `WeightsNotKept`, what
+        `chunks` raises; nothing is kept then."""
+        partial = self.directory / f"weights-{uuid.uuid4().hex}.partial"
         file = await self._on_disk(_create, partial)
         try:
             try:
-                received, upload = 0, aiter(chunks)
+                received, piece = 0, bytearray()
+                upload = aiter(chunks)
                 while (chunk := await self._next(upload, received)) is not None:
-                    received += await self._on_disk(file.write, chunk)
-                await self._on_disk(_sync, file)
+                    received += len(chunk)
+                    piece += chunk
+                    if len(piece) >= WRITE_BYTES:
+                        await self._on_disk(file.write, piece)
+                        piece = bytearray()
+                await self._on_disk(file.write, piece)
             finally:
                 await self._on_disk(file.close)
-            return await self._on_disk(_publish, partial)
+            path = await self._on_disk(partial.rename, partial.with_suffix(".safetensors"))
+            return WeightFile(path, await asyncio.to_thread(weight_file.is_adapter, path))
         except BaseException:
             await asyncio.to_thread(partial.unlink, missing_ok=True)
             raise
+
+    async def sync(self, source: WeightSource) -> None:
+        """Returns when the file, if it is one, survives a power cut. Raises `WeightsNotKept`."""
+        if isinstance(source, WeightFile):
+            await self._on_disk(_sync, source.path)
 
     async def _on_disk(self, work: Callable[P, Done], *args: P.args, **kwargs: P.kwargs) -> Done:
         """Does `work` in a thread. Raises `WeightsNotKept`."""
@@ -110,7 +155,7 @@ class WeightSpool:
             return await asyncio.to_thread(work, *args, **kwargs)
         except OSError as error:
             raise WeightsNotKept(
-                f"the weights cannot be written to {self._directory}: {error.strerror}",
+                f"the weights cannot be written to {self.directory}: {error.strerror}",
                 hint="free space there, then push them again",
             ) from error
 
@@ -131,7 +176,7 @@ class WeightSpool:
         """If it is one of the spool's own files."""
         if (
             isinstance(source, WeightFile)
-            and source.path.parent == self._directory
+            and source.path.parent == self.directory
             and OWN_FILE.fullmatch(source.path.name)
         ):
             await asyncio.to_thread(source.path.unlink, missing_ok=True)
@@ -142,17 +187,11 @@ def _create(path: Path) -> BinaryIO:
     return path.open("xb")
 
 
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _publish(partial: Path) -> Path:
-    """Give it its final name, which survives a power cut as well."""
-    path = partial.rename(partial.with_suffix(".safetensors"))
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    return path
+def _sync(path: Path) -> None:
+    """The file, and its name."""
+    for one in (path, path.parent):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

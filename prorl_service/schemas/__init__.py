@@ -48,16 +48,20 @@ from prorl_service.schemas.rollouts import (
     Turn,
 )
 from prorl_service.schemas.service import (
+    ADAPTER_CONFIG,
     Backends,
     BackendSpec,
     BackendState,
     BackendStatus,
     ServiceStatus,
-    WeightsFromDirectory,
+    WeightsAt,
+    WeightsForm,
     WeightsReport,
+    WeightsTerms,
 )
 
 __all__ = [
+    "ADAPTER_CONFIG",
     "ID",
     "LEGAL_MOVES",
     "MAX_GROUP_SIZE",
@@ -100,7 +104,9 @@ __all__ = [
     "ToolCallRecord",
     "Trajectory",
     "Turn",
-    "WeightsFromDirectory",
+    "WeightsAt",
+    "WeightsForm",
     "WeightsReport",
+    "WeightsTerms",
     "WireModel",
 ]

@@ -81,13 +81,43 @@ class Backends(WireModel):
     backends: list[BackendStatus]
 
 
-class WeightsFromDirectory(WireModel):
-    """Weights of `version` lie in `path` (safetensors), on a file system the engines can read."""
+class WeightsAt(WireModel):
+    """Weights of `version` lie at `path`: a safetensors file that the service can read, or a
+    directory with such files that the engines can."""
 
     path: str
     version: int = Field(ge=0, le=MAX_INT32)
     rewind: bool = Field(
         False, description="Accept a version below the newest; tokens of newer ones become stale."
+    )
+
+
+ADAPTER_CONFIG = "adapter_config"
+"""Key of PEFT's configuration, as JSON text, in the metadata of a file with a LoRA adapter."""
+
+
+class WeightsForm(StrEnum):
+    MODEL = "model"
+    ADAPTER = "adapter"
+
+
+class WeightsTerms(WireModel):
+    """In which form, type and place a trainer sends its next weights."""
+
+    form: WeightsForm = Field(
+        description='"adapter": a LoRA adapter alone; the engines put it on their base model.'
+    )
+    reason: str = Field("", description="Why an adapter has to be merged.")
+    dtype: str | None = Field(
+        None,
+        description="Type that all engines compute in, by torch's name; None: they differ, or do "
+        "not say. Anything wider is sent in vain.",
+    )
+    directory: str = Field("", description="Where the service keeps files of weights.")
+    probe: str = Field(
+        "",
+        description="Name of a file there. Who sees it writes `weights-HEX.partial` (32 digits) "
+        "beside it, renames that to `.safetensors`, and gives its path to `POST /v1/weights`.",
     )
 
 

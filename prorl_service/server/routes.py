@@ -7,6 +7,7 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,8 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
 from prorl_service.arrays import PACKED_MEDIA_TYPE
-from prorl_service.inference.transfer import WeightDirectory
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights import Weights, source_at
 from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
     MAX_INT32,
@@ -29,8 +29,9 @@ from prorl_service.schemas import (
     Rollouts,
     ServiceStatus,
     SubmitRequest,
-    WeightsFromDirectory,
+    WeightsAt,
     WeightsReport,
+    WeightsTerms,
 )
 from prorl_service.server.service import ServiceDep
 
@@ -173,10 +174,24 @@ async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
     return await service.backends.remove(backend_id)
 
 
+@router.get("/weights")
+async def weights_terms(
+    service: ServiceDep,
+    as_file: bool = True,
+    lora_rank: Annotated[int, Query(ge=0)] = 0,
+    base: str = "",
+) -> WeightsTerms:
+    """In which form, type and place to send weights next. `as_file` false: a directory is given
+    that the engines see. `lora_rank`: that of an adapter which could be sent alone, 0 if there is
+    none; `base`: the model that it is for. Refused if an engine takes no weights."""
+    return await service.backends.weights_terms(as_file=as_file, lora_rank=lora_rank, base=base)
+
+
 @router.post("/weights")
-async def load_weights(body: WeightsFromDirectory, service: ServiceDep) -> WeightsReport:
-    """Have all backends load a directory that they can read."""
-    weights = Weights(WeightDirectory(body.path), body.version)
+async def load_weights(body: WeightsAt, service: ServiceDep) -> WeightsReport:
+    """Have all backends load a file that the service can read, or a directory that they can."""
+    source = await asyncio.to_thread(source_at, Path(body.path))
+    weights = Weights(source, body.version)
     return await service.backends.load_weights(weights, rewind=body.rewind)
 
 
@@ -187,6 +202,7 @@ async def stream_weights(
     version: Annotated[int, Query(ge=0, le=MAX_INT32)],
     rewind: bool = False,
 ) -> WeightsReport:
-    """The body is one safetensors file with the whole model. `rewind` accepts a version below the
+    """The body is one safetensors file with the whole model, or with a LoRA adapter whose metadata
+    have PEFT's configuration as `adapter_config`. `rewind` accepts a version below the
     newest; tokens of newer ones become stale."""
     return await service.backends.stream_weights(request.stream(), version, rewind=rewind)

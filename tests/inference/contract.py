@@ -56,7 +56,8 @@ class Engine:
         self.checkpoint = checkpoint
 
     async def metric(self, name: str) -> float:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        # Certificates take longer to load than a short answer takes to sample.
+        async with httpx.AsyncClient(trust_env=False, verify=False) as http:
             text = (await http.get(f"{self.url}/metrics")).text
         lines = [line for line in text.splitlines() if line.startswith(f"vllm:{name}{{")]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

@@ -14,6 +14,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.transfer import NotOffered
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
 from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
@@ -166,8 +167,8 @@ async def test_an_abort_before_the_first_token_is_an_empty_generation() -> None:
     [
         (400, BackendRejected, False),
         (401, BackendRejected, False),
-        (403, BackendRejected, False),
-        (404, BackendRejected, False),
+        (403, NotOffered, False),
+        (404, NotOffered, False),
         (429, BackendUnavailable, True),
         (500, BackendError, True),
         (502, BackendError, True),
@@ -277,7 +278,7 @@ async def test_an_engine_without_weight_routes_was_never_updated() -> None:
     async with backend_of({"/v1/models": answers(MODELS)}) as backend:
         info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/m", 64)
-    assert (info.policy_version, info.is_paused, info.streams_weights) == (None, False, False)
+    assert (info.policy_version, info.is_paused, info.is_ours) == (None, False, False)
 
 
 async def test_a_description_that_is_none_is_an_error() -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from yarl import URL
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
-from prorl_service.inference.backend import REFERENCE_ENGINE, WEIGHTS_REJECTED
+from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED
 from prorl_service.inference.transfer import WeightDirectory, WeightFile
 from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
 
@@ -26,6 +26,7 @@ class Updates:
         "init_weight_transfer_engine",
         "pause",
         "start_weight_update",
+        "open_weights",
         "update_weights",
         "finish_weight_update",
         "collective_rpc",
@@ -37,6 +38,7 @@ class Updates:
         self, failures: Mapping[str, Any] = MappingProxyType({}), *, owner: str = REFERENCE_ENGINE
     ) -> None:
         self.called: list[str] = []
+        self.opens_files = False
         self.bodies: dict[str, bytes] = {}
         self.routes = {f"/{route}": self._handler(route, failures) for route in self.ROUTES}
         model = MODELS["data"][0] | {"owned_by": owner}
@@ -53,17 +55,27 @@ class Updates:
                 status, kind = failure
                 error = {"message": "the reason", "type": kind, "param": None, "code": status}
                 return web.json_response({"error": error}, status=status)
-            return web.json_response({})
+            return web.json_response({"is_opened": self.opens_files})
 
         return handler
 
 
 DIRECTORY = WeightDirectory("/checkpoint")
 BY_DIRECTORY = ["pause", "collective_rpc", "update_weight_version", "resume"]
-BY_STREAM = ["pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
+BY_STREAM = [
+    "pause",
+    "start_weight_update",
+    "open_weights",
+    "update_weights",
+    "finish_weight_update",
+    "resume",
+]
 BY_FETCH = [
     "init_weight_transfer_engine",
-    *BY_STREAM[:-1],
+    "pause",
+    "start_weight_update",
+    "update_weights",
+    "finish_weight_update",
     "update_weight_version",
     "resume",
 ]
@@ -92,6 +104,16 @@ async def test_weights_are_streamed_between_pause_and_resume(streamed: WeightFil
     assert engine.called == BY_STREAM
     assert engine.bodies["update_weights"] == streamed.path.read_bytes()
     assert engine.bodies["finish_weight_update"] == b'{"weight_version":"3"}'
+
+
+async def test_a_file_that_the_engine_can_open_is_not_sent(streamed: WeightFile) -> None:
+    engine = Updates()
+    engine.opens_files = True
+    async with backend_of(engine.routes) as backend:
+        await backend.load_weights(streamed, 3, timeout_s=10)
+    assert engine.called == [route for route in BY_STREAM if route != "update_weights"]
+    offer = json.loads(engine.bodies["open_weights"])
+    assert offer == {"path": str(streamed.path), "size": streamed.path.stat().st_size}
 
 
 @pytest.mark.parametrize("route", ["start_weight_update", "update_weights"])

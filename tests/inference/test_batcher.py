@@ -17,6 +17,7 @@ from prorl_service.inference.engine.batcher import Sequence as TokenSequence
 from prorl_service.inference.engine.kv import KVCache, KVLayout, KVPool
 from prorl_service.inference.engine.model import Chunk, PackedModel
 from prorl_service.inference.engine.sampling import SamplingParams, sample
+from prorl_service.inference.engine.weights import Served
 from tests.inference.contract import TIMEOUT_S, TOLERANCE, error, prompt
 
 
@@ -112,9 +113,9 @@ class FailingModel(PackedModel):
 
 
 async def test_a_dead_engine_answers_everyone_and_stops(tiny_model: Path) -> None:
-    batcher = Batcher(FailingModel(tiny_model, torch.float32), kv_tokens=1000)
-    stopped = asyncio.Event()
-    engine = Engine(batcher, "tiny", tiny_model, 500)
+    model = FailingModel(tiny_model, torch.float32)
+    batcher, stopped = Batcher(model, kv_tokens=1000), asyncio.Event()
+    engine = Engine(batcher, "tiny", tiny_model, "float32", 500, Served(model.module))
     app = create_app(engine, Callers(allowed_hosts=["engine"]), on_death=stopped.set)
     transport = httpx.ASGITransport(app)
     params = {"max_tokens": 50, "ignore_eos": True}  # else a call may end before the engine dies

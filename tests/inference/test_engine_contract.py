@@ -16,6 +16,7 @@ from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.transfer import WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import Sampling
 from tests import vllm_engine
+from tests.inference.adapters import make_adapter
 from tests.inference.contract import (
     CONTEXT,
     EOS,
@@ -55,6 +56,7 @@ def engine(request: pytest.FixtureRequest, checkpoints: list[Path]) -> Iterator[
 @pytest.fixture
 async def backend(engine: Engine) -> AsyncIterator[Backend]:
     async with engine.backend() as backend:
+        await backend.describe()  # as the service does before any call
         yield backend
 
 
@@ -251,17 +253,43 @@ async def test_new_weights_serve_calls_in_flight_and_new_ones(
     checkpoints: list[Path],
     source_of: Callable[[Path], WeightSource],
 ) -> None:
-    old, new = engine.checkpoint, next(c for c in checkpoints if c != engine.checkpoint)
-    old_version = engine.version
+    new = next(c for c in checkpoints if c != engine.checkpoint)
+    await _change_weights_during_a_call(engine, backend, source_of(new), new)
+
+
+async def test_adapters_serve_calls_in_flight_and_new_ones_until_there_is_a_whole_model(
+    engine: Engine, backend: Backend, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    base = engine.checkpoint
+    for seed in range(3):
+        file, merged = make_adapter(base, tmp_path, seed=seed)
+        adapter = WeightFile(file, is_adapter=True)
+        await _change_weights_during_a_call(engine, backend, adapter, merged, may_abort=seed == 0)
+        assert (await backend.describe()).has_first_base
+    other = next(c for c in checkpoints if c != base)
+    whole = WeightFile(other / "model.safetensors")
+    await _change_weights_during_a_call(engine, backend, whole, other, may_abort=True)
+    assert not (await backend.describe()).has_first_base
+
+
+async def _change_weights_during_a_call(
+    engine: Engine, backend: Backend, source: WeightSource, new: Path, *, may_abort: bool = False
+) -> None:
+    old, old_version = engine.checkpoint, engine.version
     asked = await endless_prompt(backend)
     await ask(backend, prompt(200), session_id="talk")
-    call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=1000))
+    call = asyncio.create_task(
+        ask(backend, asked, sampling=GREEDY, max_tokens=CONTEXT - len(asked))
+    )
     await engine.until("num_requests_running", lambda running: running == 1)
-    await engine.load(backend, source_of(new), new)
+    await engine.load(backend, source, new)
 
     answer = await call
-    split = answer.policy_versions.index(engine.version)
-    versions = [old_version] * split + [engine.version] * (len(answer.token_ids) - split)
+    is_aborted = answer.finish_reason == "abort"
+    assert may_abort or not is_aborted
+    tokens = len(answer.token_ids)
+    split = tokens if is_aborted else answer.policy_versions.index(engine.version)
+    versions = [old_version] * split + [engine.version] * (tokens - split)
     assert answer.policy_versions == versions
     for checkpoint, span in ((old, slice(split)), (new, slice(split, None))):
         exact = exact_logprobs(checkpoint, asked, answer.token_ids)[span]

@@ -40,14 +40,14 @@ def elsewhere(offer: ServiceOffer) -> Offer:
 
 
 async def test_a_file_that_the_engine_can_read_is_not_sent(weights: Path) -> None:
-    async with offered(weights, ENGINE) as offer:
+    async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = Fetch(Offer(str(weights), offer.size, "http://127.0.0.1:9/"))
     assert fetch.file().read() == CONTENT
     fetch.close()
 
 
 async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
-    async with offered(weights, ENGINE) as offer:
+    async with offered(weights, ENGINE, lambda: None) as offer:
         begun = [asyncio.to_thread(Fetch, elsewhere(offer)) for _ in range(4)]
         fetches = await asyncio.gather(*begun)
         await offer.transferred()
@@ -59,7 +59,7 @@ async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
 
 
 async def test_a_download_that_breaks_off_is_said(weights: Path) -> None:
-    async with offered(weights, ENGINE) as offer:
+    async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, Offer("/nowhere", offer.size + 1, offer.url))
         await offer.transferred()
     with pytest.raises(FetchFailed, match=r"9000001 bytes of 9000002 came"):
@@ -74,7 +74,7 @@ async def test_a_service_out_of_reach_is_said_at_once() -> None:
 
 async def test_what_a_killed_engine_left_is_removed(weights: Path, spools: Path) -> None:
     (spools / f"{PREFIX}left").write_bytes(b"weights")
-    async with offered(weights, ENGINE) as offer:
+    async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
         assert not (spools / f"{PREFIX}left").exists()
         await asyncio.to_thread(fetch.close)
@@ -82,7 +82,7 @@ async def test_what_a_killed_engine_left_is_removed(weights: Path, spools: Path)
 
 async def test_only_the_secret_url_is_answered_and_only_while_it_is_offered(weights: Path) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
-        async with offered(weights, ENGINE) as offer:
+        async with offered(weights, ENGINE, lambda: None) as offer:
             base, _, _ = offer.url.rpartition("/")
             for url in (f"{base}/", f"{base}/weights.safetensors", f"{offer.url}x"):
                 assert (await http.get(url)).status_code == 404

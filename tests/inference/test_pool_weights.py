@@ -182,11 +182,12 @@ async def test_a_monitor_survives_weights_that_vanished(
     engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
         await pool.stream_weights(upload(b"trained"), version=1)
-        (file,) = os.listdir(tmp_path)
-        os.unlink(tmp_path / file)
+        (name,) = (one for one in os.listdir(tmp_path) if one.startswith("weights-"))
+        file = tmp_path / name
+        os.unlink(file)
         engine.restart()
         await until(pool, BackendState.DOWN, 1)
-        reason = f"the weights in {tmp_path / file} cannot be read: No such file or directory"
+        reason = f"the weights in {file} cannot be read: No such file or directory"
         assert pool.statuses()[0].reason == f"{reason} (push weights again)"
         await pool.stream_weights(upload(b"again"), version=2)
         await condition(lambda: engine.weights == b"again")

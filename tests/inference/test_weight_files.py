@@ -43,8 +43,8 @@ async def test_files_of_others_are_left_alone(engines: list[StubEngine], tmp_pat
     async with pool_of(engines[:1], tmp_path) as pool:
         for version in range(2):
             await pool.stream_weights(upload(b"trained"), version=version)
+        assert len(kept(tmp_path)) == 2
     assert {"mine.safetensors", "notes.txt"} < set(os.listdir(tmp_path))
-    assert len(os.listdir(tmp_path)) == 3
 
 
 async def test_weights_are_on_disk_before_they_are_remembered(
@@ -74,7 +74,7 @@ async def test_a_stalled_upload_is_ended_and_leaves_nothing(
     async with BackendPool(tmp_path, config) as pool:
         with pytest.raises(UploadStalled, match=r"stalled after 4 bytes: silent for 0.2 s"):
             await pool.stream_weights(stalled_upload(asyncio.Event()), version=1)
-        assert os.listdir(tmp_path) == []
+        assert kept(tmp_path) == set()
 
 
 async def test_a_disk_that_takes_no_more_is_the_reason(
@@ -91,9 +91,11 @@ async def test_what_a_killed_process_left_is_removed_at_the_next_start(
 ) -> None:
     async with pool_of(engines[:1], tmp_path) as pool:
         await pool.stream_weights(upload(b"trained"), version=1)
-    (file,) = map(Path, os.listdir(tmp_path))
-    newest = Weights(WeightFile(tmp_path / file), 1)
-    for suffix in ("partial", "safetensors"):
-        (tmp_path / f"weights-{uuid.uuid4().hex}.{suffix}").touch()
-    async with BackendPool(tmp_path, newest=newest):
-        assert os.listdir(tmp_path) == [file.name]
+    (name,) = os.listdir(tmp_path)
+    newest = Weights(WeightFile(tmp_path / name), 1)
+    for other in ("weights-%s.partial", "weights-%s.safetensors", "probe-%s"):
+        (tmp_path / (other % uuid.uuid4().hex)).touch()
+    async with BackendPool(tmp_path, newest=newest) as pool:
+        terms = await pool.weights_terms(as_file=True, lora_rank=0, base="")
+        assert set(os.listdir(tmp_path)) == {name, terms.probe}
+    assert os.listdir(tmp_path) == [name]

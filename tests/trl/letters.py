@@ -1,4 +1,4 @@
-"""An agent for training tests: two turns of free text, rewarded by the share of letters in it."""
+"""Agents for training tests: turns of free text, rewarded by the share of letters in it."""
 
 import asyncio
 from typing import ClassVar
@@ -9,7 +9,10 @@ from prorl_service.schemas import FinishReason, Message
 
 
 class LettersAgent(AgentHandler):
-    """`task.data["fault"]`: what goes wrong in INIT, or "easy" for a task that teaches nothing."""
+    """Two turns.
+
+    `task.data["fault"]`: what goes wrong in INIT, or "easy" for a task that teaches nothing.
+    """
 
     name: ClassVar[str] = "letters"
 
@@ -39,3 +42,15 @@ class LettersAgent(AgentHandler):
         text = "".join(turn.text for turn in rollout.turns)
         letters = sum(character.isascii() and character.isalpha() for character in text)
         return Verdict(letters / max(len(text), 1), {"letters": float(letters)})
+
+
+class ForgetfulAgent(LettersAgent):
+    """A third turn, whose prompt has a summary in place of the first two: a second segment."""
+
+    name: ClassVar[str] = "forgetful"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        await super().run(rollout)
+        summary = Message(role="user", content=f"{len(rollout.turns)} turns so far")
+        last = await rollout.sample(rollout.chat.prompt_ids([*self.task.messages, summary]))
+        return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED

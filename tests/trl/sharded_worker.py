@@ -18,7 +18,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from prorl_trl.weights import SafetensorsFile, full_weights, save
+from prorl_trl.safetensors_file import SafetensorsFile
+from prorl_trl.weights import full_weights, save
 
 
 def main(policy: Path, output: Path) -> None:

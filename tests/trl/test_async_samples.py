@@ -83,6 +83,14 @@ def test_every_segment_is_a_sample_with_the_advantage_of_its_rollout() -> None:
     assert first["advantage"] == second["advantage"] == -other["advantage"] > 0
 
 
+def test_a_segment_without_a_sampled_token_costs_only_itself() -> None:
+    stale = make_segment([1, 1], version=3)
+    rollout = make_rollout(make_segment([1, 1]), stale, make_segment([0, 0]), reward=1.0)
+    samples = make_samples(rollout, make_rollout(reward=0.0))
+    assert [sample["model_version"] for sample in samples] == [5, 3, 5]
+    assert group_metrics(make_attempts(rollout), version=6)["prorl/policy_lag"] == 3
+
+
 def test_failed_rollouts_are_in_no_baseline_and_give_no_sample() -> None:
     samples = make_samples(make_rollout(reward=1.0), FAILED, make_rollout(reward=0.0))
     assert [sample["advantage"] for sample in samples] == pytest.approx([1, -1])

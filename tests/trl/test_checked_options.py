@@ -17,7 +17,7 @@ from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
         ({"importance_sampling": "on"}, "importance_sampling='on': .*'auto' or 'off'"),
         ({"overlong": "Mask"}, "overlong='Mask': .*'mask' or 'keep'; .*SoftPunishment"),
         ({"overlong": "drop"}, "overlong='drop'"),
-        ({"segments": "all"}, "segments='all': .*'refuse' or 'last'"),
+        ({"segments": "all"}, "segments='all': .*'refuse', 'longest' or 'last'"),
         ({"on_failure": "ignore"}, "on_failure='ignore': .*'unscorable' or 'raise'"),
         ({"wire": "msgpack"}, "wire='msgpack': .*'packed' or 'json'"),
         ({"dynamic_sampling": "yes"}, "dynamic_sampling='yes': .*boolean; .*SamplerSpec"),

@@ -30,6 +30,7 @@ from prorl_trl.convert import (
     columns,
     failure_summary,
     groups_of,
+    row_metrics,
     row_of,
     task_of,
     with_task,
@@ -59,10 +60,14 @@ def make_rollout(
     state: RolloutState = RolloutState.DONE,
     error: ErrorInfo | None = None,
     reward: float | None = 1.0,
+    ends_in: int = -1,
 ) -> Rollout:
-    turn = Turn(segment=0, start=0, stop=1, text="3", finish_reason="stop", model_s=0, backend="b")
+    """`ends_in`: the segment of the last turn."""
+    parts = list(segments) or [make_segment([1, 0, 1])]
+    at = range(len(parts))[ends_in]
+    turn = Turn(segment=at, start=0, stop=1, text="3", finish_reason="stop", model_s=0, backend="b")
     trajectory = Trajectory(
-        segments=list(segments) or [make_segment([1, 0, 1])],
+        segments=parts,
         turns=[turn, turn],
         finish_reason=finish_reason,
         sampling=Sampling(),
@@ -188,14 +193,55 @@ def test_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
     assert masked.completion_ids == kept.completion_ids == [10, 9]
 
 
-def test_several_segments_are_refused_unless_the_last_is_asked_for() -> None:
-    rollout = make_rollout(make_segment([1, 1]), make_segment([1, 0, 1], version=6))
+def test_several_segments_are_refused_unless_one_is_asked_for() -> None:
+    rollout = make_rollout(make_segment([1, 1, 1]), make_segment([1, 0, 0, 1], version=6))
     failure = make_row(rollout).failure
     assert failure is not None
     assert "2 segments" in failure.message
+    assert "segments='longest'" in failure.hint
     assert not failure.retryable
-    last = make_row(rollout, segments="last")
-    assert (last.completion_ids, last.policy_version) == ([10, 11, EOS], 6)
+    longest, last = make_row(rollout, "longest"), make_row(rollout, "last")
+    assert (longest.completion_ids, longest.left_out_tokens) == ([10, 11, EOS], 2)
+    assert (last.completion_ids, last.left_out_tokens) == ([10, 11, 12, EOS], 3)
+    assert longest.policy_version == last.policy_version == 5
+
+
+MASKS = st.lists(st.integers(0, 1), min_size=1, max_size=6)
+
+
+@given(masks=st.lists(MASKS, min_size=1, max_size=5).filter(lambda masks: any(map(any, masks))))
+def test_the_longest_segment_has_the_most_sampled_tokens_and_others_are_counted(
+    masks: list[list[int]],
+) -> None:
+    parts = [make_segment(mask, last=100 + number) for number, mask in enumerate(masks)]
+    rollout = make_rollout(*parts, finish_reason=FinishReason.LENGTH)
+    row = make_row(rollout, "longest", overlong="keep")
+    assert row.failure is None
+    number = row.completion_ids[-1] - 100
+    assert (row.completion_ids, row.env_mask) == (parts[number].response_ids, masks[number])
+    sampled = [sum(mask) for mask in masks]
+    assert all(sampled[number] >= count for count in sampled[:number])
+    assert all(sampled[number] > count for count in sampled[number + 1 :])
+    assert sum(row.env_mask) + row.left_out_tokens == sum(sampled)
+
+
+def test_only_the_segment_in_which_a_rollout_ended_must_end_on_eos() -> None:
+    cut, stopped = make_segment([1, 1, 1], last=9), make_segment([1, 1])
+    assert make_row(make_rollout(cut, stopped), "longest").completion_ids == [10, 11, 9]
+    sub_agent = make_rollout(stopped, cut, ends_in=0)
+    assert make_row(sub_agent, "last").completion_ids == [10, 11, 9]
+    for rollout in (make_rollout(stopped, cut), make_rollout(cut, stopped, ends_in=0)):
+        failure = make_row(rollout, "longest").failure
+        assert failure is not None
+        assert "ends on token 9" in failure.message
+
+
+def test_a_cut_off_rollout_leaves_the_loss_whichever_segment_is_trained_on() -> None:
+    rollout = make_rollout(
+        make_segment([1, 1, 1]), make_segment([1, 1], last=9), finish_reason=FinishReason.LENGTH
+    )
+    row = make_row(rollout, "longest")
+    assert (row.env_mask, row.reward, row.finish_reason) == ([0, 0, 0], 1.0, "length")
 
 
 @pytest.mark.parametrize(
@@ -263,6 +309,14 @@ def test_metrics_name_whom_to_blame() -> None:
     assert values["prorl/policy_lag"] == 1
     assert values["prorl/reward"] == 1.0
     assert "prorl/turns" not in metrics(rows[:1], newest_version=6)
+
+
+def test_tokens_left_out_are_a_mean_over_rollouts_that_did_not_fail() -> None:
+    failed = make_rollout(state=RolloutState.CANCELLED, reward=None)
+    compacted = make_rollout(make_segment([1, 1, 1]), make_segment([1, 0, 1]))
+    rows = [make_row(one, "longest") for one in (failed, compacted, make_rollout())]
+    assert row_metrics(rows, newest_version=5)["prorl/left_out_tokens"] == 1
+    assert "prorl/left_out_tokens" not in row_metrics(rows[:1], newest_version=5)
 
 
 def test_summary_counts_reasons_and_says_what_to_do() -> None:

@@ -1,6 +1,8 @@
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,8 +13,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load, load_file
 from transformers import AutoModelForCausalLM
 
-from prorl_trl import weights
-from prorl_trl.weights import PolicyWeights, SafetensorsFile, checkpoint_names, full_weights, save
+from prorl_trl import safetensors_file
+from prorl_trl.safetensors_file import SafetensorsFile
+from prorl_trl.weights import PolicyWeights, checkpoint_names, full_weights, save
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=4)
@@ -27,16 +30,48 @@ def test_pieces_are_a_safetensors_file(shapes: list[list[int]], dtype: torch.dty
 
 
 @given(shapes=SHAPES, trained=st.sampled_from(DTYPES), served=st.sampled_from(DTYPES))
-def test_weights_are_cast_on_the_way_out(
+def test_matrices_are_cast_to_a_narrower_type_on_the_way_out(
     shapes: list[list[int]], trained: torch.dtype, served: torch.dtype
 ) -> None:
     tensors = {f"w{index}": torch.randn(shape).to(trained) for index, shape in enumerate(shapes)}
     loaded = load(b"".join(SafetensorsFile(PolicyWeights(tensors), served)))
-    assert all(torch.equal(loaded[name], tensors[name].to(served)) for name in tensors)
+    is_narrower = served.itemsize < trained.itemsize
+    for name, tensor in tensors.items():
+        expected = tensor.to(served) if is_narrower and tensor.ndim > 1 else tensor
+        assert loaded[name].dtype == expected.dtype
+        assert torch.equal(loaded[name], expected)
+
+
+@given(shapes=SHAPES, elements=st.integers(1, 30))
+def test_what_is_written_by_several_threads_is_what_is_sent(
+    shapes: list[list[int]], elements: int
+) -> None:
+    tensors = {f"w{index}": torch.randn(shape) for index, shape in enumerate(shapes)}
+    file = SafetensorsFile(PolicyWeights(tensors), torch.bfloat16, {"note": "kept"})
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as directory:
+        patch.setattr(safetensors_file, "PIECE_ELEMENTS", elements)
+        path = Path(directory) / "file"
+        file.write(path)
+        assert path.read_bytes() == b"".join(file)
+        assert path.stat().st_size == file.size
+
+
+def test_a_file_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
+    class Broken:
+        tensors: ClassVar = {"good": torch.zeros(4, 4), "bad": torch.zeros(4, 4)}
+
+        def read(self, name: str) -> torch.Tensor:
+            if name == "bad":
+                raise RuntimeError("no memory for it")
+            return self.tensors[name]
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        SafetensorsFile(Broken()).write(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_large_and_transposed_weights_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "PIECE_BYTES", 64)
+    monkeypatch.setattr(safetensors_file, "PIECE_ELEMENTS", 16)
     tensor = torch.randn(32, 33).T
     pieces = SafetensorsFile(PolicyWeights({"w": torch.nn.Parameter(tensor)}))
     assert max(map(len, list(pieces)[1:])) == 64

@@ -9,19 +9,22 @@ import torch
 from safetensors.torch import load_file
 
 from prorl_service.client import RolloutClient
-from prorl_service.local import free_port
 
 
 def run_on_two(module: str, *arguments: str) -> None:
     """Runs `module` in two processes that torchrun starts on the CPU."""
-    launch = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    # It listens before it says at which port: no other process can take the port in between.
+    launch = ["torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     environment = os.environ | {
         "ACCELERATE_USE_CPU": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     command = [sys.executable, "-m", *launch, "-m", module, *arguments]
-    subprocess.run(command, env=environment, timeout=120, check=True)
+    ended = subprocess.run(
+        command, env=environment, timeout=120, check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr[-20_000:]
 
 
 def train_on_two(url: str, policy: Path, output: Path, kind: str) -> list[dict[str, Any]]:

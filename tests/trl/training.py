@@ -12,7 +12,8 @@ from prorl_trl import ProRLRollout, with_task
 
 ALL_FAIL = "the last 32 rollouts all failed"
 """What a service logs when they do."""
-SERVICE_OPTIONS = ["--sandbox", "process", "--agent", "tests.trl.letters:LettersAgent"]
+AGENTS = ["tests.trl.letters:LettersAgent", "tests.trl.letters:ForgetfulAgent"]
+SERVICE_OPTIONS = ["--sandbox", "process", *(f"--agent={agent}" for agent in AGENTS)]
 
 SMALL: dict[str, Any] = {
     "per_device_train_batch_size": 8,

@@ -94,7 +94,7 @@ async def test_ids_and_logprobs_pass_through(backend: Backend, servers: list[Any
     assert generation.finish_reason == "length"
     info = await backend.describe()
     assert (info.model, info.root, info.max_model_len) == ("m", "/models/m", MAX_LEN)
-    assert (info.policy_version, info.streams_weights, info.is_paused) == (7, False, False)
+    assert (info.policy_version, info.is_ours, info.is_paused) == (7, False, False)
 
 
 async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[Any]) -> None:

@@ -31,7 +31,7 @@ from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_
 from prorl_trl.convert import LEASE_S, Overlong
 from prorl_trl.options import checked
 from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
-from prorl_trl.weights import PolicyWeights, SafetensorsFile, checkpoint_names
+from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 
 logger = logging.getLogger(__name__)
 
@@ -332,8 +332,7 @@ class ProRLWeightTransfer:
         weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
         with self._new_client(retry_s=self._deadline_s) as client:
             is_first = self._version == 0  # the service may have newer ones of another start
-            file = SafetensorsFile(PolicyWeights(weights))
-            report = client.stream_weights(file, self._version + 1, rewind=is_first)
+            report = send(client, PolicyWeights(weights), self._version + 1, rewind=is_first)
         self._version += 1
         if report.pending:
             logger.warning(

@@ -12,9 +12,10 @@ reward. It is never replaced by a copy of a sibling and never given a made-up re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal
 
-from prorl_service.outcomes import Outcome, oldest_version, outcome_of
+from prorl_service.outcomes import Outcome, metrics, outcome_of
 from prorl_service.overlong import SoftPunishment
 from prorl_service.schemas import (
     ErrorInfo,
@@ -23,6 +24,7 @@ from prorl_service.schemas import (
     Limits,
     Rollout,
     Sampling,
+    Segment,
     Task,
     Trajectory,
 )
@@ -32,7 +34,7 @@ from prorl_service.trainable import failure_of, unusable
 PAYLOAD_KEY = "prorl"
 
 Overlong = Literal["mask", "keep"] | SoftPunishment
-Segments = Literal["refuse", "last"]
+Segments = Literal["refuse", "longest", "last"]
 
 
 def with_task(
@@ -108,18 +110,23 @@ def groups_of(
 
 @dataclass(frozen=True, slots=True)
 class Row(Outcome):
-    """One completion as TRL takes it, and how the rollout went."""
+    """One completion as TRL takes it, and how the rollout went.
+
+    `left_out_tokens`: number of tokens sampled in other segments of the trajectory.
+    """
 
     prompt_ids: list[int]
     completion_ids: list[int]
     logprobs: list[float]
     env_mask: list[int]
+    left_out_tokens: int = 0
 
 
 def row_of(
     rollout: Rollout, *, eos_ids: Sequence[int], segments: Segments, overlong: Overlong
 ) -> Row:
-    """`segments` "refuse" fails a rollout of more than one; "last" trains on its last.
+    """`segments` "refuse" fails a rollout of more than one; "longest" trains on the one with the
+    most sampled tokens, of equals the later; "last" on the one that was opened last.
 
     `overlong` "mask" takes rollouts that did not stop by themselves out of the loss; their reward
     still counts in the baseline of their group. "keep" treats them as others; a `SoftPunishment`
@@ -132,20 +139,28 @@ def row_of(
     if failure is not None:
         return unused_row(eos_ids, failure)
     assert rollout.trajectory is not None
-    segment, finish_reason = rollout.trajectory.segments[-1], rollout.trajectory.finish_reason
+    segment, finish_reason = _chosen(rollout.trajectory, segments), rollout.trajectory.finish_reason
     is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
-    outcome = replace(
-        outcome_of(rollout),
-        reward=_shaped(rollout, overlong),
-        policy_version=oldest_version(segment),
-    )
+    outcome = replace(outcome_of(rollout), reward=_shaped(rollout, overlong))
+    others = [one for one in rollout.trajectory.segments if one is not segment]
     return Row(
         prompt_ids=segment.prompt_ids,
         completion_ids=segment.response_ids,
         logprobs=segment.logprobs,
         env_mask=[0] * len(segment.loss_mask) if is_masked else segment.loss_mask,
+        left_out_tokens=sum(map(_sampled_tokens, others)),
         **outcome.as_fields(),
     )
+
+
+def _chosen(trajectory: Trajectory, segments: Segments) -> Segment:
+    if segments == "longest":
+        return max(reversed(trajectory.segments), key=_sampled_tokens)
+    return trajectory.segments[-1]
+
+
+def _sampled_tokens(segment: Segment) -> int:
+    return sum(segment.loss_mask)
 
 
 def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
@@ -160,13 +175,16 @@ def _trajectory_failure(
     if len(trajectory.segments) > 1 and segments == "refuse":
         return unusable(
             f"the trajectory has {len(trajectory.segments)} segments, GRPOTrainer takes one",
-            "use an agent with an append-only history, or train on the last segment only: "
-            "`ProRLRollout(segments='last')`",
+            "use an agent with an append-only history, or train on the longest segment only: "
+            "`ProRLRollout(segments='longest')`",
         )
-    if not any(trajectory.segments[-1].loss_mask):
-        return unusable("the last segment has no sampled token")
-    last_id = trajectory.segments[-1].response_ids[-1]
-    if trajectory.finish_reason is FinishReason.FINISHED and last_id not in eos_ids:
+    segment = _chosen(trajectory, segments)
+    if not any(segment.loss_mask):
+        return unusable("the segment has no sampled token")
+    last_id = segment.response_ids[-1]
+    # A segment that the agent left before its end may stop anywhere: TRL's loss does not care.
+    is_end = segment is trajectory.segments[trajectory.turns[-1].segment]
+    if is_end and trajectory.finish_reason is FinishReason.FINISHED and last_id not in eos_ids:
         return unusable(
             f"the trajectory ends on token {last_id}, which is no EOS token {list(eos_ids)}",
             "the trainer and the inference engine must have the same tokenizer and EOS tokens",
@@ -203,6 +221,15 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
         "prorl_policy_version": [row.policy_version for row in rows],
         "prorl_failure": [row.failure and row.failure.message for row in rows],
     }
+
+
+def row_metrics(rows: Sequence[Row], newest_version: int | None) -> dict[str, float]:
+    """`outcomes.metrics`, and the mean number of sampled tokens that the rows do not hold."""
+    values = metrics(rows, newest_version)
+    usable = [row for row in rows if row.failure is None]
+    if usable:
+        values["prorl/left_out_tokens"] = fmean(row.left_out_tokens for row in usable)
+    return values
 
 
 def failure_summary(rows: Sequence[Row]) -> str:

@@ -24,7 +24,6 @@ from tqdm.auto import tqdm
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
 from prorl_service.drawing import Candidates, Draws
 from prorl_service.errors import ProRLError
-from prorl_service.outcomes import metrics
 from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
 from prorl_service.trainable import outage_of
@@ -34,7 +33,7 @@ from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
-from prorl_trl.weights import PolicyWeights, SafetensorsFile, full_weights, save
+from prorl_trl.weights import PolicyWeights, full_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
 
@@ -193,12 +192,11 @@ class ProRLRollout:
     def _send_weights(self, weights: PolicyWeights, version: int) -> None:
         is_first = self._pushed_version is None  # it may start at a checkpoint before the last push
         with self._client() as client:
-            file = SafetensorsFile(weights)
             if self._weights in ("auto", "stream"):
-                report = client.stream_weights(file, version, rewind=is_first)
+                report = send(client, weights, version, rewind=is_first)
             else:
-                path = save(file, Path(self._weights), version)
-                report = client.load_weights(str(path), version, rewind=is_first)
+                directory = Path(self._weights)
+                report = send_directory(client, weights, directory, version, rewind=is_first)
         if report.pending:
             logger.warning(
                 "engines %s are down; they get weights %d later", report.pending, version
@@ -247,7 +245,7 @@ class ProRLRollout:
         return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
-        values = metrics(rows, self._pushed_version)
+        values = convert.row_metrics(rows, self._pushed_version)
         if self._dynamic is not None and self._trainer.model.training:
             values |= self._dynamic.metrics()
         return values

@@ -1,43 +1,46 @@
-"""The trainer's weights, as the inference engines load them: one safetensors file, in pieces.
+"""The trainer's weights, and how the service gets them."""
 
-Adapters are merged in layer by layer, into what is sent and not into the model: a base in bf16
-would drift with each update. Not covered: quantised base models, and LoRA under ZeRO-3 or FSDP
-(merging needs whole matrices).
-"""
-
-import json
-import re
+import logging
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PIECE_BYTES = 4 * 2**20
-# What PEFT, torch.compile and activation checkpointing add to names; merged adapters, and the
-# originals of modules that PEFT trains in full.
-_WRAPPERS = re.compile(
-    r"base_model\.model\.|base_layer\.|modules_to_save\.default\."
-    r"|_orig_mod\.|_checkpoint_wrapped_module\."
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.schemas import ADAPTER_CONFIG, WeightsForm, WeightsReport, WeightsTerms
+from prorl_trl.adapters import (
+    Adapter,
+    adapted_layers,
+    adapter_of,
+    checkpoint_name,
+    is_of_base,
+    merged,
 )
-_ADAPTERS = re.compile(r"\.lora_|\.original_module\.")
-_DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+from prorl_trl.safetensors_file import SafetensorsFile
+
+logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class PolicyWeights:
     """The weights of a policy, in the model's memory, under the names of its checkpoint."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], layers: Mapping[str, Any] = {}) -> None:
-        """`layers`: PEFT's layer of each tensor to which adapters are added, keyed by name."""
-        self.tensors = tensors
-        self._layers = layers
+    tensors: Mapping[str, torch.Tensor]
+    layers: Mapping[str, Any] = field(default_factory=dict)
+    """PEFT's layer of each tensor to which adapters are added, keyed by name."""
+    adapter: Adapter | None = None
+    """All that is trained, if engines can put it on the base model."""
 
     def read(self, name: str) -> torch.Tensor:
         """The weight with its adapters."""
-        layer, tensor = self._layers.get(name), self.tensors[name]
-        return tensor if layer is None else _merged(layer, name.rpartition(".")[2])
+        layer, tensor = self.layers.get(name), self.tensors[name]
+        return tensor if layer is None else merged(layer, name.rpartition(".")[2])
 
 
 @contextmanager
@@ -50,97 +53,73 @@ def full_weights(trainer: Any) -> Iterator[PolicyWeights]:
     accelerator = trainer.accelerator
     model = accelerator.unwrap_model(trainer.model)
     # `model_wrapped`, because ZeRO-3 gathers through DeepSpeed's engine object.
-    tensors = checkpoint_names(accelerator.get_state_dict(trainer.model_wrapped))
+    tensors = accelerator.get_state_dict(trainer.model_wrapped)
+    adapter = adapter_of(model, tensors)
+    tensors = checkpoint_names(tensors)
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
-    yield PolicyWeights(tensors, _adapted_layers(model))
-
-
-def _adapted_layers(model: Any) -> dict[str, Any]:
-    """PEFT's layer of each weight that has adapters, keyed by the weight's name."""
-    if not hasattr(model, "merge_adapter"):
-        return {}
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    return {
-        f"{_WRAPPERS.sub('', name)}.{parameter}": layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, BaseTunerLayer)
-        for parameter, _ in layer.get_base_layer().named_parameters(recurse=False)
-    }
-
-
-def _merged(layer: Any, parameter: str) -> torch.Tensor:
-    """A parameter of PEFT's layer with its adapters merged in; the layer stays as it is."""
-    base = layer.get_base_layer()
-    originals = {name: one.data for name, one in base.named_parameters(recurse=False)}
-    try:
-        layer.merge(safe_merge=True)  # into new tensors, which it puts in place of the old ones
-        merged: torch.Tensor = getattr(base, parameter).data
-    finally:
-        for name, original in originals.items():
-            getattr(base, name).data = original
-        layer.merged_adapters.clear()
-    return merged
+    yield PolicyWeights(tensors, adapted_layers(model), adapter)
 
 
 def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Named as in the base model's checkpoint, without the adapters' own weights."""
-    return {
-        _WRAPPERS.sub("", name): tensor
-        for name, tensor in weights.items()
-        if not _ADAPTERS.search(name)
-    }
+    return {checkpoint_name(name): one for name, one in weights.items() if is_of_base(name)}
 
 
-class SafetensorsFile:
-    """The bytes of a safetensors file with `weights`, made piece by piece at each iteration.
+def send(
+    client: RolloutClient, weights: PolicyWeights, version: int, *, rewind: bool
+) -> WeightsReport:
+    """In the form and type that the engines take: as a file that the service finds in its own
+    directory, where this process sees that, else over HTTP. Raises `ServiceCallError`."""
+    adapter = weights.adapter
+    if adapter is None:
+        terms = client.weights_terms()
+    else:
+        terms = client.weights_terms(lora_rank=adapter.rank, base=adapter.base)
+    if adapter is not None and terms.form is WeightsForm.ADAPTER:
+        file = SafetensorsFile(adapter, _dtype(terms), {ADAPTER_CONFIG: adapter.config})
+    else:
+        file = SafetensorsFile(weights, _dtype(terms))
+    directory = Path(terms.directory)
+    is_shared = (directory / terms.probe).exists()
+    if rewind:
+        whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"
+        form = "adapter alone" if terms.form is WeightsForm.ADAPTER else whole
+        way = f"by {directory}" if is_shared else "over HTTP"
+        logger.info("weights are sent %s as %s (%s)", way, terms.dtype or "they are", form)
+    if not is_shared:
+        return client.stream_weights(file, version, rewind=rewind)
+    path = directory / f"weights-{uuid.uuid4().hex}.partial"
+    file.write(path)
+    path = path.rename(path.with_suffix(".safetensors"))
+    try:
+        return client.load_weights(str(path), version, rewind=rewind)
+    except ServiceCallError as error:
+        if error.http_status != HTTPStatus.GONE:
+            raise
+    return send(client, weights, version, rewind=rewind)  # the service was started again
 
-    Needs no second copy of the weights. `dtype`: what they are cast to; None: as they are. Raises
-    `TypeError` for a dtype that is not floating point.
-    """
 
-    def __init__(self, weights: PolicyWeights, dtype: torch.dtype | None = None) -> None:
-        self._weights, self._dtype = weights, dtype
-        self._header = _header(weights.tensors, dtype)
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        yield self._header
-        for name in self._weights.tensors:
-            tensor = self._weights.read(name).detach()
-            tensor = tensor.to(self._dtype or tensor.dtype).contiguous()
-            flat = tensor.reshape(-1).view(torch.uint8).cpu().numpy().data
-            for start in range(0, len(flat), PIECE_BYTES):
-                yield flat[start : start + PIECE_BYTES]
-
-
-def _header(weights: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> bytes:
-    entries, end = {}, 0
-    for name, tensor in weights.items():
-        if tensor.dtype not in _DTYPE_NAMES:
-            raise TypeError(
-                f"weight {name!r} is {tensor.dtype}, which engines do not load: "
-                "train an unquantised model, or update the engines yourself under `weights='none'`"
-            )
-        kind = dtype or tensor.dtype
-        start, end = end, end + tensor.numel() * kind.itemsize
-        entries[name] = {
-            "dtype": _DTYPE_NAMES[kind],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+def send_directory(
+    client: RolloutClient, weights: PolicyWeights, directory: Path, version: int, *, rewind: bool
+) -> WeightsReport:
+    """By a directory that the engines read themselves. Raises `ServiceCallError`."""
+    file = SafetensorsFile(weights, _dtype(client.weights_terms(as_file=False)))
+    return client.load_weights(str(save(file, directory, version)), version, rewind=rewind)
 
 
 def save(file: SafetensorsFile, directory: Path, version: int) -> Path:
-    """Write `directory`/version-N and remove all older ones but the last, which may be in use."""
+    """Writes `directory`/version-N and removes all older ones but the last, which may be in use."""
     target = directory / f"version-{version}"
     target.mkdir(parents=True, exist_ok=True)
-    with (target / "model.safetensors").open("wb") as opened:
-        opened.writelines(file)
+    path = target / "model.safetensors"
+    path.unlink(missing_ok=True)
+    file.write(path)
     others = sorted(directory.glob("version-*"), key=lambda path: path.stat().st_mtime)
     for outdated in others[:-2]:
         shutil.rmtree(outdated)
     return target
+
+
+def _dtype(terms: WeightsTerms) -> torch.dtype | None:
+    return None if terms.dtype is None else getattr(torch, terms.dtype)

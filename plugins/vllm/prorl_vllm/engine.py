@@ -1,11 +1,15 @@
 """vLLM's weight-transfer backend `prorl`, by vLLM's own HTTP routes.
 
 `/init_weight_transfer_engine` begins to fetch and touches no weight; `/update_weights` waits for
-that and loads, whatever the engine has of parallelism and data type. Not covered: draft models.
+that and loads, whatever the engine has of parallelism and data type. A LoRA adapter is only put
+where vLLM's own routes load it from. Not covered: draft models, and vLLM before 0.25, whose
+backends do not load weights themselves.
 """
 
+import shutil
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import safe_open
@@ -20,8 +24,12 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from prorl_vllm.checkpoint import difference, shapes_of
+from prorl_vllm.adapters import install
+from prorl_vllm.checkpoint import Shapes, difference, shapes_of
 from prorl_vllm.fetching import Fetch, Offer
+
+if not hasattr(WeightTransferEngine, "start_weight_update"):
+    raise ImportError("the weight-transfer backend prorl needs vLLM 0.25 or newer")
 
 
 @dataclass
@@ -33,6 +41,8 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     url: str
     shapes: dict[str, list[int]]
     """Shape of each tensor in the file."""
+    adapter: dict[str, str] | None = None
+    """`directory` into which a LoRA adapter is put, and its `config`; None for a whole model."""
 
 
 @dataclass
@@ -45,15 +55,25 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
     update_info_cls = UpdateInfo
     supports_draft_weight_update = False
     _fetch: Fetch | None = None
+    _adapter: dict[str, str] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._directories: set[str] = set()
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Raises `FetchFailed`, and `ValueError` for weights of another model."""
-        self.shutdown()
+        self._end_fetch()
+        if init_info.adapter is None:
+            self._check(init_info.shapes)
+        self._adapter = init_info.adapter
+        self._fetch = Fetch(Offer(init_info.path, init_info.size, init_info.url))
+
+    def _check(self, shapes: Shapes) -> None:
         own = shapes_of(self.model_config.model, self.model_config.revision)
         is_head_tied = bool(self.model_config.hf_config.tie_word_embeddings)
-        if problem := difference(init_info.shapes, own, is_head_tied=is_head_tied):
+        if problem := difference(shapes, own, is_head_tied=is_head_tied):
             raise ValueError(f"prorl: no weights of {self.model_config.model}: {problem}")
-        self._fetch = Fetch(Offer(init_info.path, init_info.size, init_info.url))
 
     def start_weight_update(self) -> None:
         """Nothing: weights that did not arrive must not touch the model."""
@@ -70,21 +90,37 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
             raise RuntimeError("no weights were offered by /init_weight_transfer_engine")
         try:
             file = self._fetch.file()
-            with safe_open(f"/proc/self/fd/{file.fileno()}", "pt") as weights:
-                initialize_layerwise_reload(self.model)
-                self.model.load_weights(
-                    (name, weights.get_tensor(name))
-                    for name in weights.keys()  # noqa: SIM118 - `weights` is no mapping
-                )
-                finalize_layerwise_reload(self.model, self.model_config)
+            if self._adapter is None:
+                self._load(file)
+            else:
+                install(file, Path(self._adapter["directory"]), self._adapter["config"])
+                self._directories.add(self._adapter["directory"])
         finally:
-            self.shutdown()
+            self._end_fetch()
+
+    def _load(self, file: BinaryIO) -> None:
+        with safe_open(f"/proc/self/fd/{file.fileno()}", "pt") as weights:
+            initialize_layerwise_reload(self.model)
+            self.model.load_weights(
+                (name, weights.get_tensor(name))
+                for name in weights.keys()  # noqa: SIM118 - `weights` is no mapping
+            )
+            finalize_layerwise_reload(self.model, self.model_config)
         _repack_heads(self.model)
 
     def finish_weight_update(self) -> None:
         """Nothing: `update_weights` has loaded the whole model."""
 
+    @staticmethod
+    def trainer_send_weights(iterator: object, trainer_args: object) -> None:
+        """Nothing: the service offers a file. vLLM up to 0.27 wants it defined."""
+
     def shutdown(self) -> None:
+        self._end_fetch()
+        for directory in self._directories:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _end_fetch(self) -> None:
         if self._fetch is not None:
             self._fetch.close()
             self._fetch = None

@@ -1,8 +1,9 @@
 """The engine's HTTP routes: the subset of vLLM's that the service uses, field by field.
 
-One addition: `/update_weights` takes a safetensors body, because vLLM's own transfer engines need
-an accelerator. The weight routes read any checkpoint of this machine for their caller: without a
-key, listen on loopback or on a private network. Pages in a browser are refused in any case.
+Additions: `/update_weights` takes a safetensors body, because vLLM's own transfer engines need an
+accelerator, and `/open_weights` opens a file instead. The weight routes read any checkpoint of this
+machine for their caller: without a key, listen on loopback or on a private network. Pages in a
+browser are refused in any case.
 """
 
 import asyncio
@@ -22,10 +23,11 @@ from starlette.exceptions import HTTPException
 
 from prorl_service.bearer import RequireBearer
 from prorl_service.browsers import RefuseForeignPages
-from prorl_service.inference.backend import REFERENCE_ENGINE, WEIGHTS_REJECTED, PauseMode
+from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED, PauseMode
 from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
 from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
-from prorl_service.inference.engine.weights import WeightsRejected, WeightUpdate
+from prorl_service.inference.engine.weights import Served, WeightsRejected, WeightUpdate
+from prorl_service.inference.transfer import ADAPTER_PREFIX
 
 router = APIRouter()
 
@@ -37,7 +39,9 @@ class Engine:
     batcher: Batcher
     model_id: str
     root: Path
+    dtype: str
     max_model_len: int
+    served: Served
     update: WeightUpdate | None = None
 
 
@@ -101,8 +105,10 @@ async def models(engine: TheEngine) -> dict[str, Any]:
         "root": str(engine.root),
         "parent": None,
         "max_model_len": engine.max_model_len,
+        "dtype": engine.dtype,
     }
-    return {"object": "list", "data": [model]}
+    adapter = {"id": f"{ADAPTER_PREFIX}adapter", "root": "", "parent": engine.model_id}
+    return {"object": "list", "data": [model] + [adapter] * engine.served.has_adapter}
 
 
 @router.get("/metrics")
@@ -160,7 +166,7 @@ async def collective_rpc(
     method: Annotated[Literal["reload_weights"], Body()],
     kwargs: Annotated[dict[Literal["weights_path"], Path], Body(min_length=1)],
 ) -> dict[str, Any]:
-    update = WeightUpdate(engine.batcher.model.module)
+    update = WeightUpdate(engine.served)
     await asyncio.to_thread(update.add_directory, kwargs["weights_path"])
     await _apply(engine, update)
     return {"results": [None]}
@@ -168,13 +174,14 @@ async def collective_rpc(
 
 @router.post("/start_weight_update")
 async def start_weight_update(engine: TheEngine) -> dict[str, str]:
-    engine.update = WeightUpdate(engine.batcher.model.module)
+    engine.update = WeightUpdate(engine.served)
     return {"message": "Weight update started"}
 
 
 @router.post("/update_weights")
 async def update_weights(engine: TheEngine, request: Request) -> dict[str, str]:
-    """The body is a safetensors file with all of the model or, in several calls, parts of it."""
+    """The body is a safetensors file with all of the model or, in several calls, parts of it; or
+    with a LoRA adapter for the model that it was started with."""
     update, engine.update = _begun(engine), None  # a refused part ends the update
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
         async for chunk in request.stream():
@@ -183,6 +190,26 @@ async def update_weights(engine: TheEngine, request: Request) -> dict[str, str]:
         await asyncio.to_thread(update.add, Path(file.name))
     engine.update = update
     return {"message": "Weights received"}
+
+
+@router.post("/open_weights")
+async def open_weights(
+    engine: TheEngine, path: Annotated[Path, Body()], size: Annotated[int, Body()]
+) -> dict[str, bool]:
+    """A file of the caller's, under a name that no other has, if this host has its file system."""
+    if not await asyncio.to_thread(_has_size, path, size):
+        return {"is_opened": False}
+    update, engine.update = _begun(engine), None
+    await asyncio.to_thread(update.add, path)
+    engine.update = update
+    return {"is_opened": True}
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 @router.post("/finish_weight_update")

@@ -18,7 +18,7 @@ from enum import StrEnum
 from random import Random
 from typing import TypeVar
 
-from prorl_service.inference.backend import NEVER_UPDATED, PauseMode
+from prorl_service.inference.answers import NEVER_UPDATED, PauseMode
 from prorl_service.inference.engine.kv import KVCache, KVPool
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.sampling import SamplingParams, sample

@@ -15,6 +15,7 @@ from prorl_service.errors import BackendError
 from prorl_service.inference.engine.app import Callers, Engine, create_app
 from prorl_service.inference.engine.batcher import Batcher
 from prorl_service.inference.engine.model import PackedModel
+from prorl_service.inference.engine.weights import Served
 from prorl_service.listening import listener
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,8 @@ def serve(
         name, at = model.resolve().name, bound.getsockname()[1]
         log.info("serving %s, %d tokens of context, at http://%s:%d", name, context, host, at)
         callers = Callers(api_key, api_key is None and is_loopback(host), allowed_hosts)
-        _run(Engine(batcher, name, model.resolve(), context), callers, bound)
+        served = Served(packed.module)
+        _run(Engine(batcher, name, model.resolve(), dtype, context, served), callers, bound)
     if batcher.failure:
         raise BackendError(f"the engine died: {batcher.failure}") from batcher.failure
 

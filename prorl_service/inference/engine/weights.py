@@ -1,15 +1,21 @@
-"""Checks a checkpoint against the served model, then copies it in place.
+"""Checks a checkpoint or a LoRA adapter against the served model, then puts it in place.
 
-The check touches no weight, so a checkpoint that does not fit is refused while the old weights go
-on serving. Floating-point types may differ: the copy converts. Files are mapped into memory, so
-they are read once, by the copy.
+The check touches no weight, so what does not fit is refused while the old weights go on serving.
+Floating-point types may differ: the copy converts. Files are mapped into memory, so they are read
+once, by the copy.
 """
 
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+
+from prorl_service.schemas import ADAPTER_CONFIG
 
 MAX_REPORTED = 5
 
@@ -18,15 +24,47 @@ class WeightsRejected(Exception):
     """The checkpoint does not fit the model. No weight was touched."""
 
 
+class Served:
+    """The weights that the engine samples with: those of a base model, and perhaps an adapter."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.parameters: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
+        """The model's own, keyed by name; an adapter is merged into them."""
+        self._base: dict[str, torch.Tensor] = {}
+        """Copies of the base model's, where an adapter is merged in."""
+
+    @property
+    def has_adapter(self) -> bool:
+        return bool(self._base)
+
+    @torch.no_grad()
+    def replace(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._base.clear()
+        for name, tensor in tensors.items():
+            self.parameters[name].copy_(tensor)
+
+    @torch.no_grad()
+    def adapt(self, changes: Mapping[str, torch.Tensor]) -> None:
+        """Adds to the base model's weights, instead of what was added before."""
+        for name, original in self._base.items():
+            self.parameters[name].copy_(original)
+        for name, change in changes.items():
+            parameter = self.parameters[name]
+            original = self._base.setdefault(name, parameter.clone())
+            parameter.copy_(original.float() + change)
+
+
 class WeightUpdate:
-    """Safetensors files that together are one checkpoint of `module`.
+    """Safetensors files that together are one checkpoint of the model, or one with an adapter.
 
     Tied parameters may come under any of their names, or under several if they agree.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._parameters: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._parameters = served.parameters
         self._tensors: dict[str, torch.Tensor] = {}
+        self._changes: dict[str, torch.Tensor] = {}
 
     def add_directory(self, directory: Path) -> None:
         """Raises `WeightsRejected` as `add` does, and if there is nothing to add."""
@@ -39,14 +77,40 @@ class WeightUpdate:
         """Raises `WeightsRejected` unless every tensor in `file` fits one of the model's."""
         try:
             tensors = load_file(file)
+            with safe_open(file, "pt") as opened:
+                adapter_config = (opened.metadata() or {}).get(ADAPTER_CONFIG)
         except (OSError, SafetensorError) as error:
             raise WeightsRejected(f"cannot read {file.name}: {error}") from error
+        if adapter_config is not None:
+            self._add_adapter(tensors, json.loads(adapter_config))
+            return
         problems = (self._problem(name, tensor) for name, tensor in tensors.items())
         _reject_if([problem for problem in problems if problem])
         self._tensors |= tensors
 
+    def _add_adapter(self, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+        """Of plain LoRA: what it changes is B A times a constant (arXiv 2106.09685)."""
+        rank = config["r"]
+        scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        pairs = {one: one.replace(".lora_A.", ".lora_B.") for one in tensors if ".lora_A." in one}
+        odd = sorted(tensors.keys() ^ {*pairs.keys(), *pairs.values()})
+        _reject_if([f"{name} has no counterpart" for name in odd])
+        problems = []
+        for first, second in pairs.items():
+            name = first.removeprefix("base_model.model.").replace(".lora_A.", ".")
+            shape = [tensors[second].shape[0], tensors[first].shape[-1]]
+            if name not in self._parameters:
+                problems.append(f"{name} is no tensor of the model")
+            elif shape != list(self._parameters[name].shape):
+                problems.append(f"{name} is not of shape {shape}")
+            else:
+                self._changes[name] = scale * tensors[second].float() @ tensors[first].float()
+        _reject_if(problems)
+
     def check_complete(self) -> None:
         """Raises `WeightsRejected` if a parameter is missing or two that are tied differ."""
+        if self._changes:
+            return
         assigned: dict[torch.Tensor, str] = {}
         problems = []
         for name, tensor in self._tensors.items():
@@ -58,10 +122,11 @@ class WeightUpdate:
                 problems.append(f"{name} is missing")
         _reject_if(problems)
 
-    @torch.no_grad()
     def apply(self) -> None:
-        for name, tensor in self._tensors.items():
-            self._parameters[name].copy_(tensor)
+        if self._changes:
+            self._served.adapt(self._changes)
+        else:
+            self._served.replace(self._tensors)
 
     def _problem(self, name: str, tensor: torch.Tensor) -> str | None:
         if name not in self._parameters:

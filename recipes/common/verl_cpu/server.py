@@ -20,7 +20,7 @@ from prorl_service.background import Background
 from prorl_service.inference.engine.batcher import Batcher, Sequence
 from prorl_service.inference.engine.model import Chunk, PackedModel
 from prorl_service.inference.engine.sampling import SamplingParams
-from prorl_service.inference.engine.weights import WeightUpdate
+from prorl_service.inference.engine.weights import Served, WeightUpdate
 
 KV_TOKENS = 2**17
 SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0}
@@ -50,7 +50,9 @@ class TinyServer:
         self.max_model_len = max_model_len
         self.default_max_tokens = max_tokens
         self.global_steps = 0
-        self.batcher = Batcher(_PacedModel(Path(model), step_s), KV_TOKENS)
+        paced = _PacedModel(Path(model), step_s)
+        self.batcher = Batcher(paced, KV_TOKENS)
+        self._weights = Served(paced.module)
         self.batcher.version = str(self.global_steps)
         self._background = Background()
         self._blocked = False
@@ -154,7 +156,7 @@ class TinyServer:
 
     async def update_weights(self, checkpoint: str, global_steps: int | None) -> None:
         """Loads a safetensors file; raises `WeightsRejected` unless it is all of the model."""
-        update = WeightUpdate(self.batcher.model.module)
+        update = WeightUpdate(self._weights)
         await asyncio.to_thread(update.add, Path(checkpoint))
         update.check_complete()
         await self.batcher.change_weights(update.apply)

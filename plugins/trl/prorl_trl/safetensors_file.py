@@ -1,0 +1,129 @@
+"""Weights as the bytes of one safetensors file, made piece by piece: to be sent, or written by
+several threads. Whose weights they are, and who gets them, is not its business.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+
+PIECE_ELEMENTS = 2**22
+WRITERS = 4
+"""Threads that write one file."""
+_DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+
+
+class Tensors(Protocol):
+    """Weights by name; `read` may have to compute what it returns."""
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]: ...
+
+    def read(self, name: str) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Place of one tensor in the file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: list[int]
+    start: int
+    """Offset of its first byte behind the header."""
+
+    @property
+    def end(self) -> int:
+        return self.start + math.prod(self.shape) * self.dtype.itemsize
+
+
+class SafetensorsFile:
+    """The bytes of a safetensors file; needs no second copy of the weights.
+
+    `dtype`: what the engines compute in. Matrices of a wider type are cast to it. Vectors are not:
+    they are small, and some engines keep those of fp32. `metadata`: texts in the file's header.
+    Raises `TypeError` for weights that are not floating point.
+    """
+
+    def __init__(
+        self,
+        weights: Tensors,
+        dtype: torch.dtype | None = None,
+        metadata: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._weights = weights
+        self._entries = list(_entries(weights.tensors, dtype))
+        self._header = _header(self._entries, metadata)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self._header) + (self._entries[-1].end if self._entries else 0)
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        yield self._header
+        for entry in self._entries:
+            yield from self._pieces(entry)
+
+    def write(self, path: Path) -> None:
+        """Writes a new file in several threads: casts and copies do not hold Python's lock. Leaves
+        none behind if it fails."""
+        with path.open("xb", buffering=0) as file, ThreadPoolExecutor(WRITERS) as writers:
+            try:
+                file.write(self._header)
+                for _ in writers.map(lambda one: self._write(file.fileno(), one), self._entries):
+                    pass
+            except BaseException:
+                writers.shutdown(cancel_futures=True)
+                path.unlink()
+                raise
+
+    def _write(self, file: int, entry: _Entry) -> None:
+        at = len(self._header) + entry.start
+        for piece in self._pieces(entry):
+            left = piece
+            while left:
+                left = left[os.pwrite(file, left, at + len(piece) - len(left)) :]
+            at += len(piece)
+
+    def _pieces(self, entry: _Entry) -> Iterator[memoryview]:
+        flat = self._weights.read(entry.name).detach().reshape(-1)
+        for start in range(0, len(flat), PIECE_ELEMENTS):
+            part = flat[start : start + PIECE_ELEMENTS]
+            yield part.to(entry.dtype).cpu().view(torch.uint8).numpy().data
+
+
+def _entries(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> Iterator[_Entry]:
+    end = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPE_NAMES:
+            raise TypeError(
+                f"weight {name!r} is {tensor.dtype}, which engines do not load: "
+                "train an unquantised model, or update the engines yourself under `weights='none'`"
+            )
+        kind = tensor.dtype
+        if dtype is not None and tensor.ndim > 1 and dtype.itemsize < kind.itemsize:
+            kind = dtype
+        entry = _Entry(name, kind, list(tensor.shape), end)
+        end = entry.end
+        yield entry
+
+
+def _header(entries: Sequence[_Entry], metadata: Mapping[str, str]) -> bytes:
+    fields: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    for entry in entries:
+        fields[entry.name] = {
+            "dtype": _DTYPE_NAMES[entry.dtype],
+            "shape": entry.shape,
+            "data_offsets": [entry.start, entry.end],
+        }
+    text = json.dumps(fields).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

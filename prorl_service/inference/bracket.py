@@ -1,0 +1,160 @@
+"""Versions of tokens from an engine that reports none with them: vLLM before 0.32.
+
+No call is in flight there while weights change: an update aborts those that are, and what is left
+of each is sampled after it, by a call whose prompt ends with the ids so far. Each answer thus has
+one version, that of the weights when it was asked for. `Backend` makes the calls and loads weights.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Protocol
+
+from prorl_service.errors import BackendRejected, BackendUnavailable
+from prorl_service.inference.base import Generation
+from prorl_service.inference.prompt import Prompt
+
+ABORT_AGAIN_S = 0.2
+"""Pause before calls are aborted again, for those that reached the engine's scheduler later."""
+SEED_BYTES = 6
+"""Length of a seed that every JSON reader keeps exact."""
+
+
+class Sample(Protocol):
+    def __call__(
+        self, prompt: Prompt, max_tokens: int, seed: int | None, version: int
+    ) -> Awaitable[Generation]:
+        """One call to the engine, whose answer is of `version`."""
+
+
+class Bracket:
+    """The calls and updates of one engine, kept apart."""
+
+    def __init__(
+        self, label: Callable[[], Awaitable[int | None]], process: Callable[[], Awaitable[str]]
+    ) -> None:
+        """`label` asks the engine for the version of its weights, `process` for what no other start
+        of it has in common. Both raise `BackendRejected` where the engine cannot tell."""
+        self.version: int | None = None
+        """Version of the weights when they were last asked for or given."""
+        self._label = label
+        self._process = process
+        self._given: tuple[str, int] | None = None
+        """Process that was given weights and keeps no label, and their version."""
+        self._noted: str | None = None
+        """Process that is about to be given weights; None: it keeps a label."""
+        self._calls = 0
+        self._open = asyncio.Event()
+        self._open.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def generate(
+        self, sample: Sample, prompt: Prompt, max_tokens: int, seed: int | None
+    ) -> Generation:
+        """As many calls as updates make of one."""
+        kept: list[Generation] = []
+        left = max_tokens
+        while True:
+            async with self._call():
+                part = await self._sample_one(sample, prompt, left, seed)
+                is_cut = part.finish_reason == "abort" and not self._open.is_set()
+            kept.append(part)
+            left -= len(part.token_ids)
+            if not is_cut or not left:
+                return joined(kept)
+            if part.token_ids:
+                prompt = prompt.extended(part.token_ids)
+                seed = derived_seed(seed, left)
+
+    async def _sample_one(
+        self, sample: Sample, prompt: Prompt, max_tokens: int, seed: int | None
+    ) -> Generation:
+        version = self.version
+        part = await sample(prompt, max_tokens, seed, version or 0)
+        # An engine may be restarted, or be updated by others, without a call failing.
+        if (now := await self.version_now()) != version:
+            raise BackendUnavailable(
+                f"{part.backend} has weights of version {now or 0}, not {version or 0}"
+            )
+        return part
+
+    async def version_now(self) -> int | None:
+        """What the engine says, or what it was given if that was since its start."""
+        try:
+            return await self._label()
+        except BackendRejected:
+            if self._given is None:
+                return None
+        process, version = self._given
+        with suppress(BackendRejected):
+            return version if await self._process() == process else None
+        return None
+
+    async def note_process(self) -> None:
+        """To be called before weights are given that `took` is told of."""
+        try:
+            await self._label()
+            self._noted = None
+        except BackendRejected:
+            self._noted = await self._process()
+
+    def took(self, version: int) -> None:
+        """The engine has weights of `version` from now on."""
+        self.version = version
+        self._given = None if self._noted is None else (self._noted, version)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """No call begins meanwhile."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    async def drain(self, abort: Callable[[], Awaitable[None]]) -> None:
+        """Returns when no call is in flight. `abort` ends those that have reached the engine."""
+        await abort()
+        while self._calls:
+            try:
+                async with asyncio.timeout(ABORT_AGAIN_S):
+                    await self._idle.wait()
+            except TimeoutError:
+                await abort()
+
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        while not self._open.is_set():
+            await self._open.wait()
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+
+def joined(parts: Sequence[Generation]) -> Generation:
+    """One answer of the parts of a call. What its prompt found cached, the first part says."""
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[-1],
+        token_ids=[token for part in parts for token in part.token_ids],
+        logprobs=[logprob for part in parts for logprob in part.logprobs],
+        policy_versions=[version for part in parts for version in part.policy_versions],
+        cached_tokens=parts[0].cached_tokens,
+    )
+
+
+def derived_seed(seed: int | None, left: int) -> int | None:
+    """Seed for the `left` tokens of a call: with the old one they would be drawn by the random
+    numbers of its first tokens."""
+    if seed is None:
+        return None
+    return int.from_bytes(blake2b(f"{seed} {left}".encode(), digest_size=SEED_BYTES).digest())

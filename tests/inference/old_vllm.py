@@ -1,0 +1,206 @@
+"""A stand-in for releases of vLLM that need a torch which is not to be had, over real HTTP.
+
+Routes and fields are those of the CPU wheels, all paths below `vllm/entrypoints/`:
+0.22 serve/disagg/{api_router,protocol,serving}.py, serve/rlhf/api_router.py,
+serve/rpc/api_router.py, serve/instrumentator/{basic,server_info}.py; the same files of 0.24 under
+serve/dev/, of 0.26 and 0.27 under scale_out/token_in_token_out/. Pauses are as in
+v1/engine/core.py, `EngineCoreProc.pause_scheduler`. It does not compute: the token after a chain is
+a hash of the chain and of the weights, so that a test can say which weights sampled it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from hashlib import blake2b
+from typing import Any
+
+from aiohttp import web
+
+from prorl_service.inference.backend import Backend
+from prorl_service.inference.connections import Connections
+
+VOCABULARY = 300
+NO_WEIGHTS = "those of its start"
+SCALE_OUT_FLAG = (0, 30)
+
+
+def token_after(chain: list[int], weights: str) -> int:
+    digest = blake2b(f"{weights} {chain}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") % VOCABULARY
+
+
+class OldVllm:
+    """`release` as (0, 24). A request takes `arrives_after_s` to the scheduler, a token `step_s`, a
+    reload `load_s`."""
+
+    def __init__(self, release: tuple[int, int], *, has_scale_out: bool = True) -> None:
+        self.release = release
+        self.step_s = 0.001
+        self.arrives_after_s = 0.0
+        self.load_s = 0.0
+        self.fails_to_load = False
+        self.sampled = 0
+        """Number of tokens so far, over all calls."""
+        self.before_token: Callable[[], Awaitable[None]] = _nothing
+        self.paused = asyncio.Event()
+        self.requests: list[dict[str, Any]] = []
+        self.paused_for: list[str] = []
+        """Modes of the pauses so far."""
+        self._has_scale_out = has_scale_out
+        self.restart()
+
+    def restart(self) -> None:
+        """As after a crash between two calls."""
+        self.weights, self.label = NO_WEIGHTS, "default"
+        self._instance = str(time.time_ns())
+        self.paused.clear()
+        self._runs = asyncio.Event()
+        self._runs.set()
+        self._aborts: set[asyncio.Event] = set()
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/health", self._nothing)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/server_info", self._server_info)
+        app.router.add_get("/is_paused", self._paused)
+        app.router.add_post("/pause", self._pause)
+        app.router.add_post("/resume", self._resume)
+        app.router.add_post("/collective_rpc", self._collective_rpc)
+        if self._has_scale_out or self.release < SCALE_OUT_FLAG:
+            app.router.add_post("/inference/v1/generate", self._generate)
+        elif self.release >= (0, 32):
+            app.router.add_post("/inference/v1/generate", self._disabled)
+        if self.release >= (0, 27):
+            app.router.add_get("/weight_info", self._weight_info)
+            app.router.add_post("/update_weight_version", self._update_weight_version)
+        return app
+
+    async def _nothing(self, _: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _disabled(self, _: web.Request) -> web.Response:
+        return _error("Scale-out endpoints are disabled.", 403)
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": f"{self.release[0]}.{self.release[1]}.1"})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        model = {"id": "m", "root": "/m", "max_model_len": 4096, "owned_by": "vllm"}
+        return web.json_response({"data": [model]})
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        as_json = request.query.get("config_format") == "json"
+        fields = {"instance_id": self._instance, "model_config": {"dtype": "torch.bfloat16"}}
+        config = fields if as_json else "model='m', ..."
+        return web.json_response({"vllm_config": config, "vllm_env": {}, "system_env": {}})
+
+    async def _paused(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_paused": self.paused.is_set()})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        mode = request.query.get("mode", "abort")
+        self.paused_for.append(mode)
+        self.paused.set()
+        self._runs.clear()
+        if mode == "abort":
+            for abort in self._aborts:
+                abort.set()
+        return web.json_response({"status": "paused"})
+
+    async def _resume(self, _: web.Request) -> web.Response:
+        self.paused.clear()
+        self._runs.set()
+        return web.json_response({"status": "resumed"})
+
+    async def _collective_rpc(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        assert body["method"] == "reload_weights"
+        await asyncio.sleep(self.load_s)
+        if self.fails_to_load:
+            return _error("no such file", 500)
+        self.weights = body["kwargs"]["weights_path"]
+        return web.json_response({"results": [None]})
+
+    async def _weight_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self.label})
+
+    async def _update_weight_version(self, request: web.Request) -> web.Response:
+        self.label = (await request.json())["new_version"]
+        return web.json_response({"success": True, "new_version": self.label})
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if not body.get("token_ids") or "sampling_params" not in body:
+            return _error("Field required", 400)
+        self.requests.append(body)
+        await asyncio.sleep(self.arrives_after_s)
+        ids, reason = await self._sample(body["token_ids"], body["sampling_params"]["max_tokens"])
+        content = [{"token": f"token_id:{one}", "logprob": -one / VOCABULARY} for one in ids]
+        choice = {
+            "index": 0,
+            "logprobs": {"content": content},
+            "finish_reason": reason,
+            "token_ids": ids,
+            "routed_experts": None,
+        }
+        answer: dict[str, Any] = {"request_id": "x", "choices": [choice], "prompt_logprobs": None}
+        if self.release >= (0, 25):
+            answer["usage"] = {"prompt_tokens": len(body["token_ids"])}
+        return web.json_response(answer)
+
+    async def _sample(self, prompt: list[int], max_tokens: int) -> tuple[list[int], str]:
+        ids: list[int] = []
+        abort = asyncio.Event()
+        self._aborts.add(abort)
+        try:
+            while len(ids) < max_tokens:
+                await self.before_token()
+                await asyncio.sleep(self.step_s)
+                await _either(self._runs, abort)
+                if abort.is_set():
+                    return ids, "abort"
+                ids.append(token_after(prompt + ids, self.weights))
+                self.sampled += 1
+        finally:
+            self._aborts.discard(abort)
+        return ids, "length"
+
+
+def _error(message: str, status: int) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "X"}}, status=status)
+
+
+async def _nothing() -> None: ...
+
+
+async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in (first, second)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+@asynccontextmanager
+async def serving(engine: OldVllm) -> AsyncIterator[str]:
+    """Its URL."""
+    runner = web.AppRunner(engine.application(), handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def backend_to(engine: OldVllm) -> AsyncIterator[Backend]:
+    """A backend that knows the engine, as those of the pool do."""
+    async with serving(engine) as url, aclosing(Connections()) as connections:
+        backend = Backend(url, connections)
+        await backend.describe()
+        yield backend

@@ -1,0 +1,52 @@
+"""A trainer in fp32 that pushes its weights to an engine: `python push.py ENGINE_URL MODEL PUSHES
+RANK LOG`, answered by JSON.
+
+Runs with the code of another commit as well, so it imports nothing of this package.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_trl import weights
+
+ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    if rank:
+        model = get_peft_model(model, LoraConfig(r=rank, target_modules=ALL_LAYERS))
+    seconds = []
+    with local.service([engine_url], log=log) as service, RolloutClient(service.url) as client:
+        for version in range(pushes):
+            began = time.monotonic()
+            push(client, model, version)
+            seconds.append(time.monotonic() - began)
+            assert client.backends()[0].policy_version == version
+    print(json.dumps(seconds))
+
+
+def push(client: RolloutClient, model: Any, version: int) -> None:
+    tensors = model.state_dict()
+    tensors.pop("lm_head.weight", None)
+    if hasattr(weights, "send"):
+        from prorl_trl.adapters import adapted_layers, adapter_of
+
+        named, layers = weights.checkpoint_names(tensors), adapted_layers(model)
+        policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
+        weights.send(client, policy, version, rewind=version == 0)
+    else:  # the earlier commit
+        client.stream_weights(vars(weights)["SafetensorsFile"](tensors), version)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))

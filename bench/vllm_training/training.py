@@ -1,0 +1,228 @@
+"""The demo's training on a real vLLM and on the reference engine: by TRL's synchronous trainer, by
+the same with dynamic sampling, and by its asynchronous one, each from the same start.
+
+An engine and a service serve all trainers of a seed, which begin by giving them the first weights
+again. Held-out tasks are evaluated before and after.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM
+from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Rollout
+from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
+from recipes.demo.evaluate import evaluate, success
+from recipes.demo.tasks import instances
+from recipes.demo.train import LIMITS, TrainConfig, dataset_row, make_trainer, train_tasks
+from recipes.demo.warm_start import WarmStart, warm_started
+from tests.trl.async_training import run_on_cpu
+
+Row = dict[str, object]
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-vllm/bin/python"
+VLLM = (
+    *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
+    *("--kv-cache-memory-bytes", str(2**28), "--block-size", "32"),
+)
+CONTEXT = ("--max-model-len", "512")
+ENGINES = ("reference engine", "vLLM")
+HELDOUT_PER_FAMILY = 50
+MAX_STALENESS = 2
+LOGPROB_GAP = "sampling/sampling_logp_difference/max"
+COMPARED = 16
+"""Rollouts of the last policy whose logprobs are compared with the trainer's own."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is measured of one training."""
+
+    update_s: list[float] = field(default_factory=list)
+    """Seconds of each update of the weights, until all engines serve with them."""
+    versions_wrong: int = 0
+    """Number of rollouts with a token of a version that they must not have."""
+    logprob_diff_max: float = 0.0
+    trained: Path | None = None
+    """Checkpoint of the last policy."""
+
+
+Train = Callable[[Path, str, Path, TrainConfig, Seen], None]
+
+
+def measure(seeds: Sequence[int], steps: int) -> list[Row]:
+    rows = []
+    with TemporaryDirectory(prefix="prorl-bench-") as directory:
+        for seed in seeds:
+            model = warm_started(Path(directory) / "cache", WarmStart(seed=seed))
+            for engine in ENGINES:
+                output = Path(directory) / f"{engine}-{seed}"
+                with _service(engine, model, output) as url:
+                    for name, train in TRAINERS.items():
+                        config = TrainConfig(seed=seed, steps=steps)
+                        rows.append(_row(engine, name, _run(train, model, url, output, config)))
+                        print(rows[-1], flush=True)
+    return rows
+
+
+def _row(engine: str, trainer: str, figures: Row) -> Row:
+    return {"part": "training", "trainer": trainer, "engine": engine, **figures}
+
+
+def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig) -> Row:
+    heldout = [one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)]
+    seen = Seen()
+    with RolloutClient(url) as client:
+        client.load_weights(str(model), 0, rewind=True)
+        name = f"run{train.__name__}-{config.seed}"
+        before = evaluate(client, heldout, n=2, name=f"{name}-before", limits=LIMITS)
+        began = time.monotonic()
+        train(model, url, output, config, seen)
+        train_s = time.monotonic() - began
+        after = evaluate(client, heldout, n=2, name=f"{name}-after", limits=LIMITS)
+    policy = AutoModelForCausalLM.from_pretrained(seen.trained, dtype=torch.float32)
+    compared = max(_difference(policy, one) for one in after[:COMPARED])
+    return {
+        "seed": config.seed,
+        "before": success(before),
+        "after": success(after),
+        "logprob_diff_max": max(seen.logprob_diff_max, compared),
+        "versions_wrong": seen.versions_wrong,
+        "update_s": round(median(seen.update_s), 3),
+        "train_s": round(train_s, 1),
+    }
+
+
+def _sync(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
+    trainer: Any = None
+
+    def observe(rollouts: Sequence[Rollout]) -> None:
+        oldest = trainer.state.global_step - int(config.dynamic_sampling)
+        seen.versions_wrong += sum(
+            not _is_within(one, oldest, trainer.state.global_step) for one in rollouts
+        )
+
+    trainer = make_trainer(model, url, output, config, observe=observe)
+    rollouts = trainer.rollout_func
+    rollouts.push_weights = _timed(rollouts.push_weights, seen)
+    trainer.train()
+    rollouts.push_weights()
+    log = trainer.state.log_history
+    seen.logprob_diff_max = max(entry[LOGPROB_GAP] for entry in log if LOGPROB_GAP in entry)
+    seen.trained = _saved(trainer, output)
+
+
+def _dynamic(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
+    _sync(model, url, output, replace(config, dynamic_sampling=True), seen)
+
+
+def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
+    """With a stand-in for TRL's CUDA kernel."""
+    arguments = AsyncGRPOConfig(
+        output_dir=str(output / "async"),
+        seed=config.seed,
+        max_steps=config.steps,
+        per_device_train_batch_size=config.groups_per_step * config.rollouts_per_group,
+        num_generations=config.rollouts_per_group,
+        max_completion_length=LIMITS.max_response_tokens,
+        max_staleness=MAX_STALENESS,
+        learning_rate=config.learning_rate,
+        token_budget=0,
+        temperature=1.0,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+    )
+    dataset = Dataset.from_list([dataset_row(task) for task in train_tasks(config)])
+    transfer = ProRLWeightTransfer(url)
+    send, newest = transfer.send_weights, [0]
+
+    def send_weights(iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        _timed(lambda: send(iterator), seen)()
+        newest[0] += 1
+
+    def observe(rollouts: Sequence[Rollout]) -> None:
+        seen.versions_wrong += sum(not _is_within(one, 1, newest[0]) for one in rollouts)
+
+    transfer.send_weights = send_weights  # type: ignore[method-assign]
+    worker = ProRLRolloutWorker(url, arguments, dataset, limits=LIMITS, observe=observe)
+    with pytest.MonkeyPatch.context() as patch:
+        run_on_cpu(patch)
+        trainer = AsyncGRPOTrainer(
+            model=str(model),
+            args=arguments,
+            train_dataset=dataset,
+            rollout_worker=worker,
+            weight_transfer=transfer,
+        )
+        trainer.train()
+    seen.trained = _saved(trainer, output)
+
+
+def _saved(trainer: Any, output: Path) -> Path:
+    trainer.model.save_pretrained(output / "trained")
+    return output / "trained"
+
+
+TRAINERS: dict[str, Train] = {
+    "GRPOTrainer": _sync,
+    "GRPOTrainer, dynamic sampling": _dynamic,
+    "AsyncGRPOTrainer": _async,
+}
+
+
+def _timed(update: Callable[[], None], seen: Seen) -> Callable[[], None]:
+    def timed() -> None:
+        began = time.monotonic()
+        update()
+        seen.update_s.append(time.monotonic() - began)
+
+    return timed
+
+
+def _is_within(rollout: Rollout, oldest: int, newest: int) -> bool:
+    first, last = rollout.oldest_policy_version, rollout.newest_policy_version
+    return first is None or last is None or oldest <= first <= last <= newest
+
+
+def _difference(model: Any, rollout: Rollout) -> float:
+    """Largest difference of a logprob between engine and trainer."""
+    assert rollout.trajectory is not None
+    (segment,) = rollout.trajectory.segments
+    ids = torch.tensor([segment.prompt_ids + segment.response_ids])
+    with torch.inference_mode():
+        logits = model(ids).logits.float()
+    logprobs = logits.log_softmax(-1)[0, len(segment.prompt_ids) - 1 : -1]
+    own = logprobs.gather(1, torch.tensor(segment.response_ids)[:, None])[:, 0]
+    difference = own - torch.tensor(segment.logprobs)
+    return float(difference[torch.tensor(segment.loss_mask).bool()].abs().max())
+
+
+@contextmanager
+def _service(kind: str, model: Path, output: Path) -> Iterator[str]:
+    with (
+        _engine(kind, model, output) as engine,
+        local.service([engine.url], log=output / "service.log") as service,
+    ):
+        yield service.url
+
+
+def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:
+    if kind == "vLLM":
+        return local.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM, *CONTEXT])
+    return local.engine(model, log=output / "engine.log", options=CONTEXT)

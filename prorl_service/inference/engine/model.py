@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AutoModelForCausalLM, GenerationConfig
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+)
 
 from prorl_service.errors import BackendError
 from prorl_service.inference.engine.kv import KVCache, KVLayout
@@ -71,7 +76,7 @@ class PackedModel:
         return logits
 
 
-def _load(directory: Path, dtype: torch.dtype) -> Any:
+def _load(directory: Path, dtype: torch.dtype) -> PreTrainedModel:
     if not (directory / "config.json").is_file():
         raise BackendError(
             f"{directory} holds no model: there is no config.json",

@@ -56,6 +56,8 @@ class Seen:
     versions_wrong: int = 0
     """Number of rollouts with a token of a version that they must not have."""
     logprob_diff_max: float = 0.0
+    """Largest difference of a logprob between engine and trainer while training. Where rollouts may
+    be of an older policy than the trained one, TRL's figure says nothing about engines."""
     trained: Path | None = None
     """Checkpoint of the last policy."""
 
@@ -120,8 +122,9 @@ def _sync(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) 
     rollouts.push_weights = _timed(rollouts.push_weights, seen)
     trainer.train()
     rollouts.push_weights()
-    log = trainer.state.log_history
-    seen.logprob_diff_max = max(entry[LOGPROB_GAP] for entry in log if LOGPROB_GAP in entry)
+    if not config.dynamic_sampling:
+        log = trainer.state.log_history
+        seen.logprob_diff_max = max(entry[LOGPROB_GAP] for entry in log if LOGPROB_GAP in entry)
     seen.trained = _saved(trainer, output)
 
 

@@ -156,8 +156,8 @@ def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen)
     send, newest = transfer.send_weights, [0]
 
     def send_weights(iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        newest[0] += 1  # engines have it before the trainer knows
         _timed(lambda: send(iterator), seen)()
-        newest[0] += 1
 
     def observe(rollouts: Sequence[Rollout]) -> None:
         seen.versions_wrong += sum(not _is_within(one, 1, newest[0]) for one in rollouts)

@@ -23,17 +23,21 @@ from prorl_service.schemas import (
     BackendSpec,
     BackendStatus,
     Blame,
+    BroadcastSpec,
     ErrorInfo,
     ErrorResponse,
     Group,
     GroupIds,
     Invalid,
+    NcclGroupSpec,
+    NcclGroupStatus,
     Rollout,
     RolloutIds,
     Rollouts,
     ServiceStatus,
     SubmitRequest,
     WeightsAt,
+    WeightsQuery,
     WeightsReport,
     WeightsTerms,
 )
@@ -202,9 +206,23 @@ def remove_backend(backend_id: str) -> Call[BackendStatus]:
     return Call("DELETE", f"/v1/backends/{backend_id}", BackendStatus.model_validate_json)
 
 
-def weights_terms(as_file: bool, lora_rank: int, base: str) -> Call[WeightsTerms]:
-    params: dict[str, str | float] = {"as_file": as_file, "lora_rank": lora_rank, "base": base}
+def weights_terms(query: WeightsQuery) -> Call[WeightsTerms]:
+    params = query.model_dump()
     return Call("GET", "/v1/weights", WeightsTerms.model_validate_json, params=params)
+
+
+def open_nccl_group(init_info: dict[str, Any]) -> Call[NcclGroupStatus]:
+    spec = NcclGroupSpec(init_info=init_info)
+    status = NcclGroupStatus.model_validate_json
+    return Call("POST", "/v1/weights/group", status, spec, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def broadcast_weights(
+    group: str, update_info: dict[str, Any], version: int, rewind: bool
+) -> Call[WeightsReport]:
+    spec = BroadcastSpec(group=group, update_info=update_info, version=version, rewind=rewind)
+    report = WeightsReport.model_validate_json
+    return Call("POST", "/v1/weights/broadcast", report, spec, timeout_s=WEIGHTS_TIMEOUT_S)
 
 
 def load_weights(path: str, version: int, rewind: bool) -> Call[WeightsReport]:

@@ -29,8 +29,10 @@ from prorl_service.schemas import (
     BackendStatus,
     Group,
     Invalid,
+    NcclGroupStatus,
     Rollout,
     ServiceStatus,
+    WeightsQuery,
     WeightsReport,
     WeightsTerms,
 )
@@ -181,13 +183,21 @@ class RolloutClient:
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(calls.remove_backend(backend_id))
 
-    def weights_terms(
-        self, *, as_file: bool = True, lora_rank: int = 0, base: str = ""
-    ) -> WeightsTerms:
-        """In which form, type and place to send weights next. `as_file` false: they are given as a
-        directory that the engines see. `lora_rank`: that of a LoRA adapter for the model `base`
-        that could be sent alone; 0: there is none."""
-        return self._send(calls.weights_terms(as_file, lora_rank, base))
+    def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
+        """In which form and type, and by which way, to send weights next."""
+        return self._send(calls.weights_terms(query))
+
+    def open_nccl_group(self, init_info: dict[str, Any]) -> NcclGroupStatus:
+        """Have all engines join the caller, who joins meanwhile, in an NCCL group; see
+        `NcclGroupSpec`."""
+        return self._send(calls.open_nccl_group(init_info), retry_s=0)
+
+    def broadcast_weights(
+        self, group: str, update_info: dict[str, Any], version: int, *, rewind: bool = False
+    ) -> WeightsReport:
+        """Have all engines receive what the caller broadcasts meanwhile in `group`; `rewind` as for
+        `load_weights`."""
+        return self._send(calls.broadcast_weights(group, update_info, version, rewind), retry_s=0)
 
     def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
         """Have all engines load a safetensors file that the service can read, or a directory with
@@ -330,10 +340,8 @@ class AsyncRolloutClient:
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(calls.remove_backend(backend_id))
 
-    async def weights_terms(
-        self, *, as_file: bool = True, lora_rank: int = 0, base: str = ""
-    ) -> WeightsTerms:
-        return await self._send(calls.weights_terms(as_file, lora_rank, base))
+    async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
+        return await self._send(calls.weights_terms(query))
 
     async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
         return await self._send(calls.load_weights(path, version, rewind))

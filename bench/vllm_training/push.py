@@ -40,10 +40,11 @@ def push(client: RolloutClient, model: Any, version: int) -> None:
     tensors.pop("lm_head.weight", None)
     if hasattr(weights, "send"):
         from prorl_trl.adapters import adapted_layers, adapter_of
+        from prorl_trl.nccl import Broadcaster
 
         named, layers = weights.checkpoint_names(tensors), adapted_layers(model)
         policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
-        weights.send(client, policy, version, rewind=version == 0)
+        weights.send(client, policy, version, Broadcaster(), rewind=version == 0)
     else:  # the earlier commit
         client.stream_weights(vars(weights)["SafetensorsFile"](tensors), version)
 

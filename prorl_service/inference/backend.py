@@ -33,12 +33,15 @@ from prorl_service.inference.answers import (
 )
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Answer, Connections, Method, Progress, Unreachable
-from prorl_service.inference.intake import ANY_RANK, FileWay, Intake, of_vllm
+from prorl_service.inference.intake import ANY_RANK, Intake, Way, of_vllm
 from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.releases import Release
 from prorl_service.inference.transfer import (
+    Broadcast,
     Fetch,
     FetchAdapter,
     Push,
+    Receive,
     Reload,
     Transfer,
     WeightDirectory,
@@ -98,15 +101,24 @@ class Backend:
     async def intake(self, info: EngineInfo) -> Intake:
         """What it can be given. Asked once: vLLM looks at its whole machine before it answers."""
         if self._intake is None and info.is_ours:
-            self._intake = Intake(FileWay.PUSHED, info.dtype, ANY_RANK)
+            self._intake = Intake(Way.PUSHED, info.dtype, ANY_RANK)
         elif self._intake is None:
             async with self._budget(INTAKE_TIMEOUT_S):
-                try:
-                    route = "/server_info?config_format=json"
-                    self._intake = await self._call("GET", route, read=of_vllm)
-                except BackendRejected:
-                    self._intake = Intake()
+                self._intake = await self._intake_of_vllm(info.release)
         return self._intake
+
+    async def _intake_of_vllm(self, release: Release | None) -> Intake:
+        route, read = "/server_info?config_format=json", partial(of_vllm, release=release)
+        try:
+            intake: Intake = await self._call("GET", route, read=read)
+        except BackendRejected:
+            return Intake()
+        if intake.way is not Way.BROADCAST:
+            return intake
+        workers = await self._call(
+            "GET", "/get_world_size", read=lambda one: int(one["world_size"])
+        )
+        return replace(intake, workers=workers)
 
     def forget_intake(self) -> None:
         """It may be started again otherwise."""
@@ -176,6 +188,17 @@ class Backend:
         async with self._budget(timeout_s):
             await self._call("POST", "/resume")
 
+    async def join_group(self, init_info: Mapping[str, Any], *, timeout_s: float) -> None:
+        """Have all workers of vLLM join a trainer's NCCL group."""
+        async with self._budget(timeout_s):
+            route = "/init_weight_transfer_engine"
+            await self._call("POST", route, json={"init_info": init_info})
+
+    async def process(self, *, timeout_s: float = INTAKE_TIMEOUT_S) -> str:
+        """What no other start of this vLLM has."""
+        async with self._budget(timeout_s):
+            return await self._vllm.process()
+
     async def load_weights(self, source: WeightSource, version: int, *, timeout_s: float) -> None:
         """Pauses, loads, labels with `version`, resumes; calls in flight go on with new weights, or
         are aborted where an adapter takes the place of a whole model or the other way round.
@@ -229,9 +252,11 @@ class Backend:
         intake = await self.intake(engine)
         if isinstance(source, WeightDirectory):
             whole = await asyncio.to_thread(source.only_file)
-            if whole is None or intake.files is not FileWay.FETCHED:
+            if whole is None or intake.way is not Way.FETCHED:
                 return Reload(self._call, source)
             return Fetch(self._call, whole, self.url)
+        if isinstance(source, Broadcast):
+            return Receive(self._call, source)
         intake.require_files(self.url)
         if source.is_adapter:
             intake.require_adapters(self.url)

@@ -7,9 +7,12 @@ from enum import StrEnum
 from typing import Any
 
 from prorl_service.errors import BackendRejected
+from prorl_service.inference.releases import SHARES_NCCL_SETTINGS, Release
 
 PLUGIN = "prorl"
 """Name of our weight-transfer backend in vLLM."""
+NCCL = "nccl"
+"""Name of vLLM's own for weights that a trainer broadcasts."""
 ANY_RANK = 2**31 - 1
 NO_PLUGIN = (
     'start vLLM (0.25 or newer) with `--weight-transfer-config \'{"backend": "prorl"}\'` and '
@@ -21,27 +24,37 @@ NO_ADAPTERS = (
 )
 
 
-class FileWay(StrEnum):
-    """How an engine gets a file of weights."""
+NEEDS_NCCL = (
+    "it takes weights by NCCL: install vLLM 0.28 or newer beside the trainer, which needs a GPU, "
+    "start all engines alike, or start them with prorl-vllm"
+)
 
-    PUSHED = "pushed"
-    FETCHED = "fetched by prorl-vllm"
+
+class Way(StrEnum):
+    """How an engine gets weights that it does not find in a directory."""
+
+    PUSHED = "a file, pushed"
+    FETCHED = "a file, fetched by prorl-vllm"
+    BROADCAST = "broadcast by NCCL"
     NONE = "none"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    files: FileWay = FileWay.UNKNOWN
+    way: Way = Way.UNKNOWN
     dtype: str | None = None
     """Type that the engine computes in, by torch's name; None: it does not say."""
     max_lora_rank: int = 0
     """Largest rank of an adapter that it puts on its model; 0: it takes none."""
+    workers: int = 0
+    """Number of its processes in a broadcast; 0: it takes none."""
 
     def require_files(self, url: str) -> None:
         """Raises `BackendRejected`."""
-        if self.files is FileWay.NONE:
-            raise BackendRejected(f"{url} takes no weights from trainers", hint=NO_PLUGIN)
+        if self.way in (Way.NONE, Way.BROADCAST):
+            hint = NEEDS_NCCL if self.way is Way.BROADCAST else NO_PLUGIN
+            raise BackendRejected(f"{url} takes no files of weights from trainers", hint=hint)
 
     def require_adapters(self, url: str) -> None:
         """Raises `BackendRejected`."""
@@ -49,7 +62,7 @@ class Intake:
             raise BackendRejected(f"{url} takes no LoRA adapters", hint=NO_ADAPTERS)
 
 
-def of_vllm(server_info: Any) -> Intake:
+def of_vllm(server_info: Any, release: Release | None) -> Intake:
     """From what `/server_info?config_format=json` answers. Raises what reading it may raise."""
     config, environment = server_info["vllm_config"], server_info.get("vllm_env") or {}
     backend = (config.get("weight_transfer_config") or {}).get("backend")
@@ -57,7 +70,14 @@ def of_vllm(server_info: Any) -> Intake:
     takes_adapters = backend == PLUGIN and environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
     dtype = config["model_config"]["dtype"]
     return Intake(
-        FileWay.FETCHED if backend == PLUGIN else FileWay.NONE,
+        _way(backend, release),
         str(dtype).removeprefix("torch."),
         int(lora.get("max_lora_rank", 0)) if takes_adapters else 0,
     )
+
+
+def _way(backend: str | None, release: Release | None) -> Way:
+    if backend == PLUGIN:
+        return Way.FETCHED
+    takes_broadcasts = release is None or release >= SHARES_NCCL_SETTINGS
+    return Way.BROADCAST if backend == NCCL and takes_broadcasts else Way.NONE

@@ -49,6 +49,8 @@ class Member:
     traffic: Load
     """How much there is to do, for the router."""
     info: EngineInfo | None = None
+    answers: bool = False
+    """Whether its last probe reached it: it may be down for want of weights alone."""
     loaded: Weights | None = None
     """What the engine holds of what the pool gave it; None: what it brought along."""
     state: BackendState = BackendState.DOWN
@@ -98,6 +100,7 @@ class Member:
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
         """Raises `BackendError`. `loaded` is reset when the engine has lost what it was given."""
+        self.answers = False
         if not await self.backend.is_healthy(timeout_s=timeout_s):
             raise BackendUnavailable(
                 f"{self.spec.url} does not answer /health",
@@ -112,6 +115,7 @@ class Member:
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights
             self.loaded = None
+        self.answers = True
         return self.info
 
     async def load(self, weights: Weights, *, timeout_s: float) -> None:

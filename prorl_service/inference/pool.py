@@ -7,21 +7,22 @@ rollout starts on older ones.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prorl_service.background import Background
 from prorl_service.budget import WorkClock
 from prorl_service.errors import NotFound, OwnedByAnother, ProRLError
-from prorl_service.inference import terms
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.identity import OtherModel
 from prorl_service.inference.member import Member
+from prorl_service.inference.nccl import NcclGroup
 from prorl_service.inference.routing import Call, LeastTime, Load, Router
 from prorl_service.inference.served import ModelInUse
 from prorl_service.inference.session import Session
@@ -32,6 +33,7 @@ from prorl_service.schemas import (
     BackendSpec,
     BackendState,
     BackendStatus,
+    WeightsQuery,
     WeightsReport,
     WeightsTerms,
 )
@@ -292,11 +294,9 @@ class BackendPool:
 
     # --- weights --------------------------------------------------------------------------------
 
-    async def weights_terms(self, *, as_file: bool, lora_rank: int, base: str) -> WeightsTerms:
+    async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         """See `terms.agree`; with the place where trainers may leave files."""
-        agreed = await terms.agree(
-            self._members.values(), as_file=as_file, lora_rank=lora_rank, base=base
-        )
+        agreed = await self._updates.terms(query)
         place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
         return agreed.model_copy(update=place)
 
@@ -309,6 +309,16 @@ class BackendPool:
     async def load_weights(self, weights: Weights, *, rewind: bool = False) -> WeightsReport:
         """See `WeightUpdates.load`."""
         return await self._updates.load(weights, rewind=rewind)
+
+    async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
+        """See `WeightUpdates.open_group`."""
+        return await self._updates.open_group(init_info)
+
+    async def broadcast(
+        self, group_id: str, manifest: Mapping[str, Any], version: int, *, rewind: bool = False
+    ) -> WeightsReport:
+        """See `WeightUpdates.broadcast`."""
+        return await self._updates.broadcast(group_id, manifest, version, rewind=rewind)
 
     def members(self) -> Collection[Member]:
         return self._members.values()

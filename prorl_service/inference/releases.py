@@ -14,6 +14,8 @@ LOADS_FILES: Release = (0, 25)
 """First release whose weight-transfer backends load the weights themselves, as our plug-in does."""
 LABELS_WEIGHTS: Release = (0, 27)
 """First release with `/update_weight_version` and `/weight_info`."""
+SHARES_NCCL_SETTINGS: Release = (0, 28)
+"""First release whose backend `nccl` learns how weights are packed when its group is opened."""
 NEEDS_SCALE_OUT: Release = (0, 30)
 """First release that has `/inference/v1/generate` only with `--enable-scale-out`."""
 REPORTS_VERSIONS: Release = (0, 32)

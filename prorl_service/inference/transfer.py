@@ -1,8 +1,9 @@
 """The ways by which an engine gets weights. Each has three steps, of which only the last touches
 the engine's own: `offer` while it samples, `send` while it is paused, `swap`.
 
-The reference engine is sent the file. vLLM fetches it, by our plug-in (plugins/vllm), or reads a
-checkpoint's directory. Pauses and versions in trajectories are `Backend`'s.
+The reference engine is sent the file. vLLM fetches it, by our plug-in (plugins/vllm), reads a
+checkpoint's directory, or receives what a trainer broadcasts by NCCL. Pauses and versions in
+trajectories are `Backend`'s.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -53,7 +54,19 @@ class WeightFile:
     is_adapter: bool = False
 
 
-WeightSource = WeightDirectory | WeightFile
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast:
+    """Weights that a trainer broadcasts to the workers of a group of engines. Nobody keeps them."""
+
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """vLLM's `update_info`: names, types and shapes of the tensors."""
+    start: asyncio.Barrier | None = None
+    """All engines are paused: passed together, or by none."""
+    path: str = ""
+    """Nowhere."""
+
+
+WeightSource = WeightDirectory | WeightFile | Broadcast
 
 
 class NotOffered(BackendRejected):
@@ -222,6 +235,28 @@ class Reload(Transfer):
     async def swap(self, version: str) -> None:
         reload = {"method": "reload_weights", "kwargs": {"weights_path": self._path}}
         await self._call("POST", "/collective_rpc", json=reload)
+        await self._label(version)
+
+
+class Receive(Transfer):
+    """Has vLLM's workers take part in a trainer's broadcast, by vLLM's own backend `nccl`."""
+
+    def __init__(self, call: Call, source: Broadcast) -> None:
+        super().__init__(call)
+        self._source = source
+
+    async def send(self, on_progress: Progress) -> None:
+        if self._source.start is not None:
+            try:
+                await self._source.start.wait()
+            except asyncio.BrokenBarrierError:
+                raise BackendUnavailable("another engine failed before the broadcast") from None
+
+    async def swap(self, version: str) -> None:
+        await self._call("POST", "/start_weight_update")
+        body = {"update_info": self._source.manifest}
+        await self._call("POST", "/update_weights", json=body)
+        await self._call("POST", "/finish_weight_update", json={})
         await self._label(version)
 
 

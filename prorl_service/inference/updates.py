@@ -7,16 +7,19 @@ their states mean, the pool knows.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable
-from typing import Protocol
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable, Conflict
+from prorl_service.inference import nccl
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
 from prorl_service.inference.member import Member
-from prorl_service.inference.transfer import WeightSource
+from prorl_service.inference.nccl import GroupGone, NcclGroup
+from prorl_service.inference.terms import agree
+from prorl_service.inference.transfer import Broadcast, WeightSource
 from prorl_service.inference.weights import Weights, WeightSpool, check_directory
-from prorl_service.schemas import BackendState, WeightsReport
+from prorl_service.schemas import BackendState, WeightsQuery, WeightsReport, WeightsTerms
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,10 @@ class Members(Protocol):
 
     def on_weights(self) -> None:
         """An update has ended, for good or ill."""
+
+
+class _OutOfReach(BackendUnavailable):
+    """The backend cannot be asked to take weights now."""
 
 
 class WeightUpdates:
@@ -52,6 +59,7 @@ class WeightUpdates:
         self._keep = keep
         self._load_timeout_s = load_timeout_s
         self._lock = asyncio.Lock()
+        self._group: NcclGroup | None = None
 
     async def stream(
         self, chunks: AsyncIterable[bytes], version: int, *, rewind: bool
@@ -61,6 +69,45 @@ class WeightUpdates:
         self._refuse_older(version, rewind=rewind)  # before gigabytes come
         file = await self._spool.receive(chunks)  # without the lock: an upload may stall
         return await self.load(Weights(file, version), rewind=rewind)
+
+    async def terms(self, query: WeightsQuery) -> WeightsTerms:
+        """See `terms.agree`."""
+        return await agree(self._within_reach(), self._group, query)
+
+    async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
+        """Have all engines join a trainer's NCCL group. Raises as `nccl.open_group`."""
+        async with self._lock:
+            self._group = None
+            members, timeout_s = self._within_reach(), self._load_timeout_s
+            self._group = await nccl.open_group(members, init_info, timeout_s=timeout_s)
+            return self._group
+
+    async def broadcast(
+        self, group_id: str, manifest: Mapping[str, Any], version: int, *, rewind: bool
+    ) -> WeightsReport:
+        """Have all engines receive what the trainer of the group broadcasts meanwhile. Raises as
+        `load`; `GroupGone`; `BackendUnavailable` if any engine fails: nobody keeps the weights."""
+        group = self._group
+        is_last = group is not None and group.group_id == group_id
+        if group is None or not is_last or not await group.is_of(self._within_reach()):
+            raise GroupGone(
+                "engines have joined, left or been started again since this NCCL group was opened",
+                hint="open one again: POST /v1/weights/group",
+            )
+        try:
+            weights = Weights(group.broadcast(manifest), version)
+            return await self.load(weights, rewind=rewind)
+        except BaseException:
+            self._group = None
+            raise
+
+    def _within_reach(self) -> list[Member]:
+        """Those that are up, or down for want of weights alone."""
+        return [
+            member
+            for member in self._pool.members()
+            if member.info is not None and (member.answers or member.state is not BackendState.DOWN)
+        ]
 
     async def load(self, weights: Weights, *, rewind: bool) -> WeightsReport:
         """Update all backends in parallel; one that is down takes the weights when it is back.
@@ -96,13 +143,15 @@ class WeightUpdates:
         try:
             members = list(self._pool.members())
             weights.model = await _model_of(members)
+            is_broadcast = isinstance(weights.source, Broadcast)
+            may_be_late = _OutOfReach if is_broadcast else BackendUnavailable
             *results, synced = await asyncio.gather(
                 *(self._update(member, weights) for member in members),
                 self._spool.sync(weights.source),
                 return_exceptions=True,
             )
             for result in (*results, synced):
-                if result is not None and not isinstance(result, BackendUnavailable):
+                if result is not None and not isinstance(result, may_be_late):
                     raise result
             await self._keep(weights)
         except BaseException:
@@ -120,8 +169,9 @@ class WeightUpdates:
     async def _update(self, member: Member, weights: Weights) -> None:
         """Raises `BackendUnavailable` when the backend has to come back first."""
         async with member.lock:
-            if member.state is BackendState.DOWN:
-                raise BackendUnavailable(member.reason)
+            takes_broadcast = member.answers and isinstance(weights.source, Broadcast)
+            if member.state is BackendState.DOWN and not takes_broadcast:
+                raise _OutOfReach(member.reason)
             try:
                 await self._load(member, weights)
             except BackendRejected:
@@ -136,7 +186,12 @@ class WeightUpdates:
 
     async def _load(self, member: Member, weights: Weights) -> None:
         self._pool.set_state(member, BackendState.UPDATING, member.reason)
-        await member.load(weights, timeout_s=self._load_timeout_s)
+        try:
+            await member.load(weights, timeout_s=self._load_timeout_s)
+        except BaseException:
+            if isinstance(weights.source, Broadcast) and weights.source.start is not None:
+                await weights.source.start.abort()  # the others would wait for it
+            raise
 
     async def check_model(self, member: Member, info: EngineInfo) -> None:
         """Raises `OtherModel` if the engine is to be given weights that are of another."""
@@ -157,7 +212,9 @@ class WeightUpdates:
         Raises `BackendError`.
         """
         if self.newest is not None:
-            if member.loaded is not self.newest:
+            if member.loaded is not self.newest and isinstance(self.newest.source, Broadcast):
+                _take_as_loaded(member, self.newest, info)
+            elif member.loaded is not self.newest:
                 await self._load(member, self.newest)
                 await self._learn_model(member, self.newest)
         elif member.loaded is not None:
@@ -173,6 +230,17 @@ class WeightUpdates:
         if weights.model is None:
             weights.model = await _model_of([member])
             await self._keep(weights)
+
+
+def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:
+    """If the engine has still what was broadcast. Raises `BackendUnavailable`."""
+    if info.is_paused or info.policy_version != weights.version:
+        raise BackendUnavailable(
+            f"{member.spec.url} has not the weights of version {weights.version}: they were "
+            "broadcast by NCCL and are not kept",
+            hint="the trainer's next weights bring it back",
+        )
+    member.loaded = weights
 
 
 def _log(report: WeightsReport, took_s: float) -> None:

@@ -50,7 +50,7 @@ class Vllm:
         if release is None or release >= releases.REPORTS_VERSIONS:
             self.bracket = None
         elif self.bracket is None:
-            self.bracket = Bracket(self._label, self._process)
+            self.bracket = Bracket(self._label, self.process)
         if release is not None and release >= releases.NEEDS_SCALE_OUT and not self._generates:
             await self._check_route()
         return release
@@ -91,7 +91,7 @@ class Vllm:
         version: int | None = await self._call("GET", "/weight_info", read=self._read_label)
         return version
 
-    async def _process(self) -> str:
+    async def process(self) -> str:
         """What no other start of the engine has in common with this one."""
         process = await self._call("GET", "/server_info?config_format=json", read=_read_process)
         return str(process)

@@ -14,7 +14,12 @@ from typing import Any, BinaryIO, ParamSpec, Self, TypeVar
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference import weight_file
 from prorl_service.inference.identity import ModelIdentity
-from prorl_service.inference.transfer import WeightDirectory, WeightFile, WeightSource
+from prorl_service.inference.transfer import (
+    Broadcast,
+    WeightDirectory,
+    WeightFile,
+    WeightSource,
+)
 
 P = ParamSpec("P")
 Done = TypeVar("Done")
@@ -57,6 +62,7 @@ class Weights:
             "path": str(self.source.path),
             "is_streamed": is_streamed,
             "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
+            "is_broadcast": isinstance(self.source, Broadcast),
             "version": self.version,
             "model": None if self.model is None else asdict(self.model),
         }
@@ -69,6 +75,8 @@ class Weights:
         source: WeightSource = WeightDirectory(path)
         if fields["is_streamed"]:
             source = WeightFile(Path(path), fields.get("is_adapter", False))
+        elif fields.get("is_broadcast"):
+            source = Broadcast()
         return cls(source, fields["version"], None if model is None else ModelIdentity(**model))
 
 

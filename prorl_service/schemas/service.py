@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -101,6 +102,17 @@ class WeightsForm(StrEnum):
     ADAPTER = "adapter"
 
 
+class WeightsQuery(WireModel):
+    """What a trainer can give."""
+
+    as_file: bool = Field(True, description="False: a directory that the engines see.")
+    lora_rank: int = Field(
+        0, ge=0, description="Rank of an adapter that could be sent alone; 0: there is none."
+    )
+    base: str = Field("", description="Model that the adapter is for.")
+    nccl: bool = Field(False, description="It can broadcast to engines by NCCL.")
+
+
 class WeightsTerms(WireModel):
     """In which form, type and place a trainer sends its next weights."""
 
@@ -118,6 +130,37 @@ class WeightsTerms(WireModel):
         "",
         description="Name of a file there. Who sees it writes `weights-HEX.partial` (32 digits) "
         "beside it, renames that to `.safetensors`, and gives its path to `POST /v1/weights`.",
+    )
+    workers: int = Field(
+        0,
+        description="Workers of all engines, if all take weights by NCCL: the trainer broadcasts "
+        "them in a group with these. 0: it sends a file.",
+    )
+    group: str = Field(
+        "", description="The NCCL group of these engines; empty: `POST /v1/weights/group` first."
+    )
+
+
+class NcclGroupSpec(WireModel):
+    init_info: dict[str, Any] = Field(
+        description="vLLM's, with the address of the trainer, which is rank 0, and the group's "
+        "`world_size`. The service gives each engine its `rank_offset`."
+    )
+
+
+class NcclGroupStatus(WireModel):
+    group: str
+    engines: list[str]
+
+
+class BroadcastSpec(WireModel):
+    """A trainer broadcasts weights of `version` in the `group` while this call lasts."""
+
+    group: str
+    version: int = Field(ge=0, le=MAX_INT32)
+    rewind: bool = Field(False, description="As in `POST /v1/weights`.")
+    update_info: dict[str, Any] = Field(
+        description="vLLM's: names, types and shapes of the tensors, in their order."
     )
 
 

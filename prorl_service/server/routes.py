@@ -22,14 +22,18 @@ from prorl_service.schemas import (
     Backends,
     BackendSpec,
     BackendStatus,
+    BroadcastSpec,
     ErrorResponse,
     GroupIds,
+    NcclGroupSpec,
+    NcclGroupStatus,
     Rollout,
     RolloutIds,
     Rollouts,
     ServiceStatus,
     SubmitRequest,
     WeightsAt,
+    WeightsQuery,
     WeightsReport,
     WeightsTerms,
 )
@@ -176,15 +180,28 @@ async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
 
 @router.get("/weights")
 async def weights_terms(
-    service: ServiceDep,
-    as_file: bool = True,
-    lora_rank: Annotated[int, Query(ge=0)] = 0,
-    base: str = "",
+    service: ServiceDep, query: Annotated[WeightsQuery, Query()]
 ) -> WeightsTerms:
-    """In which form, type and place to send weights next. `as_file` false: a directory is given
-    that the engines see. `lora_rank`: that of an adapter which could be sent alone, 0 if there is
-    none; `base`: the model that it is for. Refused if an engine takes no weights."""
-    return await service.backends.weights_terms(as_file=as_file, lora_rank=lora_rank, base=base)
+    """In which form and type, and by which way, to send weights next. Refused if an engine takes
+    none of what the trainer can give."""
+    return await service.backends.weights_terms(query)
+
+
+@router.post("/weights/group", status_code=201)
+async def open_group(body: NcclGroupSpec, service: ServiceDep) -> NcclGroupStatus:
+    """All engines join the trainer in an NCCL group for its broadcasts, in place of the last one.
+    Answers when they have: the trainer joins at the same time."""
+    group = await service.backends.open_group(body.init_info)
+    return NcclGroupStatus(group=group.group_id, engines=sorted(group.processes))
+
+
+@router.post("/weights/broadcast")
+async def broadcast(body: BroadcastSpec, service: ServiceDep) -> WeightsReport:
+    """All engines receive the weights that the trainer broadcasts at the same time. Nobody keeps
+    them: an engine that is started again has to wait for the next."""
+    return await service.backends.broadcast(
+        body.group, body.update_info, body.version, rewind=body.rewind
+    )
 
 
 @router.post("/weights")

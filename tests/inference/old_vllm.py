@@ -34,8 +34,11 @@ class OldVllm:
     """`release` as (0, 24). A request takes `arrives_after_s` to the scheduler, a token `step_s`, a
     reload `load_s`."""
 
-    def __init__(self, release: tuple[int, int], *, has_scale_out: bool = True) -> None:
+    def __init__(
+        self, release: tuple[int, int], *, has_scale_out: bool = True, root: str = "/m"
+    ) -> None:
         self.release = release
+        self.root = root
         self.step_s = 0.001
         self.arrives_after_s = 0.0
         self.load_s = 0.0
@@ -88,14 +91,16 @@ class OldVllm:
         return web.json_response({"version": f"{self.release[0]}.{self.release[1]}.1"})
 
     async def _models(self, _: web.Request) -> web.Response:
-        model = {"id": "m", "root": "/m", "max_model_len": 4096, "owned_by": "vllm"}
+        model = {"id": "m", "root": self.root, "max_model_len": 4096, "owned_by": "vllm"}
         return web.json_response({"data": [model]})
 
     async def _server_info(self, request: web.Request) -> web.Response:
         as_json = request.query.get("config_format") == "json"
-        fields = {"instance_id": self._instance, "model_config": {"dtype": "torch.bfloat16"}}
-        config = fields if as_json else "model='m', ..."
+        config = self._config() if as_json else "model='m', ..."
         return web.json_response({"vllm_config": config, "vllm_env": {}, "system_env": {}})
+
+    def _config(self) -> dict[str, Any]:
+        return {"instance_id": self._instance, "model_config": {"dtype": "torch.bfloat16"}}
 
     async def _paused(self, _: web.Request) -> web.Response:
         return web.json_response({"is_paused": self.paused.is_set()})

@@ -116,6 +116,27 @@ async def test_a_file_that_the_engine_can_open_is_not_sent(streamed: WeightFile)
     assert offer == {"path": str(streamed.path), "size": streamed.path.stat().st_size}
 
 
+async def test_a_time_limit_is_of_silence_while_weights_are_sent(tmp_path: Path) -> None:
+    """The engine takes three times as long as the limit."""
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(60 * 2**20))
+    received = 0
+
+    async def receive_slowly(request: web.Request) -> web.StreamResponse:
+        nonlocal received
+        while piece := await request.content.read(2**20):
+            received += len(piece)
+            await asyncio.sleep(0.1 * len(piece) / 2**20)
+        return web.json_response({})
+
+    engine = Updates()
+    engine.routes["/update_weights"] = receive_slowly
+    async with backend_of(engine.routes) as backend:
+        await backend.load_weights(WeightFile(path), 3, timeout_s=2)
+    assert received == path.stat().st_size
+    assert engine.called[-1] == "resume"
+
+
 @pytest.mark.parametrize("route", ["start_weight_update", "update_weights"])
 @pytest.mark.parametrize(
     "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]

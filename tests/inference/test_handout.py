@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from prorl_service.inference import handout
 from prorl_service.inference.handout import Offer as ServiceOffer
 from prorl_service.inference.handout import offered
 from prorl_vllm.fetching import PREFIX, Fetch, FetchFailed, Offer
@@ -56,6 +57,20 @@ async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
     assert all(os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT for file in files)
     for fetch in fetches:
         await asyncio.to_thread(fetch.close)
+
+
+async def test_progress_is_told_while_a_file_is_sent(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handout, "PART_BYTES", 2**20)
+    told: list[None] = []
+    async with offered(weights, ENGINE, lambda: told.append(None)) as offer:
+        fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
+        await offer.transferred()
+    file = await asyncio.to_thread(fetch.file)
+    assert os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT
+    assert len(told) == len(CONTENT) // 2**20 + 1
+    await asyncio.to_thread(fetch.close)
 
 
 async def test_a_download_that_breaks_off_is_said(weights: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.transfer import WeightFile
 from prorl_service.inference.weights import UploadStalled, Weights, WeightsNotKept
-from prorl_service.schemas import BackendSpec
+from prorl_service.schemas import BackendSpec, WeightsQuery
 from prorl_service.testing import StubEngine
 from tests.inference.pools import kept, pool_of, upload
 
@@ -96,6 +96,6 @@ async def test_what_a_killed_process_left_is_removed_at_the_next_start(
     for other in ("weights-%s.partial", "weights-%s.safetensors", "probe-%s"):
         (tmp_path / (other % uuid.uuid4().hex)).touch()
     async with BackendPool(tmp_path, newest=newest) as pool:
-        terms = await pool.weights_terms(as_file=True, lora_rank=0, base="")
+        terms = await pool.weights_terms(WeightsQuery())
         assert set(os.listdir(tmp_path)) == {name, terms.probe}
     assert os.listdir(tmp_path) == [name]

@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.pool import BackendPool
-from prorl_service.schemas import BackendSpec, WeightsForm, WeightsTerms
+from prorl_service.schemas import BackendSpec, WeightsForm, WeightsQuery, WeightsTerms
 from tests.inference.scripted import Handler, answers, backend_of
 
 NO_TRANSFER: dict[str, Any] = {"model_config": {"dtype": "torch.bfloat16"}}
@@ -36,7 +36,8 @@ async def terms(
 ) -> WeightsTerms:
     async with backend_of(routes) as backend, BackendPool(spool) as pool:
         await pool.add(BackendSpec(url=backend.url))
-        agreed = await pool.weights_terms(as_file=as_file, lora_rank=rank, base=base)
+        query = WeightsQuery(as_file=as_file, lora_rank=rank, base=base)
+        agreed = await pool.weights_terms(query)
         assert (Path(agreed.directory) / agreed.probe).exists()
         return agreed
 
@@ -59,7 +60,7 @@ async def test_an_engine_that_does_not_say_gets_weights_as_they_are(
 async def test_an_engine_without_the_plug_in_is_refused_with_the_flag_that_helps(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BackendRejected, match="takes no weights") as caught:
+    with pytest.raises(BackendRejected, match="takes no files of weights") as caught:
         await terms(tmp_path, vllm(tiny_model, NO_TRANSFER))
     assert "--weight-transfer-config" in caught.value.hint
     assert (await terms(tmp_path, vllm(tiny_model, NO_TRANSFER), as_file=False)).dtype == "bfloat16"

@@ -16,6 +16,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendState, Rollout, RolloutState
 from prorl_trl import ProRLRollout, RolloutsFailed, rollout
+from tests import vllm_engine
 from tests.tokens.swapped import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
@@ -69,17 +70,22 @@ def test_a_dead_engine_is_not_taken_for_a_short_deadline(
     assert "deadline_s" not in caplog.text
 
 
-def test_training_survives_an_engine_that_dies_and_comes_back(policy: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", vllm_engine.ENGINES)
+def test_training_survives_an_engine_that_dies_and_comes_back(
+    policy: Path, tmp_path: Path, kind: str
+) -> None:
     """The engine dies before the second update, and its successor knows the first weights only."""
     port = local.free_port()
 
     def start_engine() -> AbstractContextManager[local.LocalProcess]:
-        return local.engine(policy, log=tmp_path / "engine.log", port=port)
+        return vllm_engine.engine(kind, policy, log=tmp_path / "engine.log", port=port)
 
     with ExitStack() as running:
         first = running.enter_context(start_engine())
-        service = local.service([first.url], log=tmp_path / "service.log", options=SERVICE_OPTIONS)
-        rollouts = ProRLRollout(running.enter_context(service).url, **TWO_TURNS)
+        options = [*SERVICE_OPTIONS, "--wait-for-backend-s", "180"]  # vLLM starts slowly
+        service = local.service([first.url], log=tmp_path / "service.log", options=options)
+        settings = TWO_TURNS | {"deadline_s": 240}
+        rollouts = ProRLRollout(running.enter_context(service).url, **settings)
         starter = running.enter_context(ThreadPoolExecutor(1))
 
         class ReplaceEngine(TrainerCallback):  # type: ignore[misc]

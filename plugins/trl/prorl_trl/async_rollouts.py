@@ -29,6 +29,7 @@ from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, GroupsUnderWay
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
 from prorl_trl.convert import LEASE_S, Overlong
+from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
 from prorl_trl.weights import PolicyWeights, checkpoint_names, send
@@ -318,6 +319,7 @@ class ProRLWeightTransfer:
         checks.async_sample_type()
         self._new_client = partial(RolloutClient, url, token=token)
         self._deadline_s = deadline_s
+        self._broadcaster = Broadcaster()
         self._version = 0
 
     def init_weight_transfer(self) -> None:
@@ -332,8 +334,9 @@ class ProRLWeightTransfer:
         weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
         with self._new_client(retry_s=self._deadline_s) as client:
             is_first = self._version == 0  # the service may have newer ones of another start
-            report = send(client, PolicyWeights(weights), self._version + 1, rewind=is_first)
-        self._version += 1
+            policy, version = PolicyWeights(weights), self._version + 1
+            report = send(client, policy, version, self._broadcaster, rewind=is_first)
+        self._version = version
         if report.pending:
             logger.warning(
                 "engines %s are down; they get weights %d later", report.pending, self._version

@@ -31,6 +31,7 @@ from prorl_trl import checks, convert
 from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
+from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
 from prorl_trl.weights import PolicyWeights, full_weights, send, send_directory
@@ -110,6 +111,7 @@ class ProRLRollout:
         self._shortage = TOO_FEW
         self._under_way: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
+        self._broadcaster = Broadcaster()
         self._pushed_version: int | None = None
         self._metrics: dict[str, float] = {}
 
@@ -193,7 +195,7 @@ class ProRLRollout:
         is_first = self._pushed_version is None  # it may start at a checkpoint before the last push
         with self._client() as client:
             if self._weights in ("auto", "stream"):
-                report = send(client, weights, version, rewind=is_first)
+                report = send(client, weights, version, self._broadcaster, rewind=is_first)
             else:
                 directory = Path(self._weights)
                 report = send_directory(client, weights, directory, version, rewind=is_first)

@@ -100,6 +100,12 @@ class SafetensorsFile:
             yield part.to(entry.dtype).cpu().view(torch.uint8).numpy().data
 
 
+def wire_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """Type in which it travels to engines that compute in `dtype`."""
+    is_wider = dtype is not None and tensor.ndim > 1 and dtype.itemsize < tensor.dtype.itemsize
+    return dtype if dtype is not None and is_wider else tensor.dtype
+
+
 def _entries(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> Iterator[_Entry]:
     end = 0
     for name, tensor in tensors.items():
@@ -108,10 +114,7 @@ def _entries(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> 
                 f"weight {name!r} is {tensor.dtype}, which engines do not load: "
                 "train an unquantised model, or update the engines yourself under `weights='none'`"
             )
-        kind = tensor.dtype
-        if dtype is not None and tensor.ndim > 1 and dtype.itemsize < kind.itemsize:
-            kind = dtype
-        entry = _Entry(name, kind, list(tensor.shape), end)
+        entry = _Entry(name, wire_dtype(tensor, dtype), list(tensor.shape), end)
         end = entry.end
         yield entry
 

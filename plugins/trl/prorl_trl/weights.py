@@ -1,6 +1,7 @@
 """The trainer's weights, and how the service gets them."""
 
 import logging
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,14 @@ from typing import Any
 import torch
 
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.schemas import ADAPTER_CONFIG, WeightsForm, WeightsReport, WeightsTerms
+from prorl_service.schemas import (
+    ADAPTER_CONFIG,
+    WeightsForm,
+    WeightsQuery,
+    WeightsReport,
+    WeightsTerms,
+)
+from prorl_trl import nccl
 from prorl_trl.adapters import (
     Adapter,
     adapted_layers,
@@ -22,6 +30,7 @@ from prorl_trl.adapters import (
     is_of_base,
     merged,
 )
+from prorl_trl.nccl import Broadcaster
 from prorl_trl.safetensors_file import SafetensorsFile
 
 logger = logging.getLogger(__name__)
@@ -67,21 +76,32 @@ def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def send(
-    client: RolloutClient, weights: PolicyWeights, version: int, *, rewind: bool
+    client: RolloutClient,
+    weights: PolicyWeights,
+    version: int,
+    broadcaster: Broadcaster,
+    *,
+    rewind: bool,
 ) -> WeightsReport:
-    """In the form and type that the engines take: as a file that the service finds in its own
-    directory, where this process sees that, else over HTTP. Raises `ServiceCallError`."""
+    """In the form and type that the engines take: by NCCL, as a file that the service finds in its
+    own directory, where this process sees that, or over HTTP. Raises `ServiceCallError`."""
     adapter = weights.adapter
-    if adapter is None:
-        terms = client.weights_terms()
-    else:
-        terms = client.weights_terms(lora_rank=adapter.rank, base=adapter.base)
+    query = WeightsQuery(nccl=nccl.is_possible())
+    if adapter is not None:
+        query = query.model_copy(update={"lora_rank": adapter.rank, "base": adapter.base})
+    terms = client.weights_terms(query)
+    if terms.workers:
+        if rewind:
+            logger.info("weights are broadcast by NCCL to %d workers", terms.workers)
+        update = nccl.Update(client, version, rewind)
+        return broadcaster.send(weights, _dtype(terms), terms, update)
     if adapter is not None and terms.form is WeightsForm.ADAPTER:
         file = SafetensorsFile(adapter, _dtype(terms), {ADAPTER_CONFIG: adapter.config})
     else:
         file = SafetensorsFile(weights, _dtype(terms))
     directory = Path(terms.directory)
-    is_shared = (directory / terms.probe).exists()
+    # Unlike `Path.exists`, false as well for what another user's directory hides.
+    is_shared = os.path.exists(directory / terms.probe) and os.access(directory, os.W_OK)
     if rewind:
         whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"
         form = "adapter alone" if terms.form is WeightsForm.ADAPTER else whole
@@ -97,14 +117,15 @@ def send(
     except ServiceCallError as error:
         if error.http_status != HTTPStatus.GONE:
             raise
-    return send(client, weights, version, rewind=rewind)  # the service was started again
+    # The service was started again.
+    return send(client, weights, version, broadcaster, rewind=rewind)
 
 
 def send_directory(
     client: RolloutClient, weights: PolicyWeights, directory: Path, version: int, *, rewind: bool
 ) -> WeightsReport:
     """By a directory that the engines read themselves. Raises `ServiceCallError`."""
-    file = SafetensorsFile(weights, _dtype(client.weights_terms(as_file=False)))
+    file = SafetensorsFile(weights, _dtype(client.weights_terms(WeightsQuery(as_file=False))))
     return client.load_weights(str(save(file, directory, version)), version, rewind=rewind)
 
 

@@ -1,0 +1,164 @@
+"""Weights by NCCL, from the trainer's GPU to those of the engines.
+
+vLLM's own trainer side does it (0.28 or newer, installed beside TRL). It believes that it talks to
+one engine; it talks to the service, which has all engines follow. Which way weights go the service
+says, and `weights.send` obeys.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from trl.import_utils import is_vllm_available
+
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import WeightsReport, WeightsTerms
+from prorl_trl.safetensors_file import Tensors, wire_dtype
+
+MIN_VLLM = "0.28.0"
+
+
+def is_possible() -> bool:
+    """Whether this process can broadcast: it has a GPU, and vLLM is installed."""
+    return torch.cuda.is_available() and is_vllm_available(min_version=MIN_VLLM)
+
+
+class Broadcaster:
+    """The trainer's place in a group with the workers of all engines."""
+
+    def __init__(self) -> None:
+        self._engines = _Engines()
+        self._sender: Any = None
+        """vLLM's `NCCLTrainerWeightTransferEngine`; None while no group is open."""
+
+    def send(
+        self,
+        weights: Tensors,
+        dtype: torch.dtype | None,
+        terms: WeightsTerms,
+        update: "Update",
+    ) -> WeightsReport:
+        """Raises `ServiceCallError`, and what NCCL raises.
+
+        NCCL has no time limit and cannot be interrupted: when the service reports a failure, a
+        thread that waits for the engines is left behind, and the next update opens a new group.
+        """
+        device = _device()
+        policy = _Policy(weights, dtype, device)
+        sender = self._sender if terms.group and terms.group == self._engines.group else None
+        self._sender = None
+        self._engines.update = update
+
+        def work() -> None:
+            try:
+                with torch.accelerator.device_index(device.index):
+                    opened = sender or _open(terms.workers, self._engines, policy)
+                    opened.source = policy
+                    opened.send_weights()
+                self._sender = opened
+                update.ended.set_result(None)
+            except BaseException as error:
+                update.fail(error)
+
+        threading.Thread(target=work, name="prorl nccl", daemon=True).start()
+        update.ended.result()
+        assert update.report is not None
+        return update.report
+
+
+@dataclass
+class Update:
+    """One update of the weights, as the service is told of it."""
+
+    client: RolloutClient
+    version: int
+    rewind: bool
+    report: WeightsReport | None = None
+    ended: Future[None] = field(default_factory=Future)
+
+    def fail(self, error: BaseException) -> None:
+        with suppress(InvalidStateError):  # it has failed before
+            self.ended.set_exception(error)
+
+
+class _Engines:
+    """vLLM's `VLLMWeightSyncClient`: the service in place of one engine."""
+
+    update: Update
+
+    def __init__(self) -> None:
+        self.group = ""
+        """Name that the service gave the group."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        with self._failing() as update:
+            self.group = update.client.open_nccl_group(init_info).group
+
+    def start_weight_update(self) -> None:
+        """Nothing: the service does it."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        with self._failing() as update:
+            update.report = update.client.broadcast_weights(
+                self.group, update_info, update.version, rewind=update.rewind
+            )
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Nothing: the service has done it."""
+
+    @contextmanager
+    def _failing(self) -> Iterator[Update]:
+        """An error ends the update at once: its other thread waits for engines."""
+        try:
+            yield self.update
+        except Exception as error:
+            self.update.fail(error)
+            raise
+
+
+@dataclass
+class _Policy:
+    """vLLM's `WeightSource`."""
+
+    weights: Tensors
+    dtype: torch.dtype | None
+    device: torch.device
+
+    def metadata(self) -> list[Any]:
+        from vllm.distributed.weight_transfer.base import ParamMeta
+
+        tensors = self.weights.tensors.items()
+        return [
+            ParamMeta(name, wire_dtype(tensor, self.dtype), tuple(tensor.shape))
+            for name, tensor in tensors
+        ]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in self.weights.tensors.items():
+            weight = self.weights.read(name).detach()
+            yield name, weight.to(self.device, wire_dtype(tensor, self.dtype))
+
+
+def _open(workers: int, engines: _Engines, policy: _Policy) -> Any:
+    """Returns when all workers have joined."""
+    from vllm.distributed.weight_transfer.nccl_engine import (
+        NCCLTrainerInitInfo,
+        NCCLTrainerWeightTransferEngine,
+    )
+    from vllm.utils.network_utils import get_ip, get_open_port
+
+    own = NCCLTrainerInitInfo(
+        master_address=get_ip(), master_port=get_open_port(), world_size=1 + workers, rank=0
+    )
+    return NCCLTrainerWeightTransferEngine.trainer_init(own, client=engines, source=policy)
+
+
+def _device() -> torch.device:
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return torch.device("cpu")
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())

@@ -1,0 +1,71 @@
+"""Groups of engines that take a trainer's weights by NCCL, by vLLM's own backend `nccl`.
+
+The trainer is rank 0 and opens the group; the workers of all engines follow. NCCL knows nothing of
+processes that come and go: when an engine has joined, left or been started again, a new group is
+needed. Sends no weights: `transfer` has the engines receive them.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prorl_service.errors import Conflict, InvalidRequest
+from prorl_service.inference.member import Member
+from prorl_service.inference.transfer import Broadcast
+
+
+class GroupGone(InvalidRequest):
+    """The NCCL group is not that of the engines which are up."""
+
+    status = 410
+
+
+@dataclass(frozen=True, slots=True)
+class NcclGroup:
+    processes: dict[str, str]
+    """Engines' processes, keyed by URL."""
+    group_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    async def is_of(self, members: Collection[Member]) -> bool:
+        """Whether it is that of these engines, none of which was started again."""
+        return self.processes == await _processes(members)
+
+    def broadcast(self, manifest: Mapping[str, Any]) -> Broadcast:
+        return Broadcast(manifest, asyncio.Barrier(len(self.processes)))
+
+
+async def workers_of(members: Collection[Member]) -> int:
+    """Number of all workers of engines that take weights by NCCL; 0 if one of them does not."""
+    counts = [
+        (await member.backend.intake(member.info)).workers for member in members if member.info
+    ]
+    return sum(counts) if all(counts) else 0
+
+
+async def open_group(
+    members: Collection[Member], init_info: Mapping[str, Any], *, timeout_s: float
+) -> NcclGroup:
+    """`init_info`: vLLM's, of the trainer. Raises `BackendError`; `Conflict` if the trainer expects
+    another number of workers."""
+    wanted = 1 + await workers_of(members)
+    if wanted == 1 or init_info.get("world_size") != wanted:
+        raise Conflict(
+            f"the NCCL group has {wanted} processes, not {init_info.get('world_size')}",
+            hint="ask again: GET /v1/weights?nccl=true",
+        )
+    rank = 1
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for member in members:
+                info = {**init_info, "rank_offset": rank}
+                rank += await workers_of([member])
+                tasks.create_task(member.backend.join_group(info, timeout_s=timeout_s))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return NcclGroup(await _processes(members))
+
+
+async def _processes(members: Collection[Member]) -> dict[str, str]:
+    return {member.backend.url: await member.backend.process() for member in members}

@@ -1,0 +1,175 @@
+"""Weights by NCCL: the trainer's side, the service and two engines, with stand-ins for vLLM's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.schemas import BackendSpec, BackendState, WeightsReport
+from prorl_service.server.settings import Settings
+from prorl_trl import nccl
+from prorl_trl.nccl import Broadcaster
+from prorl_trl.weights import PolicyWeights, send
+from tests.inference.nccl_vllm import NcclVllm, digest_of, installed
+from tests.inference.old_vllm import serving as engine_at
+from tests.server.serving import serving
+
+UPDATE = [
+    "pause",
+    "start_weight_update",
+    "update_weights",
+    "finish_weight_update",
+    "update_weight_version",
+    "resume",
+]
+
+
+class Trainer:
+    """Sends weights that are all `version`, from a thread, as trainers do."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._broadcaster = Broadcaster()
+
+    async def send(self, version: int, *, rewind: bool = False) -> WeightsReport:
+        return await asyncio.to_thread(self._send, version, rewind)
+
+    def _send(self, version: int, rewind: bool) -> WeightsReport:
+        with RolloutClient(self.url) as client:
+            weights = PolicyWeights(policy(version))
+            return send(client, weights, version, self._broadcaster, rewind=rewind)
+
+
+def policy(version: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """`dtype` of the matrix; vectors stay as they are."""
+    return {
+        "layer.weight": torch.full((5, 3), float(version), dtype=dtype),
+        "norm.weight": torch.full((3,), float(version)),
+    }
+
+
+def has(engine: NcclVllm, version: int) -> bool:
+    expected = digest_of(policy(version, torch.bfloat16))
+    return (engine.weights, engine.label) == (expected, str(version))
+
+
+@pytest.fixture
+async def engines(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[dict[str, NcclVllm]]:
+    """Two of them by URL, with one worker and two."""
+    monkeypatch.setattr(nccl, "is_possible", lambda: True)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(installed(monkeypatch))
+        started = [NcclVllm(str(tiny_model), workers) for workers in (1, 2)]
+        yield {await stack.enter_async_context(engine_at(one)): one for one in started}
+        for one in started:
+            one.restart()  # frees a sender that waits
+
+
+@pytest.fixture
+def settings(engines: dict[str, NcclVllm], tmp_path: Path) -> Settings:
+    backends = tuple(BackendSpec(url=url) for url in engines)
+    return Settings(backends=backends, sandbox="process", journal=tmp_path / "journal")
+
+
+@pytest.fixture
+async def trainer(settings: Settings) -> AsyncIterator[Trainer]:
+    async with serving(settings) as url:
+        await states(url, {BackendState.HEALTHY})
+        yield Trainer(url)
+
+
+async def states(url: str, wanted: set[BackendState]) -> list[str]:
+    """Waits for them. Returns the reasons."""
+    while True:
+        with RolloutClient(url) as client:
+            backends = await asyncio.to_thread(client.backends)
+        if {one.state for one in backends} == wanted:
+            return [one.reason for one in backends]
+        await asyncio.sleep(0.05)
+
+
+async def test_all_workers_of_all_engines_receive_what_the_trainer_broadcasts(
+    engines: dict[str, NcclVllm], trainer: Trainer
+) -> None:
+    for version in (1, 2):
+        report = await trainer.send(version)
+        assert (len(report.applied), report.pending) == (2, [])
+        assert all(has(engine, version) for engine in engines.values())
+    for engine in engines.values():
+        assert engine.steps == ["init_weight_transfer_engine", *UPDATE, *UPDATE]
+        assert not engine.paused.is_set()
+    assert sorted(rank for engine in engines.values() for rank in engine.ranks) == [1, 2, 3]
+
+
+async def test_an_engine_that_was_started_again_waits_for_the_next_weights_in_a_new_group(
+    engines: dict[str, NcclVllm], trainer: Trainer
+) -> None:
+    await trainer.send(1)
+    lost = next(iter(engines.values()))
+    lost.restart()
+    reasons = await states(trainer.url, {BackendState.DOWN, BackendState.HEALTHY})
+    assert any("not kept" in reason and "next weights" in reason for reason in reasons)
+    await trainer.send(2)
+    await states(trainer.url, {BackendState.HEALTHY})
+    assert all(has(engine, 2) for engine in engines.values())
+
+
+@pytest.mark.logs("backend .* is down", "stays paused")
+async def test_where_one_engine_fails_no_other_changes_its_weights(
+    engines: dict[str, NcclVllm], trainer: Trainer
+) -> None:
+    await trainer.send(1)
+    failing, other = engines.values()
+    failing.fails_to_pause = True
+    with pytest.raises(ServiceCallError):
+        await trainer.send(2)
+    assert has(other, 1)
+    failing.fails_to_pause = False
+    await states(trainer.url, {BackendState.HEALTHY})
+    await trainer.send(2)
+    assert has(failing, 2)
+    assert has(other, 2)
+
+
+async def test_a_service_that_is_started_again_takes_engines_that_have_the_weights(
+    engines: dict[str, NcclVllm], settings: Settings
+) -> None:
+    async with serving(settings) as url:
+        await states(url, {BackendState.HEALTHY})
+        await Trainer(url).send(1)
+    async with serving(replace(settings, resume=True)) as url:
+        await states(url, {BackendState.HEALTHY})
+        trainer = Trainer(url)
+        await trainer.send(2)
+        assert all(has(engine, 2) for engine in engines.values())
+
+
+async def test_a_trainer_that_cannot_broadcast_is_refused_with_what_helps(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl, "is_possible", lambda: False)
+    with pytest.raises(ServiceCallError, match="takes no files of weights") as caught:
+        await trainer.send(1)
+    assert "vLLM 0.28" in str(caught.value)
+
+
+async def test_a_group_of_other_engines_is_gone(
+    engines: dict[str, NcclVllm], trainer: Trainer
+) -> None:
+    await trainer.send(1)
+    with RolloutClient(trainer.url) as client:
+        broadcast = partial(client.broadcast_weights, "another", {}, 2)
+        with pytest.raises(ServiceCallError, match="open one again") as caught:
+            await asyncio.to_thread(broadcast)
+        assert caught.value.http_status == 410
+        opening = partial(client.open_nccl_group, {"world_size": 3})
+        with pytest.raises(ServiceCallError, match="has 4 processes, not 3"):
+            await asyncio.to_thread(opening)

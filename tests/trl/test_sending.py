@@ -1,0 +1,111 @@
+"""By which way a trainer's weights reach the service: a file in its directory, or over HTTP."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from prorl_service.calls import ServiceCallError
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import BackendSpec, WeightsQuery, WeightsReport, WeightsTerms
+from prorl_service.server.settings import Settings
+from prorl_service.testing import StubEngine
+from prorl_trl.nccl import Broadcaster
+from prorl_trl.weights import PolicyWeights, send
+from tests.server.serving import serving
+
+
+class Client(RolloutClient):
+    """Notes by which way weights go."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.ways: list[str] = []
+
+    def stream_weights(
+        self, content: Iterable[bytes | memoryview], version: int, *, rewind: bool = False
+    ) -> WeightsReport:
+        self.ways.append("http")
+        return super().stream_weights(content, version, rewind=rewind)
+
+    def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+        self.ways.append("directory")
+        return super().load_weights(path, version, rewind=rewind)
+
+
+class OnAnotherHost(Client):
+    def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
+        terms = super().weights_terms(query)
+        return terms.model_copy(update={"directory": "/on/another/host"})
+
+
+class AcrossARestart(Client):
+    """The service is started again when the file is written, and has swept its directory."""
+
+    def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+        if not self.ways:
+            Path(path).unlink()
+        return super().load_weights(path, version, rewind=rewind)
+
+
+@pytest.fixture
+async def engine(tiny_model: Path) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [1]) as stub:
+        yield stub
+
+
+@pytest.fixture
+async def url(engine: StubEngine, tmp_path: Path) -> AsyncIterator[str]:
+    backends = (BackendSpec(url=engine.url),)
+    settings = Settings(backends=backends, sandbox="process", journal=tmp_path / "journal")
+    async with serving(settings) as address:
+        yield address
+
+
+def send_once(client: Client, version: int = 1) -> None:
+    weights = PolicyWeights({"w": torch.full((4, 4), float(version))})
+    with client:
+        send(client, weights, version, Broadcaster(), rewind=version == 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ways"),
+    [
+        (Client, ["directory"]),
+        (OnAnotherHost, ["http"]),
+        (AcrossARestart, ["directory", "directory"]),
+    ],
+)
+async def test_a_trainer_that_sees_the_services_directory_writes_there_others_send(
+    engine: StubEngine,
+    url: str,
+    kind: type[Client],
+    ways: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "prorl_trl.weights")
+    client = kind(url)
+    await asyncio.to_thread(send_once, client)
+    assert client.ways == ways
+    assert isinstance(engine.weights, bytes)
+    assert torch.equal(load(engine.weights)["w"], torch.ones(4, 4))
+    assert ("over HTTP" in caplog.text) == (ways == ["http"])
+
+
+async def test_files_that_are_no_longer_needed_are_removed(
+    engine: StubEngine, url: str, tmp_path: Path
+) -> None:
+    for version in (1, 2):
+        await asyncio.to_thread(send_once, Client(url), version)
+    files = await asyncio.to_thread(lambda: list(tmp_path.rglob("weights-*")))
+    assert len(files) == 1
+
+
+async def test_weights_that_are_refused_are_an_error(engine: StubEngine, url: str) -> None:
+    engine.refuses_weights = True
+    with pytest.raises(ServiceCallError):
+        await asyncio.to_thread(send_once, Client(url))

@@ -4,7 +4,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from recipes.common.versions import machine
@@ -13,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str, object]) -> None:
-    """Also prints the rows as the table that docs quote. `headline` is flat.
+    """Also prints the rows as the tables that docs quote, one for each kind. `headline` is flat.
 
     The load is that of the last minute, this process included.
     """
@@ -26,13 +27,14 @@ def write(name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str
         "rows": [dict(row) for row in rows],
     }
     path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    _print_table(rows)
+    for columns, alike in groupby(rows, key=tuple):
+        _print_table(columns, alike)
     print(f"written to {path}")
 
 
-def _print_table(rows: Sequence[Mapping[str, object]]) -> None:
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|" + " --- |" * len(rows[0]))
+def _print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    print("| " + " | ".join(columns) + " |")
+    print("|" + " --- |" * len(columns))
     for row in rows:
         print("| " + " | ".join(map(_cell, row.values())) + " |")
 

@@ -1,10 +1,13 @@
 """Weights by NCCL: the trainer's side, the service and two engines, with stand-ins for vLLM's."""
 
 import asyncio
+import json
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,15 @@ from prorl_service.server.settings import Settings
 from prorl_trl import nccl
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, send
-from tests.inference.nccl_vllm import NcclVllm, digest_of, installed
+from tests import vllm_engine
+from tests.inference.nccl_vllm import (
+    NcclVllm,
+    ParamMeta,
+    TrainerEngine,
+    TrainerInitInfo,
+    digest_of,
+    installed,
+)
 from tests.inference.old_vllm import serving as engine_at
 from tests.server.serving import serving
 
@@ -173,3 +184,18 @@ async def test_a_group_of_other_engines_is_gone(
         opening = partial(client.open_nccl_group, {"world_size": 3})
         with pytest.raises(ServiceCallError, match="has 4 processes, not 3"):
             await asyncio.to_thread(opening)
+
+
+@pytest.mark.skipif(vllm_engine.ENVIRONMENT is None, reason="needs make test-vllm")
+def test_the_stand_ins_are_called_as_vllm_is() -> None:
+    """What the plug-in uses of vLLM has the names and parameters of the stand-in's."""
+    script = Path(__file__).parent / "nccl_signatures.py"
+    done = subprocess.run(
+        [str(vllm_engine.PYTHON), str(script)], capture_output=True, text=True, check=True
+    )
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert {field.name for field in fields(TrainerInitInfo)} <= set(theirs["init_info"])
+    assert [field.name for field in fields(ParamMeta)] == theirs["param_meta"]
+    assert list(signature(TrainerEngine.trainer_init).parameters) == theirs["trainer_init"]
+    assert set(theirs["client"]) <= vars(nccl._Engines).keys()
+    assert set(theirs["source"]) <= vars(nccl._Policy).keys()

@@ -23,6 +23,10 @@ MAX_FAILED_CALLS = 5
 """So many in a row, and a backend is down even if it says that it is healthy."""
 
 
+class AwaitsWeights(BackendUnavailable):
+    """The engine answers, but has no weights to serve with before the next update."""
+
+
 @dataclass(slots=True, eq=False)
 class CallInFlight:
     clock: WorkClock
@@ -49,8 +53,8 @@ class Member:
     traffic: Load
     """How much there is to do, for the router."""
     info: EngineInfo | None = None
-    answers: bool = False
-    """Whether its last probe reached it: it may be down for want of weights alone."""
+    awaits_weights: bool = False
+    """Whether it is down for want of weights alone."""
     loaded: Weights | None = None
     """What the engine holds of what the pool gave it; None: what it brought along."""
     state: BackendState = BackendState.DOWN
@@ -100,7 +104,6 @@ class Member:
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
         """Raises `BackendError`. `loaded` is reset when the engine has lost what it was given."""
-        self.answers = False
         if not await self.backend.is_healthy(timeout_s=timeout_s):
             raise BackendUnavailable(
                 f"{self.spec.url} does not answer /health",
@@ -115,7 +118,6 @@ class Member:
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights
             self.loaded = None
-        self.answers = True
         return self.info
 
     async def load(self, weights: Weights, *, timeout_s: float) -> None:

@@ -21,7 +21,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.identity import OtherModel
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import AwaitsWeights, Member
 from prorl_service.inference.nccl import NcclGroup
 from prorl_service.inference.routing import Call, LeastTime, Load, Router
 from prorl_service.inference.served import ModelInUse
@@ -248,6 +248,7 @@ class BackendPool:
         self._dispatch.announce_change()
 
     def mark_down(self, member: Member, error: BaseException) -> None:
+        member.awaits_weights = isinstance(error, AwaitsWeights)
         if isinstance(error, ProRLError):
             reason = f"{error.message} ({error.hint})" if error.hint else error.message
             self.set_state(member, BackendState.DOWN, reason)

@@ -14,7 +14,7 @@ from prorl_service.errors import BackendError, BackendRejected, BackendUnavailab
 from prorl_service.inference import nccl
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
-from prorl_service.inference.member import Member
+from prorl_service.inference.member import AwaitsWeights, Member
 from prorl_service.inference.nccl import GroupGone, NcclGroup
 from prorl_service.inference.terms import agree
 from prorl_service.inference.transfer import Broadcast, WeightSource
@@ -106,7 +106,8 @@ class WeightUpdates:
         return [
             member
             for member in self._pool.members()
-            if member.info is not None and (member.answers or member.state is not BackendState.DOWN)
+            if member.info is not None
+            and (member.awaits_weights or member.state is not BackendState.DOWN)
         ]
 
     async def load(self, weights: Weights, *, rewind: bool) -> WeightsReport:
@@ -169,7 +170,7 @@ class WeightUpdates:
     async def _update(self, member: Member, weights: Weights) -> None:
         """Raises `BackendUnavailable` when the backend has to come back first."""
         async with member.lock:
-            takes_broadcast = member.answers and isinstance(weights.source, Broadcast)
+            takes_broadcast = member.awaits_weights and isinstance(weights.source, Broadcast)
             if member.state is BackendState.DOWN and not takes_broadcast:
                 raise _OutOfReach(member.reason)
             try:
@@ -218,12 +219,12 @@ class WeightUpdates:
                 await self._load(member, self.newest)
                 await self._learn_model(member, self.newest)
         elif member.loaded is not None:
-            raise BackendUnavailable(
+            raise AwaitsWeights(
                 f"{member.spec.url} took version {member.loaded.version}, which was not accepted",
                 hint="restart the inference engine, or give new weights",
             )
         elif info.is_paused and not info.is_lent and member.spec.policy_version is None:
-            raise BackendUnavailable(f"{member.spec.url} is paused", hint="resume or restart it")
+            raise AwaitsWeights(f"{member.spec.url} is paused", hint="resume or restart it")
 
     async def _learn_model(self, member: Member, weights: Weights) -> None:
         """Asks the first engine that takes weights which were pushed before there was an engine."""
@@ -233,9 +234,9 @@ class WeightUpdates:
 
 
 def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:
-    """If the engine has still what was broadcast. Raises `BackendUnavailable`."""
+    """If the engine has still what was broadcast. Raises `AwaitsWeights`."""
     if info.is_paused or info.policy_version != weights.version:
-        raise BackendUnavailable(
+        raise AwaitsWeights(
             f"{member.spec.url} has not the weights of version {weights.version}: they were "
             "broadcast by NCCL and are not kept",
             hint="the trainer's next weights bring it back",

@@ -19,34 +19,46 @@ from prorl_service.client import RolloutClient
 from prorl_trl import weights
 
 ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+File: Any = vars(weights)["SafetensorsFile"]
+"""What weights are sent as; imported there by one commit, and defined there by another."""
 
 
 def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules=ALL_LAYERS))
-    seconds = []
+    seconds, sizes = [], []
     with local.service([engine_url], log=log) as service, RolloutClient(service.url) as client:
         for version in range(pushes):
             began = time.monotonic()
-            push(client, model, version)
+            sizes.append(push(client, model, version))
             seconds.append(time.monotonic() - began)
             assert client.backends()[0].policy_version == version
-    print(json.dumps(seconds))
+    print(json.dumps({"seconds": seconds, "bytes": sizes}))
 
 
-def push(client: RolloutClient, model: Any, version: int) -> None:
+def push(client: RolloutClient, model: Any, version: int) -> int:
+    """Returns the number of bytes that are sent."""
     tensors = model.state_dict()
     tensors.pop("lm_head.weight", None)
-    if hasattr(weights, "send"):
-        from prorl_trl.adapters import adapted_layers, adapter_of
-        from prorl_trl.nccl import Broadcaster
+    if not hasattr(weights, "send"):  # the earlier commit
+        client.stream_weights(File(tensors), version)
+        return sum(tensor.nbytes for tensor in tensors.values())
+    from prorl_trl.adapters import adapted_layers, adapter_of
+    from prorl_trl.nccl import Broadcaster
 
-        named, layers = weights.checkpoint_names(tensors), adapted_layers(model)
-        policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
-        weights.send(client, policy, version, Broadcaster(), rewind=version == 0)
-    else:  # the earlier commit
-        client.stream_weights(vars(weights)["SafetensorsFile"](tensors), version)
+    sent: list[int] = []
+
+    def noted(*args: Any) -> Any:
+        file = File(*args)
+        sent.append(file.size)
+        return file
+
+    vars(weights)["SafetensorsFile"] = noted
+    named, layers = weights.checkpoint_names(tensors), adapted_layers(model)
+    policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
+    weights.send(client, policy, version, Broadcaster(), rewind=version == 0)
+    return sent[-1]
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ VLLM_OPTIONS = ("--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--ena
 PUSHES = 4
 """The first, which meets cold caches, is left out."""
 RANK = 8
-EARLIER = f"{BEFORE}, reference engine"
+NOW = "reference engine"
+EARLIER = f"{BEFORE}, {NOW}"
 ADAPTER = f"vLLM, LoRA of rank {RANK}"
 SHAPES = {"1 GB": (1024, 3072, 20), "4 GB": (2048, 6144, 20)}
 """Hidden size, inner size and layers, keyed by the size in fp32."""
@@ -47,19 +48,15 @@ def measure(*, quick: bool) -> list[Row]:
 
 
 def _of_size(size: str, model: Path, earlier: Path) -> Iterator[Row]:
-    whole = (model / "model.safetensors").stat().st_size
-    parameters = whole // 2
-    yield _row(size, "disk: bf16 written and synced", parameters, whole, _disk_s(model))
-    seconds = _push(model, earlier, "reference")
-    yield _row(size, EARLIER, parameters, 2 * whole, seconds)
-    seconds = _push(model, ROOT, "reference")
-    yield _row(size, "reference engine", parameters, whole, seconds)
-    yield _row(size, "vLLM", parameters, whole, _push(model, ROOT, "vllm"))
-    seconds = _push(model, ROOT, "vllm", rank=RANK)
-    yield _row(size, ADAPTER, parameters, _adapter_bytes(model), seconds)
+    parameters = (model / "model.safetensors").stat().st_size // 2
+    yield _row(size, "disk: bf16 written and synced", parameters, *_disk(model))
+    yield _row(size, EARLIER, parameters, *_push(model, earlier, "reference"))
+    yield _row(size, NOW, parameters, *_push(model, ROOT, "reference"))
+    yield _row(size, "vLLM", parameters, *_push(model, ROOT, "vllm"))
+    yield _row(size, ADAPTER, parameters, *_push(model, ROOT, "vllm", rank=RANK))
 
 
-def _row(size: str, who: str, parameters: int, sent: int, seconds: float) -> Row:
+def _row(size: str, who: str, parameters: int, seconds: float, sent: int) -> Row:
     return {
         "part": "weights",
         "size": size,
@@ -71,8 +68,8 @@ def _row(size: str, who: str, parameters: int, sent: int, seconds: float) -> Row
     }
 
 
-def _push(model: Path, code: Path, kind: str, *, rank: int = 0) -> float:
-    """Median of seconds, trainer and service being of `code`."""
+def _push(model: Path, code: Path, kind: str, *, rank: int = 0) -> tuple[float, int]:
+    """Median of seconds, and the bytes of the last one; trainer and service being of `code`."""
     paths = os.pathsep.join([str(code), str(code / "plugins/trl")])
     script = str(Path(__file__).with_name("push.py"))
     with TemporaryDirectory() as logs, _engine(kind, model, Path(logs)) as engine:
@@ -85,8 +82,8 @@ def _push(model: Path, code: Path, kind: str, *, rank: int = 0) -> float:
             text=True,
             check=True,
         )
-    seconds: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return median(seconds[1:])
+    pushed = json.loads(done.stdout.splitlines()[-1])
+    return median(pushed["seconds"][1:]), pushed["bytes"][-1]
 
 
 def _engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.LocalProcess]:
@@ -96,19 +93,8 @@ def _engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.
     return local.engine(model, log=logs / "engine", options=options)
 
 
-def _adapter_bytes(model: Path) -> int:
-    """Of A and B in bf16, for each matrix of each layer."""
-    config = AutoConfig.from_pretrained(model)
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads = config.num_attention_heads * config.head_dim
-    shared = config.num_key_value_heads * config.head_dim
-    sides = [(hidden, heads), (hidden, shared), (hidden, shared), (heads, hidden)]
-    sides += [(hidden, inner), (hidden, inner), (inner, hidden)]
-    return 2 * RANK * int(config.num_hidden_layers) * sum(map(sum, sides))
-
-
-def _disk_s(model: Path) -> float:
-    """Seconds to write and sync what is sent, in one stream."""
+def _disk(model: Path) -> tuple[float, int]:
+    """Seconds to write and sync what is sent, in one stream, and its bytes."""
     content = (model / "model.safetensors").read_bytes()
     seconds = []
     for number in range(PUSHES):
@@ -119,7 +105,7 @@ def _disk_s(model: Path) -> float:
             os.fsync(file.fileno())
         seconds.append(time.monotonic() - began)
         path.unlink()
-    return median(seconds[1:])
+    return median(seconds[1:]), len(content)
 
 
 def _model(directory: Path, hidden: int, inner: int, layers: int) -> Path:

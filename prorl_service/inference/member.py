@@ -130,7 +130,7 @@ class Member:
             self.loaded = held
             raise
         self.loaded = weights
-        self.info = replace(self.info, policy_version=weights.version)
+        self.info = await self.backend.describe(timeout_s=timeout_s)  # adapters come and go
 
     @property
     def is_lent(self) -> bool:

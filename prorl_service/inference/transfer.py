@@ -37,6 +37,9 @@ class WeightDirectory:
 
     path: str
 
+    def __str__(self) -> str:
+        return "a directory"
+
     def only_file(self) -> Path | None:
         """Its weights, if they are one file that the service can read, too."""
         try:
@@ -53,6 +56,9 @@ class WeightFile:
     path: Path
     is_adapter: bool = False
 
+    def __str__(self) -> str:
+        return "a LoRA adapter" if self.is_adapter else "a file"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Broadcast:
@@ -64,6 +70,9 @@ class Broadcast:
     """All engines are paused: passed together, or by none."""
     path: str = ""
     """Nowhere."""
+
+    def __str__(self) -> str:
+        return "by NCCL"
 
 
 WeightSource = WeightDirectory | WeightFile | Broadcast

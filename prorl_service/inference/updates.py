@@ -125,7 +125,7 @@ class WeightUpdates:
                 self._refuse_older(weights.version, rewind=rewind)
                 previous, began_at = self.newest, time.monotonic()
                 report = await self._load_everywhere(weights)
-                _log(report, time.monotonic() - began_at)
+                _log(report, weights.source, time.monotonic() - began_at)
                 outdated = None if previous is None else previous.source
                 return report
         finally:
@@ -244,10 +244,10 @@ def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:
     member.loaded = weights
 
 
-def _log(report: WeightsReport, took_s: float) -> None:
+def _log(report: WeightsReport, source: WeightSource, took_s: float) -> None:
     pending = f"; not yet at {', '.join(report.pending)}" if report.pending else ""
-    text = "weights of version %d are at %d engines after %.1f s%s"
-    log.info(text, report.version, len(report.applied), took_s, pending)
+    text = "weights of version %d (%s) are at %d engines after %.1f s%s"
+    log.info(text, report.version, source, len(report.applied), took_s, pending)
 
 
 async def _model_of(members: Iterable[Member]) -> ModelIdentity | None:

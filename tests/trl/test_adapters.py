@@ -2,14 +2,20 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from prorl_service import local
-from prorl_service.schemas import Rollout
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Rollout, WeightsForm, WeightsQuery
 from prorl_trl import ProRLRollout
+from prorl_trl.adapters import adapted_layers, adapter_of
+from prorl_trl.nccl import Broadcaster
+from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 from tests import vllm_engine
 from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
@@ -57,3 +63,24 @@ def test_plain_adapters_go_alone_others_are_merged_and_after_that_all_are(
             (rollout.oldest_policy_version, rollout.newest_policy_version) for rollout in observed
         ]
         assert versions == [(0, 0)] * 8 + [(1, 1)] * 8
+
+
+def test_adapters_in_quick_succession_go_alone_and_whole_weights_end_that(
+    fresh_url: str, policy: Path
+) -> None:
+    """No probe of the engine comes between."""
+    base = AutoModelForCausalLM.from_pretrained(policy)
+    model = get_peft_model(base, LoraConfig(r=4, target_modules=["q_proj"]))
+    tensors = dict(model.state_dict())
+    adapter = adapter_of(model, tensors)
+    assert adapter is not None
+    query = WeightsQuery(lora_rank=adapter.rank, base=adapter.base)
+    alone = PolicyWeights(checkpoint_names(tensors), adapted_layers(model), adapter)
+    whole = replace(alone, adapter=None)
+    with RolloutClient(fresh_url) as client:
+        forms = []
+        for version, weights in enumerate([alone, alone, alone, whole, alone]):
+            forms.append(client.weights_terms(query).form)
+            send(client, weights, version, Broadcaster(), rewind=False)
+        forms.append(client.weights_terms(query).form)
+    assert forms == [WeightsForm.ADAPTER] * 4 + [WeightsForm.MODEL] * 2

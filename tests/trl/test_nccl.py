@@ -19,7 +19,6 @@ from prorl_service.server.settings import Settings
 from prorl_trl import nccl
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, send
-from tests import vllm_engine
 from tests.inference.nccl_vllm import (
     NcclVllm,
     ParamMeta,
@@ -31,6 +30,7 @@ from tests.inference.nccl_vllm import (
 from tests.inference.old_vllm import serving as engine_at
 from tests.server.serving import serving
 
+VLLM = Path(__file__).parents[2] / ".venv-vllm/bin/python"
 UPDATE = [
     "pause",
     "start_weight_update",
@@ -186,13 +186,11 @@ async def test_a_group_of_other_engines_is_gone(
             await asyncio.to_thread(opening)
 
 
-@pytest.mark.skipif(vllm_engine.ENVIRONMENT is None, reason="needs make test-vllm")
+@pytest.mark.skipif(not VLLM.exists(), reason="run scripts/setup-vllm")
 def test_the_stand_ins_are_called_as_vllm_is() -> None:
     """What the plug-in uses of vLLM has the names and parameters of the stand-in's."""
     script = Path(__file__).parent / "nccl_signatures.py"
-    done = subprocess.run(
-        [str(vllm_engine.PYTHON), str(script)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([str(VLLM), str(script)], capture_output=True, text=True, check=True)
     theirs = json.loads(done.stdout.splitlines()[-1])
     assert {field.name for field in fields(TrainerInitInfo)} <= set(theirs["init_info"])
     assert [field.name for field in fields(ParamMeta)] == theirs["param_meta"]

@@ -1,25 +1,29 @@
 """One of two processes that hold a policy's weights in shards (FSDP2), started by torchrun.
 
-`sharded_worker.py POLICY OUTPUT`: the main process writes what `full_weights` gathers to
-OUTPUT/version-1.
+`sharded_worker.py POLICY OUTPUT`: from their shards the main process writes the model to
+OUTPUT/model.safetensors, the model with its LoRA adapter merged in to OUTPUT/merged.safetensors,
+and the adapter alone to OUTPUT/adapter.safetensors. In between it fails once, midway.
 """
 
 import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from peft import LoraConfig, get_peft_model
 from torch.distributed import barrier, destroy_process_group
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from prorl_trl.safetensors_file import SafetensorsFile
-from prorl_trl.weights import full_weights, save
+from prorl_trl.safetensors_file import SafetensorsFile, Tensors
+from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights
 
 
 def main(policy: Path, output: Path) -> None:
@@ -28,18 +32,44 @@ def main(policy: Path, output: Path) -> None:
     state = AcceleratorState()
     state.distributed_type = DistributedType.FSDP
     state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
-    for layer in model.model.layers:
-        fully_shard(layer)
-    fully_shard(model)
-    assert all(isinstance(one, DTensor) for one in model.parameters())
-    trainer = SimpleNamespace(accelerator=accelerator, model=model, model_wrapped=model)
-    with full_weights(trainer) as weights:
-        if accelerator.is_main_process:
-            save(SafetensorsFile(weights), output, 1)
+
+    def sharded(model: Any) -> PolicyWeights:
+        fully_shard(model)
+        assert all(isinstance(one, DTensor) for one in model.parameters())
+        return policy_weights(
+            SimpleNamespace(accelerator=accelerator, model=model, model_wrapped=model)
+        )
+
+    def write(weights: PolicyWeights, source: Tensors, name: str) -> None:
+        file = SafetensorsFile(source)
+        on_main_with(weights, accelerator, lambda: file.write(output / f"{name}.safetensors"))
+
+    plain = sharded(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32))
+    write(plain, plain.whole_model, "model")
+    break_off(plain, accelerator)
+    write(plain, plain.whole_model, "model-again")
+    torch.manual_seed(0)  # the same adapter in both processes
+    config = LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    base = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    adapted = get_peft_model(base, config)
+    if accelerator.is_main_process:
+        adapted.save_pretrained(output / "adapter")
+    weights = sharded(adapted)
+    write(weights, weights.whole_adapter, "adapter")
+    write(weights, weights.whole_model, "merged")
     barrier()
     destroy_process_group()
     os._exit(0)  # gloo's threads at times abort a process that ends as others do
+
+
+def break_off(weights: PolicyWeights, accelerator: Any) -> None:
+    def fail() -> None:
+        for number, _ in enumerate(weights.whole_model):
+            if number == 2:
+                raise ValueError("midway")
+
+    with pytest.raises((ValueError, RuntimeError), match="midway"):
+        on_main_with(weights, accelerator, fail)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from prorl_trl import safetensors_file
 from prorl_trl.safetensors_file import SafetensorsFile
-from prorl_trl.weights import PolicyWeights, checkpoint_names, full_weights, save
+from prorl_trl.weights import PolicyWeights, checkpoint_names, policy_weights, save
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=4)
@@ -60,10 +61,9 @@ def test_a_file_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
     class Broken:
         tensors: ClassVar = {"good": torch.zeros(4, 4), "bad": torch.zeros(4, 4)}
 
-        def read(self, name: str) -> torch.Tensor:
-            if name == "bad":
-                raise RuntimeError("no memory for it")
-            return self.tensors[name]
+        def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+            yield "good", self.tensors["good"]
+            raise RuntimeError("no memory for it")
 
     with pytest.raises(RuntimeError, match="no memory"):
         SafetensorsFile(Broken()).write(tmp_path / "file")
@@ -123,8 +123,7 @@ def test_adapters_are_merged_into_what_is_sent_and_the_base_stays_as_it_is(
     before = {name: one.clone() for name, one in model.state_dict().items()}
     trainer = SimpleNamespace(accelerator=Accelerator(cpu=True), model=model, model_wrapped=model)
     for _ in range(3):
-        with full_weights(trainer) as weights:
-            sent = load(b"".join(SafetensorsFile(weights)))
+        sent = load(b"".join(SafetensorsFile(policy_weights(trainer))))
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     merged = model.merge_and_unload(safe_merge=True).state_dict()

@@ -5,10 +5,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from prorl_service.client import RolloutClient
+
+CHANGED = "model.layers.0.self_attn.q_proj.weight"
 
 
 def run_on_two(module: str, *arguments: str) -> None:
@@ -58,11 +63,29 @@ def test_an_informative_group_is_drawn_once_for_both_processes(
     assert [entry["frac_reward_zero_std"] for entry in first["log"][:2]] == [0, 0]
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 def test_weights_in_shards_are_gathered_under_the_names_of_the_checkpoint(
     policy: Path, tmp_path: Path
 ) -> None:
     run_on_two("tests.trl.sharded_worker", str(policy), str(tmp_path))
-    gathered = load_file(tmp_path / "version-1" / "model.safetensors")
     checkpoint = load_file(policy / "model.safetensors")
-    assert gathered.keys() == checkpoint.keys()
-    assert all(torch.equal(gathered[name], checkpoint[name].float()) for name in checkpoint)
+    expected = {name: tensor.float() for name, tensor in checkpoint.items()}
+    for name in ("model", "model-again"):
+        assert_equal(load_file(tmp_path / f"{name}.safetensors"), expected)
+
+    saved = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert_equal(load_file(tmp_path / "adapter.safetensors"), saved)
+    adapted = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32), tmp_path / "adapter"
+    )
+    merged = adapted.merge_and_unload().state_dict()
+    gathered = load_file(tmp_path / "merged.safetensors")
+    assert gathered.keys() == expected.keys()
+    assert not torch.equal(gathered[CHANGED], expected[CHANGED])
+    for name, tensor in gathered.items():
+        torch.testing.assert_close(tensor, merged[name], rtol=0, atol=1e-6)
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in other)

@@ -1,18 +1,19 @@
 """LoRA adapters of a policy: merged into the weights of its layers, or by themselves.
 
 Merging goes layer by layer, into what is sent and not into the model: a base in bf16 would drift
-with each update. Not covered: quantised base models, and merging under ZeRO-3 or FSDP, which needs
+with each update. Not covered: quantised base models, and merging under ZeRO-3 or FSDP1, which needs
 whole matrices.
 """
 
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 # What PEFT, torch.compile and activation checkpointing add to names; merged adapters, and the
 # originals of modules that PEFT trains in full.
@@ -50,6 +51,9 @@ class Adapter:
     def read(self, name: str) -> torch.Tensor:
         return self.tensors[name]
 
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.tensors.items()
+
 
 def checkpoint_name(name: str) -> str:
     return _WRAPPERS.sub("", name)
@@ -74,8 +78,12 @@ def adapted_layers(model: Any) -> dict[str, Any]:
 
 
 def merged(layer: Any, parameter: str) -> torch.Tensor:
-    """A parameter of PEFT's layer with its adapters merged in; the layer stays as it is."""
+    """A parameter of PEFT's layer with its adapters merged in; the layer stays as it is. Of a layer
+    in shards, this process' shard. Raises `TypeError` if adapters cannot be merged into shards."""
     base = layer.get_base_layer()
+    shard = getattr(base, parameter)
+    if isinstance(shard, DTensor):
+        return _merged_shard(layer, parameter, shard)
     with _lock:
         originals = {name: one.data for name, one in base.named_parameters(recurse=False)}
         try:
@@ -86,6 +94,20 @@ def merged(layer: Any, parameter: str) -> torch.Tensor:
                 getattr(base, name).data = original
             layer.merged_adapters.clear()
     return result
+
+
+def _merged_shard(layer: Any, parameter: str, shard: DTensor) -> torch.Tensor:
+    """PEFT puts the merged weight in place of `data`, which shards do not follow."""
+    adapters = layer.active_adapters
+    is_plain = all(hasattr(layer, "get_delta_weight") and one in layer.lora_A for one in adapters)
+    if not is_plain or any(layer.use_dora.get(one) or layer.lora_bias.get(one) for one in adapters):
+        raise TypeError("under FSDP2 only plain LoRA can be merged into what engines get")
+    if parameter != "weight":
+        return shard
+    total: torch.Tensor = shard.detach()
+    for adapter in adapters:
+        total = total + layer.get_delta_weight(adapter).detach().to(shard.dtype)
+    return total
 
 
 def adapter_of(model: Any, tensors: Mapping[str, torch.Tensor]) -> Adapter | None:

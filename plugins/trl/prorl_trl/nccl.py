@@ -138,9 +138,9 @@ class _Policy:
         ]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in self.weights.tensors.items():
-            weight = self.weights.read(name).detach()
-            yield name, weight.to(self.device, wire_dtype(tensor, self.dtype))
+        for name, weight in self.weights:
+            dtype = wire_dtype(self.weights.tensors[name], self.dtype)
+            yield name, weight.detach().to(self.device, dtype)
 
 
 def _open(workers: int, engines: _Engines, policy: _Policy) -> Any:

@@ -8,8 +8,11 @@ from accelerate.utils import broadcast_object_list
 Value = TypeVar("Value")
 
 
-def on_main(accelerator: Any, work: Callable[[], Value]) -> Value:
-    """Do `work` on the main process; all processes return its value or raise its error."""
+def on_main(
+    accelerator: Any, work: Callable[[], Value], meanwhile: Callable[[], None] = lambda: None
+) -> Value:
+    """Do `work` on the main process, `meanwhile` on the others; all return the value of `work` or
+    raise its error."""
     value: Value | None = None
     error: Exception | None = None
     if accelerator.is_main_process:
@@ -17,6 +20,8 @@ def on_main(accelerator: Any, work: Callable[[], Value]) -> Value:
             value = work()
         except Exception as caught:
             error = caught
+    else:
+        meanwhile()
     outcome = [value, f"{type(error).__name__}: {error}" if error else None]
     broadcast_object_list(outcome)
     if error is not None:

@@ -34,7 +34,7 @@ from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
-from prorl_trl.weights import PolicyWeights, full_weights, send, send_directory
+from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
 
@@ -187,8 +187,8 @@ class ProRLRollout:
         A collective: all processes must call it. Needs at least one call of the trainer before.
         """
         version = self._trainer.state.global_step
-        with full_weights(self._trainer) as weights:
-            on_main(self._trainer.accelerator, lambda: self._send_weights(weights, version))
+        weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
+        on_main_with(weights, accelerator, lambda: self._send_weights(weights, version))
         self._pushed_version = version
 
     def _send_weights(self, weights: PolicyWeights, version: int) -> None:

@@ -5,8 +5,9 @@ several threads. Whose weights they are, and who gets them, is not its business.
 import json
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,12 +22,12 @@ _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F1
 
 
 class Tensors(Protocol):
-    """Weights by name; `read` may have to compute what it returns."""
+    """Weights by name. Iteration computes or gathers each, in the order of `tensors`."""
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]: ...
 
-    def read(self, name: str) -> torch.Tensor: ...
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class SafetensorsFile:
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         yield self._header
-        for entry in self._entries:
-            yield from self._pieces(entry)
+        for entry, weight in self._read():
+            yield from _pieces(weight, entry.dtype)
 
     def write(self, path: Path) -> None:
         """Writes a new file in several threads: casts and copies do not hold Python's lock. Leaves
@@ -78,26 +79,36 @@ class SafetensorsFile:
         with path.open("xb", buffering=0) as file, ThreadPoolExecutor(WRITERS) as writers:
             try:
                 file.write(self._header)
-                for _ in writers.map(lambda one: self._write(file.fileno(), one), self._entries):
-                    pass
+                under_way: deque[Future[None]] = deque()
+                for entry, weight in self._read():
+                    under_way.append(writers.submit(self._write, file.fileno(), entry, weight))
+                    if len(under_way) > WRITERS:  # so few weights are in memory at once
+                        under_way.popleft().result()
+                for one in under_way:
+                    one.result()
             except BaseException:
                 writers.shutdown(cancel_futures=True)
                 path.unlink()
                 raise
 
-    def _write(self, file: int, entry: _Entry) -> None:
+    def _read(self) -> Iterator[tuple[_Entry, torch.Tensor]]:
+        for entry, (_, weight) in zip(self._entries, self._weights, strict=True):
+            yield entry, weight.detach()
+
+    def _write(self, file: int, entry: _Entry, weight: torch.Tensor) -> None:
         at = len(self._header) + entry.start
-        for piece in self._pieces(entry):
+        for piece in _pieces(weight, entry.dtype):
             left = piece
             while left:
                 left = left[os.pwrite(file, left, at + len(piece) - len(left)) :]
             at += len(piece)
 
-    def _pieces(self, entry: _Entry) -> Iterator[memoryview]:
-        flat = self._weights.read(entry.name).detach().reshape(-1)
-        for start in range(0, len(flat), PIECE_ELEMENTS):
-            part = flat[start : start + PIECE_ELEMENTS]
-            yield part.to(entry.dtype).cpu().view(torch.uint8).numpy().data
+
+def _pieces(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
+    flat = weight.reshape(-1)
+    for start in range(0, len(flat), PIECE_ELEMENTS):
+        part = flat[start : start + PIECE_ELEMENTS]
+        yield part.to(dtype).cpu().view(torch.uint8).numpy().data
 
 
 def wire_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:

@@ -4,9 +4,8 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -31,43 +30,77 @@ from prorl_trl.adapters import (
     merged,
 )
 from prorl_trl.nccl import Broadcaster
-from prorl_trl.safetensors_file import SafetensorsFile
+from prorl_trl.processes import Value, on_main
+from prorl_trl.safetensors_file import SafetensorsFile, Tensors
+from prorl_trl.shards import Shards
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyWeights:
-    """The weights of a policy, in the model's memory, under the names of its checkpoint."""
+    """The weights of a policy under the names of its checkpoint, in the model's memory: whole, or
+    this process' shards of them."""
 
     tensors: Mapping[str, torch.Tensor]
     layers: Mapping[str, Any] = field(default_factory=dict)
     """PEFT's layer of each tensor to which adapters are added, keyed by name."""
     adapter: Adapter | None = None
     """All that is trained, if engines can put it on the base model."""
+    shards: Shards | None = None
+    """What gathers the model, then the adapter; None: they are whole."""
 
     def read(self, name: str) -> torch.Tensor:
         """The weight with its adapters."""
         layer, tensor = self.layers.get(name), self.tensors[name]
         return tensor if layer is None else merged(layer, name.rpartition(".")[2])
 
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in self.tensors:
+            yield name, self.read(name)
 
-@contextmanager
-def full_weights(trainer: Any) -> Iterator[PolicyWeights]:
-    """The policy's weights, with LoRA adapters.
+    @property
+    def whole_model(self) -> Tensors:
+        return self if self.shards is None else self.shards.whole(0)
 
-    A collective: all processes must enter. Only the main one may get tensors (ZeRO-3, FSDP). They
-    are valid inside the context only.
-    """
-    accelerator = trainer.accelerator
+    @property
+    def whole_adapter(self) -> Tensors:
+        """That there is one the caller knows."""
+        assert self.adapter is not None
+        return self.adapter if self.shards is None else self.shards.whole(1)
+
+
+def policy_weights(trainer: Any) -> PolicyWeights:
+    """The policy's weights, with LoRA adapters, until the next step. A collective: all processes
+    must call it. Under ZeRO-3 and FSDP1 only the main one may get tensors."""
+    accelerator, wrapped = trainer.accelerator, trainer.model_wrapped
     model = accelerator.unwrap_model(trainer.model)
-    # `model_wrapped`, because ZeRO-3 gathers through DeepSpeed's engine object.
-    tensors = accelerator.get_state_dict(trainer.model_wrapped)
+    # `wrapped`, because ZeRO-3 gathers through DeepSpeed's engine object.
+    is_sharded = accelerator.is_fsdp2
+    tensors = wrapped.state_dict() if is_sharded else accelerator.get_state_dict(wrapped)
     adapter = adapter_of(model, tensors)
     tensors = checkpoint_names(tensors)
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
-    yield PolicyWeights(tensors, adapted_layers(model), adapter)
+    weights = PolicyWeights(tensors, adapted_layers(model), adapter)
+    if not is_sharded:
+        return weights
+    return replace(weights, shards=Shards([weights] if adapter is None else [weights, adapter]))
+
+
+def on_main_with(weights: PolicyWeights, accelerator: Any, work: Callable[[], Value]) -> Value:
+    """As `on_main`, for work that reads the weights: the other processes have their part in it."""
+    shards = weights.shards
+    if shards is None:
+        return on_main(accelerator, work)
+
+    def work_and_end() -> Value:
+        try:
+            return work()
+        finally:
+            shards.end()
+
+    return on_main(accelerator, work_and_end, shards.follow)
 
 
 def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -94,11 +127,12 @@ def send(
         if rewind:
             logger.info("weights are broadcast by NCCL to %d workers", terms.workers)
         update = nccl.Update(client, version, rewind)
-        return broadcaster.send(weights, _dtype(terms), terms, update)
+        return broadcaster.send(weights.whole_model, _dtype(terms), terms, update)
     if adapter is not None and terms.form is WeightsForm.ADAPTER:
-        file = SafetensorsFile(adapter, _dtype(terms), {ADAPTER_CONFIG: adapter.config})
+        config = {ADAPTER_CONFIG: adapter.config}
+        file = SafetensorsFile(weights.whole_adapter, _dtype(terms), config)
     else:
-        file = SafetensorsFile(weights, _dtype(terms))
+        file = SafetensorsFile(weights.whole_model, _dtype(terms))
     directory = Path(terms.directory)
     # Unlike `Path.exists`, false as well for what another user's directory hides.
     is_shared = os.path.exists(directory / terms.probe) and os.access(directory, os.W_OK)
@@ -125,7 +159,8 @@ def send_directory(
     client: RolloutClient, weights: PolicyWeights, directory: Path, version: int, *, rewind: bool
 ) -> WeightsReport:
     """By a directory that the engines read themselves. Raises `ServiceCallError`."""
-    file = SafetensorsFile(weights, _dtype(client.weights_terms(WeightsQuery(as_file=False))))
+    terms = client.weights_terms(WeightsQuery(as_file=False))
+    file = SafetensorsFile(weights.whole_model, _dtype(terms))
     return client.load_weights(str(save(file, directory, version)), version, rewind=rewind)
 
 

@@ -12,11 +12,11 @@ check: setup
 	scripts/check
 bench: setup sandboxes ## the measurements the docs quote
 	scripts/bench
-test-vllm: setup ## the inference contract against three releases of vLLM on CPU
+test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the contract on three releases
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl
 test-slurm: setup ## the recipes' Slurm scripts on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:
-	rm -rf .venv .venv-vllm .venv-vllm-* .venv-verl outputs
+	rm -rf .venv .venv-vllm .venv-vllm-* .venv-verl .venv-verl-vllm outputs

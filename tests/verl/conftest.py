@@ -2,6 +2,7 @@
 
 import warnings
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ else:
         import verl.experimental.agent_loop
         import verl.trainer.ppo.v1.trainer_base
         import verl.workers.rollout.replica  # noqa: F401
+
+collect_ignore = [] if find_spec("vllm") else ["test_vllm.py"]
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ backends do not load weights themselves.
 """
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -100,13 +101,8 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
 
     def _load(self, file: BinaryIO) -> None:
         with safe_open(f"/proc/self/fd/{file.fileno()}", "pt") as weights:
-            initialize_layerwise_reload(self.model)
-            self.model.load_weights(
-                (name, weights.get_tensor(name))
-                for name in weights.keys()  # noqa: SIM118 - `weights` is no mapping
-            )
-            finalize_layerwise_reload(self.model, self.model_config)
-        _repack_heads(self.model)
+            names = weights.keys()
+            load(self.model, self.model_config, ((one, weights.get_tensor(one)) for one in names))
 
     def finish_weight_update(self) -> None:
         """Nothing: `update_weights` has loaded the whole model."""
@@ -124,6 +120,16 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
         if self._fetch is not None:
             self._fetch.close()
             self._fetch = None
+
+
+def load(
+    model: torch.nn.Module, model_config: Any, weights: Iterable[tuple[str, torch.Tensor]]
+) -> None:
+    """Puts a whole checkpoint in place of the weights, layer by layer, as vLLM packs them."""
+    initialize_layerwise_reload(model)
+    model.load_weights(weights)
+    finalize_layerwise_reload(model, model_config)
+    _repack_heads(model)
 
 
 def _repack_heads(model: torch.nn.Module) -> None:

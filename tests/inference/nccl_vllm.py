@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -129,7 +129,7 @@ class TrainerInitInfo:
 
 
 class TrainerEngine:
-    opened: ClassVar[list[Self]] = []
+    opened: ClassVar[list["TrainerEngine"]] = []
 
     def __init__(self, client: Any, source: Any) -> None:
         self.client, self.source = client, source

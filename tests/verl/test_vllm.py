@@ -1,5 +1,7 @@
-"""VeRL trains with its own vLLM replica on a CPU, in `scripts/setup-verl-vllm`'s environment: by its
-own rollouts, and by the service's."""
+"""VeRL trains with its own vLLM replica on a CPU: by its own rollouts, and by the service's.
+
+Runs in the environment of `scripts/setup-verl-vllm`.
+"""
 
 from pathlib import Path
 

@@ -10,21 +10,26 @@ from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from trl.import_utils import is_vllm_available
+from packaging.version import Version
 
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import WeightsReport, WeightsTerms
 from prorl_trl.safetensors_file import Tensors, wire_dtype
 
-MIN_VLLM = "0.28.0"
+MIN_VLLM = Version("0.28.0")
 
 
 def is_possible() -> bool:
     """Whether this process can broadcast: it has a GPU, and vLLM is installed."""
-    return torch.cuda.is_available() and is_vllm_available(min_version=MIN_VLLM)
+    try:
+        installed = Version(version("vllm"))
+    except PackageNotFoundError:
+        return False
+    return torch.cuda.is_available() and installed >= MIN_VLLM
 
 
 class Broadcaster:

@@ -122,9 +122,7 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
             self._fetch = None
 
 
-def load(
-    model: torch.nn.Module, model_config: Any, weights: Iterable[tuple[str, torch.Tensor]]
-) -> None:
+def load(model: Any, model_config: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Puts a whole checkpoint in place of the weights, layer by layer, as vLLM packs them."""
     initialize_layerwise_reload(model)
     model.load_weights(weights)

@@ -16,8 +16,9 @@ PYTHON = Path(__file__).parents[1] / (ENVIRONMENT or "") / "bin/python"
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
     *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
-    *("--enable-lora", "--max-lora-rank", "8"),
+    *(("--enable-lora", "--max-lora-rank", "8") if ENVIRONMENT == ".venv-vllm" else ()),
 )
+"""Adapters with the newest release only."""
 
 
 def engine(

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from prorl_service.errors import BackendRejected
-from prorl_service.inference.releases import SHARES_NCCL_SETTINGS, Release
+from prorl_service.inference.releases import SHARES_NCCL_SETTINGS, SWAPS_ADAPTERS, Release
 
 PLUGIN = "prorl"
 """Name of our weight-transfer backend in vLLM."""
@@ -67,7 +67,9 @@ def of_vllm(server_info: Any, release: Release | None) -> Intake:
     config, environment = server_info["vllm_config"], server_info.get("vllm_env") or {}
     backend = (config.get("weight_transfer_config") or {}).get("backend")
     lora = config.get("lora_config") or {}
-    takes_adapters = backend == PLUGIN and environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+    is_new = release is None or release >= SWAPS_ADAPTERS
+    allows = environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+    takes_adapters = is_new and backend == PLUGIN and allows
     dtype = config["model_config"]["dtype"]
     return Intake(
         _way(backend, release),

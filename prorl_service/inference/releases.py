@@ -20,6 +20,8 @@ NEEDS_SCALE_OUT: Release = (0, 30)
 """First release that has `/inference/v1/generate` only with `--enable-scale-out`."""
 REPORTS_VERSIONS: Release = (0, 32)
 """First release whose answers have `weight_versions`."""
+SWAPS_ADAPTERS: Release = (0, 32)
+"""First release tested with LoRA adapters, and with whole models where it takes adapters."""
 
 UNTAGGED: Release = (0, 1)
 """Release that a build from a checkout without tags claims to be."""

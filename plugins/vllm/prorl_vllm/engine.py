@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+import vllm
 from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -31,6 +32,10 @@ from prorl_vllm.fetching import Fetch, Offer
 
 if not hasattr(WeightTransferEngine, "start_weight_update"):
     raise ImportError("the weight-transfer backend prorl needs vLLM 0.25 or newer")
+
+
+LOADS_BESIDE_LORA = (0, 32)
+"""First release tested to load a whole model whose layers are wrapped for LoRA; 0.27 does not."""
 
 
 @dataclass
@@ -71,6 +76,14 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
         self._fetch = Fetch(Offer(init_info.path, init_info.size, init_info.url))
 
     def _check(self, shapes: Shapes) -> None:
+        if (
+            self.vllm_config.lora_config is not None
+            and vllm.__version_tuple__[:2] < LOADS_BESIDE_LORA
+        ):
+            raise ValueError(
+                "prorl: vLLM before 0.32 loads no whole model when it was started with "
+                "--enable-lora: start it without"
+            )
         own = shapes_of(self.model_config.model, self.model_config.revision)
         is_head_tied = bool(self.model_config.hf_config.tie_word_embeddings)
         if problem := difference(shapes, own, is_head_tied=is_head_tied):

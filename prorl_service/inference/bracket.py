@@ -54,7 +54,7 @@ class Bracket:
     async def generate(
         self, sample: Sample, prompt: Prompt, max_tokens: int, seed: int | None
     ) -> Generation:
-        """As many calls as updates make of one."""
+        """Samples the whole answer; if an update cuts a call, another one continues it."""
         kept: list[Generation] = []
         left = max_tokens
         while True:
@@ -94,7 +94,7 @@ class Bracket:
         return None
 
     async def note_process(self) -> None:
-        """To be called before weights are given that `took` is told of."""
+        """Remembers which process will be given weights; `took` follows."""
         try:
             await self._label()
             self._noted = None

@@ -54,7 +54,7 @@ class OldVllm:
         self.restart()
 
     def restart(self) -> None:
-        """As after a crash between two calls."""
+        """Loses its weights, like an engine that crashed between two calls."""
         self.weights, self.label = NO_WEIGHTS, "default"
         self._instance = str(time.time_ns())
         self.paused.clear()

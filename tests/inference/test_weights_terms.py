@@ -1,4 +1,4 @@
-"""What a trainer is told before it sends weights."""
+"""The terms on which a trainer sends weights."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""By which way a trainer's weights reach the service: a file in its directory, or over HTTP."""
+"""The way of a trainer's weights to the service: a file in its directory, or HTTP."""
 
 import asyncio
 import logging

@@ -36,7 +36,7 @@ VLLM = {
     f"{ENGINE}worker_extension_cls": "recipes.common.verl_cpu.vllm_worker.CPUWorkerExtension",
 }
 EXACT = 1e-5
-"""Of a probability, between vLLM and trainer, in fp32."""
+"""Largest difference of a probability between vLLM and trainer, in fp32."""
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ class Broadcaster:
 
 @dataclass
 class Update:
-    """One update of the weights, as the service is told of it."""
+    """One update of the weights and its outcome."""
 
     client: RolloutClient
     version: int

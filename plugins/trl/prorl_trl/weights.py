@@ -89,7 +89,8 @@ def policy_weights(trainer: Any) -> PolicyWeights:
 
 
 def on_main_with(weights: PolicyWeights, accelerator: Any, work: Callable[[], Value]) -> Value:
-    """As `on_main`, for work that reads the weights: the other processes have their part in it."""
+    """Runs `work`, which may read the weights, on the main process; the others help to gather
+    shards. Returns and raises like `on_main`."""
     shards = weights.shards
     if shards is None:
         return on_main(accelerator, work)
@@ -158,7 +159,7 @@ def send(
 def send_directory(
     client: RolloutClient, weights: PolicyWeights, directory: Path, version: int, *, rewind: bool
 ) -> WeightsReport:
-    """By a directory that the engines read themselves. Raises `ServiceCallError`."""
+    """Writes the weights into a directory that the engines read. Raises `ServiceCallError`."""
     terms = client.weights_terms(WeightsQuery(as_file=False))
     file = SafetensorsFile(weights.whole_model, _dtype(terms))
     return client.load_weights(str(save(file, directory, version)), version, rewind=rewind)

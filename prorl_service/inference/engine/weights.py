@@ -89,7 +89,7 @@ class WeightUpdate:
         self._tensors |= tensors
 
     def _add_adapter(self, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
-        """Of plain LoRA: what it changes is B A times a constant (arXiv 2106.09685)."""
+        """Adds plain LoRA: the change of a matrix is B A times a constant (arXiv 2106.09685)."""
         rank = config["r"]
         scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
         pairs = {one: one.replace(".lora_A.", ".lora_B.") for one in tensors if ".lora_A." in one}

@@ -22,8 +22,8 @@ import httpx
 from pydantic import AfterValidator, ValidationError
 
 from prorl_service.errors import ProRLError
-from prorl_service.files import write_whole
 from prorl_service.schemas import WireModel
+from prorl_service.utils.files import write_whole
 
 log = logging.getLogger(__name__)
 

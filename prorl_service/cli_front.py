@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from prorl_service import logs
 from prorl_service.announcement import announcement
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_options import (
@@ -40,6 +39,7 @@ from prorl_service.server.app import create_app
 from prorl_service.server.auth import take_token
 from prorl_service.server.run import ServerOptions, run
 from prorl_service.server.settings import Settings
+from prorl_service.utils import logs
 
 
 def front(

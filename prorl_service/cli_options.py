@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from prorl_service.access import state_directory, take_key
 from prorl_service.cli_errors import problems_of
 from prorl_service.errors import ProRLError
-from prorl_service.logs import LogFormat
 from prorl_service.pipeline.journal_tables import Retention
-from prorl_service.runs import new_run
 from prorl_service.schemas import BackendSpec
+from prorl_service.utils.logs import LogFormat
+from prorl_service.utils.runs import new_run
 
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}"
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from prorl_service import logs
 from prorl_service.access import take_key
 from prorl_service.announcement import announcement
 from prorl_service.cli_errors import one_line_errors
@@ -62,6 +61,7 @@ from prorl_service.server.auth import take_token
 from prorl_service.server.run import ServerOptions, run
 from prorl_service.server.settings import Settings
 from prorl_service.tools.mcp_spec import take_specs
+from prorl_service.utils import logs
 
 
 def serve(

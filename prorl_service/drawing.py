@@ -10,9 +10,9 @@ from itertools import islice
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.errors import Conflict, ProRLError
-from prorl_service.runs import new_run
 from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
+from prorl_service.utils.runs import new_run
 
 POLL_S = 20.0
 """How long one question for news stays open."""

@@ -18,7 +18,6 @@ from pydantic import JsonValue
 
 from prorl_service import metrics
 from prorl_service.agents.external import External, Uses
-from prorl_service.budget import WorkClock
 from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -36,6 +35,7 @@ from prorl_service.schemas import (
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.utils.budget import WorkClock
 
 P = ParamSpec("P")
 

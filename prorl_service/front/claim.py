@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from prorl_service.announcement import DIRECTORY_MODE, check_trusted
 from prorl_service.errors import ProRLError
-from prorl_service.files import write_whole
 from prorl_service.schemas import WireModel
+from prorl_service.utils.files import write_whole
 
 log = logging.getLogger(__name__)
 

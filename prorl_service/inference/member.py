@@ -8,7 +8,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prorl_service.budget import WorkClock
 from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
 from prorl_service.inference import releases
 from prorl_service.inference.answers import EngineInfo
@@ -16,8 +15,9 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.routing import Load
 from prorl_service.inference.weights import Weights
-from prorl_service.leases import Lease
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
+from prorl_service.utils.budget import WorkClock
+from prorl_service.utils.leases import Lease
 
 MAX_FAILED_CALLS = 5
 """So many in a row, and a backend is down even if it says that it is healthy."""

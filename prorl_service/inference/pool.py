@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prorl_service.background import Background
-from prorl_service.budget import WorkClock
 from prorl_service.errors import NotFound, OwnedByAnother, ProRLError
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
@@ -28,7 +26,6 @@ from prorl_service.inference.served import ModelInUse
 from prorl_service.inference.session import Session
 from prorl_service.inference.updates import WeightUpdates
 from prorl_service.inference.weights import Weights, WeightSpool
-from prorl_service.leases import Lease
 from prorl_service.schemas import (
     BackendSpec,
     BackendState,
@@ -37,6 +34,9 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
+from prorl_service.utils.budget import WorkClock
+from prorl_service.utils.leases import Lease
+from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class BackendPool:
         takes its place, before any file of the one before is removed."""
         self.config = config
         self.model = ModelInUse(self._problems, config.reply_format)
-        self.background = Background()
+        self.background = TaskOwner()
         self._connections = Connections()
         self._members: dict[str, Member] = {}
         self._spool = WeightSpool(spool_directory, silence_s=config.upload_silence_s)

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from prorl_service import metrics
-from prorl_service.budget import WorkClock
 from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
 from prorl_service.inference.member import Member
 from prorl_service.inference.prompt import Prompt
 from prorl_service.inference.routing import Call
 from prorl_service.schemas import Sampling
+from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
-from prorl_service.background import Background
 from prorl_service.errors import Conflict, NotFound, ServiceStopping
 from prorl_service.pipeline.admission import Admission
 from prorl_service.pipeline.intake import SLICE, Intake
@@ -19,6 +18,7 @@ from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.pipeline.under_way import GroupsUnderWay
 from prorl_service.schemas import Group, Invalid, Rollout, RolloutState, Stage
+from prorl_service.utils.tasks import TaskOwner
 
 
 class AcceptedRollouts(ABC):
@@ -26,7 +26,7 @@ class AcceptedRollouts(ABC):
         """`journal` must be open for as long as this runs. `max_unfinished`: rollouts accepted and
         not ended; more are refused for the time being."""
         self.agents = admission.agents
-        self.background = Background()
+        self.background = TaskOwner()
         self._journal = journal
         self._under_way = GroupsUnderWay(journal)
         self._waits: set[asyncio.Queue[str | None]] = set()

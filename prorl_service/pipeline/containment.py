@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from prorl_service import logs
 from prorl_service.agents.base import AgentHandler
 from prorl_service.errors import AgentError, ProRLError
 from prorl_service.schemas import Task
+from prorl_service.utils import logs
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from prorl_service.errors import JournalError
 from prorl_service.pipeline.journal_tables import recall, remember
-from prorl_service.runs import new_run
+from prorl_service.utils.runs import new_run
 
 log = logging.getLogger(__name__)
 

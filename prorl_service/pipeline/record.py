@@ -16,7 +16,6 @@ from typing import Protocol
 from prorl_service import metrics
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.arrays import PACKED
-from prorl_service.budget import WorkClock
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.journal_tables import EndedRow
 from prorl_service.schemas import (
@@ -33,6 +32,7 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
+from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)
 

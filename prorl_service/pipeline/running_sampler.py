@@ -16,7 +16,6 @@ from typing import Protocol
 from pydantic import Field
 
 from prorl_service.errors import Conflict, NotFound, ProRLError
-from prorl_service.leases import Lease
 from prorl_service.pipeline import sampler_tables as tables
 from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.candidates import Candidate, Tally
@@ -32,6 +31,7 @@ from prorl_service.sampler_schemas import (
     SamplerStatus,
 )
 from prorl_service.schemas import Group, Rollout, WireModel
+from prorl_service.utils.leases import Lease
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ import logging
 import secrets
 from functools import partial
 
-from prorl_service.background import Background
 from prorl_service.errors import Conflict
 from prorl_service.pipeline import sampler_tables as tables
 from prorl_service.pipeline.accepted import AcceptedRollouts
@@ -17,6 +16,7 @@ from prorl_service.pipeline.running_sampler import (
     unknown_sampler,
 )
 from prorl_service.sampler_schemas import SamplerSpec, SamplerStatus
+from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Samplers:
     """`async with`, inside the journal's and the pipeline's."""
 
     def __init__(self, journal: Journal, pipeline: AcceptedRollouts, weights: Weights) -> None:
-        self.background = Background()
+        self.background = TaskOwner()
         self._journal = journal
         self._pipeline = pipeline
         self._weights = weights

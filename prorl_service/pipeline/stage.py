@@ -9,12 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
-from prorl_service import logs
 from prorl_service.errors import STAGE_BLAME, AgentError, ProRLError, StageTimeout
 from prorl_service.pipeline.containment import described
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
+from prorl_service.utils import logs
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from prorl_service.errors import LeaseExpired
-from prorl_service.leases import Lease
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.record import Admitted, RolloutRecord
 from prorl_service.pipeline.reporting import EndReports, group_ended
 from prorl_service.schemas import ErrorInfo, RolloutState
+from prorl_service.utils.leases import Lease
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from typing import Any, ParamSpec
 
 from pebble import ProcessExpired, ProcessPool
 
-from prorl_service.budget import WorkClock
 from prorl_service.errors import EvaluatorError
+from prorl_service.utils.budget import WorkClock
 
 P = ParamSpec("P")
 

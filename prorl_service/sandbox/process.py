@@ -12,13 +12,13 @@ import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from prorl_service import leftovers
 from prorl_service.errors import TaskError
 from prorl_service.sandbox import portable, runtime
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.child import Process
 from prorl_service.sandbox.served import ServedSandbox
 from prorl_service.sandbox.template import Templates
+from prorl_service.utils import files
 
 
 class ProcessSandboxProvider(SandboxProvider):
@@ -53,7 +53,7 @@ class ProcessSandbox(ServedSandbox):
 
     def _order(self) -> dict[str, object]:
         if self._workdir is None:
-            self._workdir = str(leftovers.temporary_directory("sandbox"))
+            self._workdir = str(files.temporary_directory("sandbox"))
         directory = str(portable.directory())
         return {
             "nest": None,

@@ -3,9 +3,9 @@
 import platform
 from typing import Any
 
-from prorl_service import descriptors
 from prorl_service.sandbox import portable, seccomp
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.utils import descriptors
 
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OPEN_FILES = 1024

@@ -15,11 +15,11 @@ from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
 
-from prorl_service import descriptors
-from prorl_service.completion import completed
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.child import Child, Process, bounded_memory, close_in_forks, readable
 from prorl_service.sandbox.execd.handover import receive_fds
+from prorl_service.utils import descriptors
+from prorl_service.utils.tasks import wait_uncancelled
 
 MAX_IDLE = 16
 """Containers without sandboxes that are kept for the next one: 70 MB of memory each."""
@@ -155,10 +155,10 @@ class Template:
         forking = asyncio.create_task(self._fork(control, order, connection))
         try:
             # An answer that nobody takes would be taken for the next one's.
-            return await completed(forking)
+            return await wait_uncancelled(forking)
         except asyncio.CancelledError:
             if forking.exception() is None:
-                await completed(asyncio.create_task(_discard(forking.result())))
+                await wait_uncancelled(asyncio.create_task(_discard(forking.result())))
             raise
 
     async def _fork(

@@ -10,10 +10,9 @@ from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
-from prorl_service import __version__, leftovers, sandbox
+from prorl_service import __version__, sandbox
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.background import Background
 from prorl_service.bearer import RequireBearer
 from prorl_service.browsers import RefuseForeignPages
 from prorl_service.front.claim import DirectoryClaim
@@ -43,6 +42,8 @@ from prorl_service.server.watchdog import watch_loop
 from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp import McpServers
+from prorl_service.utils import files
+from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
     a directory of services that another front has."""
     _check_formats(settings)
     agents = AgentRegistry(settings.agents)
-    leftovers.sweep()
+    files.remove_stale_tempdirs()
     images = ImageCache(
         settings.image_cache,
         budget_bytes=settings.image_budget_bytes,
@@ -111,7 +112,7 @@ def create_app(settings: Settings) -> FastAPI:
             await stack.enter_async_context(samplers)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)
-            background = Background()
+            background = TaskOwner()
             stack.push_async_callback(background.close)
             background.start(watch_loop(), name="event loop lag")
             app.state.service = Service(
@@ -170,7 +171,7 @@ def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
     """Beside the journal, which knows what is in it."""
     if journal is not None:
         return journal.with_name(f"{journal.name}.weights")
-    directory = leftovers.temporary_directory("weights")
+    directory = files.temporary_directory("weights")
     stack.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory
 

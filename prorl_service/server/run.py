@@ -18,12 +18,13 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from prorl_service import __version__, descriptors
+from prorl_service import __version__
 from prorl_service.announcement import Announcement
 from prorl_service.listening import listener
 from prorl_service.schemas import RolloutState
 from prorl_service.server.connections import Bounds, bounded
 from prorl_service.server.service import Service
+from prorl_service.utils import descriptors
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from prorl_service.background import Background
 from prorl_service.errors import OwnedByAnother
 from prorl_service.inference.pool import BackendPool, owner_name
 from prorl_service.pipeline.accepted import AcceptedRollouts
@@ -15,6 +14,7 @@ from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
 from prorl_service.tools.mcp import McpServers
+from prorl_service.utils.tasks import TaskOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Service:
     samplers: Samplers
     sandboxes: WarmSandboxes
     mcp: McpServers
-    background: Background
+    background: TaskOwner
 
     def failure(self) -> str | None:
         """Why it is not healthy."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, JsonValue, RootModel
 
-from prorl_service.background import Background
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.tools.mcp_spec import McpSpec
 from prorl_service.tools.mcp_stdio import stdio_transport
+from prorl_service.utils.tasks import TaskOwner
 
 if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
     import mcp
@@ -49,7 +49,7 @@ class McpServers:
     """All that the operator named, connected while entered."""
 
     def __init__(self, specs: Iterable[McpSpec] = ()) -> None:
-        self.background = Background()
+        self.background = TaskOwner()
         self._servers = {spec.name: McpServer(spec, self.background) for spec in specs}
 
     async def __aenter__(self) -> Self:
@@ -98,7 +98,7 @@ class McpTool:
 class McpServer:
     """The connection to one server."""
 
-    def __init__(self, spec: McpSpec, background: Background) -> None:
+    def __init__(self, spec: McpSpec, background: TaskOwner) -> None:
         self.tools: Sequence[McpTool] = ()
         """As listed when it was first connected to: all prompts are to be alike."""
         self._spec = spec

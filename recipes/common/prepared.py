@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.files import write_whole
+from prorl_service.utils.files import write_whole
 
 ROWS, REJECTED, MANIFEST = "rows.jsonl", "rejected.jsonl", "manifest.json"
 PACKAGES = ("prorl-service", "datasets", "pydantic")

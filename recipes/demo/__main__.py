@@ -14,10 +14,11 @@ import transformers
 import typer
 from tokenizers import Tokenizer
 
-from prorl_service import local, logs
+from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, Task
+from prorl_service.utils import logs
 from recipes.demo import report, viewer
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import instances

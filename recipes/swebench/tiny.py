@@ -16,10 +16,10 @@ from prorl_service import local
 from prorl_service.agents.swe import SweAgent
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
-from prorl_service.files import write_whole
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Rollout
+from prorl_service.utils.files import write_whole
 from recipes.common.imitation import Imitation, Transcript, warm_started
 from recipes.swebench import oracle
 from recipes.swebench.rows import SweInstance

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl_service.budget import WorkClock
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
@@ -18,6 +17,7 @@ from prorl_service.inference.releases import release_of
 from prorl_service.inference.transfer import WeightDirectory
 from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
+from prorl_service.utils.budget import WorkClock
 from tests.inference.old_vllm import (
     NO_WEIGHTS,
     VOCABULARY,

@@ -8,10 +8,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prorl_service import logs, metrics
+from prorl_service import metrics
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Blame, ErrorInfo, RolloutState
 from prorl_service.testing import StubEngine
+from prorl_service.utils import logs
 from tests.server.serving import finished, group
 
 

@@ -8,12 +8,12 @@ import mcp_types
 import pytest
 from aiohttp import web
 
-from prorl_service.background import Background
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.tools import mcp
 from prorl_service.tools.base import Tool, function_schema
 from prorl_service.tools.mcp import McpServers
 from prorl_service.tools.mcp_spec import McpSpec
+from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
 
 BOTH: list[Transport] = ["stdio", "http"]
@@ -44,7 +44,7 @@ async def test_tools_are_offered_as_the_server_describes_them(
 
 def test_a_schema_may_say_that_anything_goes() -> None:
     schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
-    server = mcp.McpServer(McpSpec("mis", "true"), Background())
+    server = mcp.McpServer(McpSpec("mis", "true"), TaskOwner())
     tool = mcp.McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
     parameters = function_schema(tool)["function"]["parameters"]
     assert parameters["properties"] == {"anything": True, "text": {}}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import orjson
 
-from prorl_service.background import Background
+from prorl_service.utils.tasks import TaskOwner
 
 HEARTBEAT_S = 15.0
 STALE_S = 120.0
@@ -95,7 +95,7 @@ class Heart:
 
     def __init__(self) -> None:
         self._claims: set[Claim] = set()
-        self._background = Background()
+        self._background = TaskOwner()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, claim: Claim) -> None:

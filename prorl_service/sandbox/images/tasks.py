@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from prorl_service.completion import completed
 from prorl_service.errors import SandboxError
+from prorl_service.utils.tasks import wait_uncancelled
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """As `asyncio.to_thread`, but a cancelled caller leaves only when the function has ended."""
-    return await completed(asyncio.create_task(asyncio.to_thread(function, *args, **kwargs)))
+    return await wait_uncancelled(asyncio.create_task(asyncio.to_thread(function, *args, **kwargs)))
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from verl.workers.rollout.replica import TokenOutput
 
-from prorl_service.background import Background
 from prorl_service.inference.engine.batcher import Batcher, Sequence
 from prorl_service.inference.engine.model import Chunk, PackedModel
 from prorl_service.inference.engine.sampling import SamplingParams
 from prorl_service.inference.engine.weights import Served, WeightUpdate
+from prorl_service.utils.tasks import TaskOwner
 
 KV_TOKENS = 2**17
 SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0}
@@ -54,7 +54,7 @@ class TinyServer:
         self.batcher = Batcher(paced, KV_TOKENS)
         self._weights = Served(paced.module)
         self.batcher.version = str(self.global_steps)
-        self._background = Background()
+        self._background = TaskOwner()
         self._blocked = False
         self._rejecting = False
         self._asleep = False

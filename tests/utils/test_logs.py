@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from prorl_service import logs
-from prorl_service.logs import LogFormat
+from prorl_service.utils import logs
+from prorl_service.utils.logs import LogFormat
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -16,7 +16,7 @@ _START_TIME = 19
 
 
 def temporary_directory(purpose: str) -> Path:
-    """Its maker removes it; `sweep` does if the maker could not."""
+    """Its maker removes it; `remove_stale_tempdirs` does if the maker could not."""
     return Path(tempfile.mkdtemp(prefix=f"{_prefix_of(os.getpid())}-{purpose}-"))
 
 
@@ -25,7 +25,7 @@ def _prefix_of(pid: int) -> str:
     return f"{_PREFIX}-{pid}-{_began_at(pid)}"
 
 
-def sweep() -> None:
+def remove_stale_tempdirs() -> None:
     """Remove those of this user's processes that live no more."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*-*-*"):
         with suppress(OSError, ValueError):
@@ -41,3 +41,14 @@ def _began_at(pid: int) -> int | None:
     except FileNotFoundError:
         return None
     return int(stat.rpartition(")")[2].split()[_START_TIME])
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Over what is there, in one step. Not synced: a crash of the machine may lose it. `mode` is
+    cut by the umask. Raises `OSError`."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    unfinished.replace(path)

@@ -7,14 +7,15 @@ in `failure`, which the service's health answers with: a service without its wor
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from prorl_service.errors import ProRLError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
-class Background:
+class TaskOwner:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: str | None = None
@@ -43,3 +44,21 @@ class Background:
         for task in tasks:
             self.cancel(task)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def wait_uncancelled(work: asyncio.Future[T]) -> T:
+    """The result of `work`, which is not cancelled with the caller, however often that happens.
+
+    Raises `asyncio.CancelledError` after the end of `work`, if the caller was cancelled before.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return work.result()
+    if not work.cancelled():
+        work.exception()  # seen: whoever wanted to know has left
+    raise cancelled

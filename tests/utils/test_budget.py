@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from prorl_service.budget import WorkClock
+from prorl_service.utils.budget import WorkClock
 
 
 async def test_a_deadline_expires_by_work() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from prorl_service.completion import completed
+from prorl_service.utils.tasks import wait_uncancelled
 
 
 async def work(ended: list[str], problem: Exception | None = None) -> str:
@@ -14,9 +14,9 @@ async def work(ended: list[str], problem: Exception | None = None) -> str:
 
 
 async def test_the_result_or_the_error_of_the_work_is_the_callers() -> None:
-    assert await completed(asyncio.create_task(work([]))) == "result"
+    assert await wait_uncancelled(asyncio.create_task(work([]))) == "result"
     with pytest.raises(ValueError, match="no luck"):
-        await completed(asyncio.create_task(work([], ValueError("no luck"))))
+        await wait_uncancelled(asyncio.create_task(work([], ValueError("no luck"))))
 
 
 @pytest.mark.parametrize("problem", [None, ValueError("no luck")])
@@ -27,7 +27,7 @@ async def test_a_caller_cancelled_again_and_again_leaves_after_the_work(
 
     async def caller() -> None:
         try:
-            await completed(asyncio.create_task(work(ended, problem)))
+            await wait_uncancelled(asyncio.create_task(work(ended, problem)))
         finally:
             ended.append("caller")
 
@@ -44,5 +44,5 @@ async def test_a_time_limit_is_told_as_one() -> None:
     ended: list[str] = []
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await completed(asyncio.create_task(work(ended)))
+            await wait_uncancelled(asyncio.create_task(work(ended)))
     assert ended == ["work"]

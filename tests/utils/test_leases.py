@@ -2,7 +2,7 @@
 
 import asyncio
 
-from prorl_service.leases import Lease
+from prorl_service.utils.leases import Lease
 
 
 async def test_it_goes_off_when_nobody_holds_or_renews_it() -> None:

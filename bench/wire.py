@@ -6,8 +6,8 @@ from array import array
 from statistics import median
 
 from bench import result
-from prorl_service.arrays import PACKED
 from prorl_service.schemas import Segment
+from prorl_service.schemas.arrays import PACKED
 
 ROLLOUTS, TOKENS, REPEATS = 64, 32 * 1024, 3
 

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 
 from prorl_service import __version__
 from prorl_service.errors import ProRLError
-from prorl_service.sampler_schemas import Candidates, DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import (
     Backends,
     BackendSpec,
@@ -41,6 +40,7 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
+from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec, SamplerStatus
 
 CONNECT_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0

@@ -21,10 +21,8 @@ import httpx
 
 from prorl_service import calls
 from prorl_service.access import authorization
-from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.calls import Answer, Backoff, Call, Reception, ServiceCallError, WaitTimeout
 from prorl_service.errors import ProRLError
-from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import (
     BackendStatus,
     Group,
@@ -36,6 +34,8 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.vanished import NOTICE_VANISHED
 
 __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]
@@ -143,7 +143,7 @@ class RolloutClient:
         self._send(calls.acknowledge(group_ids))
 
     def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
-        """See `sampler_schemas`; `drawing` has what most callers want."""
+        """See `schemas.sampling`; `client.sampling` has what most callers want."""
         return self._send(calls.create_sampler(sampler_id, spec))
 
     def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:

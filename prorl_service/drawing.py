@@ -10,8 +10,8 @@ from itertools import islice
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.errors import Conflict, ProRLError
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.utils.runs import new_run
 
 POLL_S = 20.0

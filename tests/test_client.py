@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from prorl_service.arrays import PACKED, PACKED_MEDIA_TYPE
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.errors import BackendUnavailable, Conflict, InvalidRequest, ProRLError
 from prorl_service.schemas import (
@@ -35,6 +34,7 @@ from prorl_service.schemas import (
     Turn,
     WeightsReport,
 )
+from prorl_service.schemas.arrays import PACKED, PACKED_MEDIA_TYPE
 
 Reply = Callable[[BaseHTTPRequestHandler], None]
 Invoke = Callable[..., Any]

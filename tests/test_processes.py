@@ -12,7 +12,6 @@ import pytest
 
 from prorl_service import __version__, local
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import (
     BackendState,
     Group,
@@ -23,6 +22,7 @@ from prorl_service.schemas import (
     Sampling,
     Task,
 )
+from prorl_service.schemas.sampling import SamplerSpec
 
 MIB = 1024 * 1024
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from prorl_service import errors
-from prorl_service.arrays import PACKED
 from prorl_service.errors import STAGE_BLAME, ProRLError, StageTimeout
 from prorl_service.schemas import (
     LEGAL_MOVES,
@@ -17,6 +16,7 @@ from prorl_service.schemas import (
     Segment,
     Stage,
 )
+from prorl_service.schemas.arrays import PACKED
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 

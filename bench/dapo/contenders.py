@@ -6,8 +6,8 @@ from bench.dapo import world
 from bench.dapo.training import Make
 from bench.dapo.ways import Batches, Refill, Service
 from bench.dapo.world import Plan
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Group
+from prorl_service.schemas.sampling import SamplerSpec
 
 SYNC = "synchronous, batches of T"
 SYNC_3T = "synchronous, batches of 3T"

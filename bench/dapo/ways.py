@@ -16,8 +16,8 @@ from bench.dapo import world
 from bench.dapo.world import Plan
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.drawing import Sampler
-from prorl_service.sampler_schemas import DrawSpec, SamplerSpec
 from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
 
 WAIT_S = 300.0
 

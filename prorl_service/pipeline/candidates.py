@@ -7,8 +7,8 @@ from enum import StrEnum
 from statistics import fmean
 
 from prorl_service.pipeline.informative import Outcome, Scores
-from prorl_service.sampler_schemas import DroppedGroup, SamplerSpec
 from prorl_service.schemas import ErrorInfo, Group, WireModel
+from prorl_service.schemas.sampling import DroppedGroup, SamplerSpec
 
 
 class GroupState(StrEnum):

@@ -10,7 +10,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Self
 
-from prorl_service.sampler_schemas import Filter
+from prorl_service.schemas.sampling import Filter
 
 ROUNDING = 4
 """Units in the last place by which the mean of a whole group may be off, at most."""

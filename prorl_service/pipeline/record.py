@@ -15,7 +15,6 @@ from typing import Protocol
 
 from prorl_service import metrics
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
-from prorl_service.arrays import PACKED
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.journal_tables import EndedRow
 from prorl_service.schemas import (
@@ -32,6 +31,7 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
+from prorl_service.schemas.arrays import PACKED
 from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)

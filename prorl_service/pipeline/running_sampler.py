@@ -22,7 +22,8 @@ from prorl_service.pipeline.candidates import Candidate, Tally
 from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.sampler import Sampler
 from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow
-from prorl_service.sampler_schemas import (
+from prorl_service.schemas import Group, Rollout, WireModel
+from prorl_service.schemas.sampling import (
     Draw,
     DrawSpec,
     DrawState,
@@ -30,7 +31,6 @@ from prorl_service.sampler_schemas import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.schemas import Group, Rollout, WireModel
 from prorl_service.utils.leases import Lease
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from prorl_service.pipeline.candidates import (
     WaitingCandidates,
 )
 from prorl_service.pipeline.informative import Outcome, outcome
-from prorl_service.sampler_schemas import (
+from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
+from prorl_service.schemas.sampling import (
     Draw,
     DrawnGroup,
     DrawSpec,
@@ -30,7 +31,6 @@ from prorl_service.sampler_schemas import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
 
 MIN_WAITING = 8
 """Candidates, so that a small service asks ahead as well."""

@@ -15,7 +15,7 @@ from prorl_service.pipeline.running_sampler import (
     Weights,
     unknown_sampler,
 )
-from prorl_service.sampler_schemas import SamplerSpec, SamplerStatus
+from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from prorl_service.arrays import Float32Array, Int32Array, RunLengthArray
+from prorl_service.schemas.arrays import Float32Array, Int32Array, RunLengthArray
 from prorl_service.schemas.base import Id, WireModel
 from prorl_service.schemas.groups import Sampling
 

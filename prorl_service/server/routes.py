@@ -14,7 +14,6 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
-from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.inference.weights import Weights, source_at
 from prorl_service.pipeline.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
@@ -37,6 +36,7 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.server.service import ServiceDep
 
 KEEP_ALIVE_S = 10.0

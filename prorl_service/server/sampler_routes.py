@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from prorl_service.sampler_schemas import (
+from prorl_service.schemas import ID, ErrorResponse
+from prorl_service.schemas.sampling import (
     SAMPLER_ID,
     Candidates,
     DrawSpec,
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.schemas import ID, ErrorResponse
 from prorl_service.server.routes import MAX_WAIT_S
 from prorl_service.server.service import ServiceDep
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
-from prorl_service.tokenizer_digest import tokenizer_digest
+from prorl_service.schemas.tokenizer_digest import tokenizer_digest
 from prorl_service.tokens import model_files, probe
 from prorl_service.tokens.envelope import Envelope, learn
 from prorl_service.tokens.formats import PLAIN, Reply, ReplyFormat, ToolCall, ToolSchema, named

@@ -10,8 +10,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, Tra
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig, GRPOTrainer
 
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Task
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl.spec import ProRLSpec
 from recipes.common.progress import Progress
 from recipes.common.settings import BadSettings, Training

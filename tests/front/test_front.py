@@ -12,8 +12,8 @@ import pytest
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.drawing import Sampler
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec
 from prorl_service.schemas import NOT_SAMPLED, BackendState, Group, Rollout, RolloutState
+from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service

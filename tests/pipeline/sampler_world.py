@@ -7,8 +7,8 @@ from statistics import fmean
 from prorl_service.errors import EvaluatorError
 from prorl_service.pipeline.informative import Outcome, Scores, outcome
 from prorl_service.pipeline.sampler import Sampler
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, DroppedGroup
 from prorl_service.schemas import Group, Message, Rollout, RolloutState, Task
+from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup
 
 FAILURE = EvaluatorError("it failed").info()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.pipeline.informative import Outcome, Scores, outcome
-from prorl_service.sampler_schemas import Filter
+from prorl_service.schemas.sampling import Filter
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.floats(0, 1))
 bounds = st.one_of(st.none(), st.floats(0, 1))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from prorl_service.errors import InvalidRequest
 from prorl_service.pipeline.candidates import Candidate, GroupState
 from prorl_service.pipeline.sampler import Sampler
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, DroppedGroup, SamplerSpec
 from prorl_service.schemas import Rollout
+from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup, SamplerSpec
 from tests.pipeline.sampler_world import FAILURE, World, group, rollout
 
 

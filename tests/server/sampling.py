@@ -1,8 +1,8 @@
 """What the tests of sampling share: a service of `Scored` agents, and the draws it gives."""
 
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.sampler_schemas import Draw, DrawState
 from prorl_service.schemas import BackendSpec
+from prorl_service.schemas.sampling import Draw, DrawState
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.scored import SCORED

@@ -5,7 +5,6 @@ from typing import Any
 import httpx
 import pytest
 
-from prorl_service.arrays import PACKED_MEDIA_TYPE
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import (
     BackendSpec,
@@ -14,6 +13,7 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
 )
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.sandbox.images.debian import debian_image

@@ -11,8 +11,8 @@ from prorl_service import calls
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.drawing import Sampler
 from prorl_service.errors import Conflict
-from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group
+from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import scored_settings

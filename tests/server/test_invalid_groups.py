@@ -7,8 +7,8 @@ import pytest
 
 from prorl_service.agents.base import AgentHandler
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec
 from prorl_service.schemas import BackendSpec, Blame, Group, Message, RolloutState, Task
+from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.scored import SCORED, Scored, scored

@@ -13,8 +13,8 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.pipeline import journal_threads
 from prorl_service.pipeline.journal import Journal
-from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec
 from prorl_service.schemas import Blame, Message, RolloutState
+from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import scored_settings

@@ -10,8 +10,8 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import JournalError
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine

@@ -12,8 +12,8 @@ from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallE
 from prorl_service.drawing import Draws, Sampler
 from prorl_service.pipeline.candidates import Candidate
 from prorl_service.pipeline.sampler import Sampler as Core
-from prorl_service.sampler_schemas import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.schemas import Group, Rollout, RolloutState
+from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import INFORMATIVE, drawn, scored_settings

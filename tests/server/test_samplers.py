@@ -11,7 +11,8 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.drawing import Draws, Sampler
 from prorl_service.pipeline.pipeline import PipelineConfig
-from prorl_service.sampler_schemas import (
+from prorl_service.schemas import Group, RolloutState
+from prorl_service.schemas.sampling import (
     Draw,
     DrawSpec,
     DrawState,
@@ -19,7 +20,6 @@ from prorl_service.sampler_schemas import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.schemas import Group, RolloutState
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import INFORMATIVE, drawn, scored_settings

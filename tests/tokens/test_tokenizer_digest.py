@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from prorl_service.tokenizer_digest import differing_tokenizer
+from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_service.tokens.chat import ChatFormat
 from tests.tokens.swapped import with_tokens_swapped
 

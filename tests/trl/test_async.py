@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import TERMINAL_STATES, Group, Limits, Rollout, RolloutState, Segment
+from prorl_service.schemas.sampling import SamplerSpec
 from tests.tokens.swapped import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS
 

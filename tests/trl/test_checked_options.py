@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from prorl_service.overlong import SoftPunishment
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Limits
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import ProRLRollout
 from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
 

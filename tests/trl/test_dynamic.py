@@ -11,8 +11,8 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.drawing import AllGroupsFail
 from prorl_service.overlong import SoftPunishment
-from prorl_service.sampler_schemas import SamplerSpec, SamplerStatus
 from prorl_service.schemas import TERMINAL_STATES, Rollout, RolloutState, Sampling
+from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import ProRLRollout, checks, rollout
 from prorl_trl.dynamic import prompts_without_end
 from tests.faults.helpers import port_to_come_back_to

@@ -9,8 +9,8 @@ from bench.verl.agent import MixData
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.drawing import AllGroupsFail
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Group, Message, Task
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl.dynamic import DynamicSampling
 from prorl_verl.store import Prompt
 from tests.faults.helpers import port_to_come_back_to, stub_engine

@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
 from prorl_service import local
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Limits
+from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl import contract
 from prorl_verl.settings import BY_MODE
 from prorl_verl.start import CheckBeforeStart

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.drawing import HOPELESS, MIN_LEASE_S, AllGroupsFail, Sampler
-from prorl_service.sampler_schemas import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_trl.convert import PAYLOAD_KEY
 
 POLL_S = 10.0

@@ -13,7 +13,7 @@ import trl
 from packaging.specifiers import SpecifierSet
 
 from prorl_service.schemas import Sampling, ServiceStatus
-from prorl_service.tokenizer_digest import differing_tokenizer
+from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 
 SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)

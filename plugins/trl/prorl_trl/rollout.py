@@ -24,8 +24,8 @@ from tqdm.auto import tqdm
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
 from prorl_service.drawing import Candidates, Draws
 from prorl_service.errors import ProRLError
-from prorl_service.sampler_schemas import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
+from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.trainable import outage_of
 from prorl_trl import checks, convert
 from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups

@@ -18,7 +18,7 @@ from verl.utils import hf_tokenizer
 from verl.utils.fs import copy_to_local
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
-from prorl_service.tokenizer_digest import differing_tokenizer
+from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway

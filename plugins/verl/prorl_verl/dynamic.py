@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.drawing import AllGroupsFail, Draws
-from prorl_service.sampler_schemas import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.trainable import outage_of
 from prorl_verl.store import Prompt
 

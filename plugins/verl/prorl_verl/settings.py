@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from pydantic import Field, field_validator, model_validator
 
 from prorl_service.overlong import SoftPunishment
-from prorl_service.sampler_schemas import SamplerSpec
 from prorl_service.schemas import Limits, Sampling, WireModel
+from prorl_service.schemas.sampling import SamplerSpec
 
 Mode = Literal["sync", "colocate_async", "separate_async"]
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from bench.dapo import world
 from bench.dapo.world import Plan
 from prorl_service.client import AsyncRolloutClient, RolloutClient
-from prorl_service.drawing import Sampler
+from prorl_service.client.sampling import SamplerClient
 from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
 
@@ -224,7 +224,7 @@ class Service:
         self._client = RolloutClient(url)
         self._plan = plan
         self._seed = seed
-        self._sampler = Sampler(self._client, "s", spec, candidates)
+        self._sampler = SamplerClient(self._client, "s", spec, candidates)
 
     async def draw(self, step: int) -> list[list[Rollout]]:
         spec = DrawSpec(target=self._plan.target)

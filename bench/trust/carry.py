@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from prorl_service import local
-from prorl_service.task_payload import task_payload
+from prorl_service.client.datasets import task_payload
 from tests.verl.data import build_policy, row, write_rows
 from tests.verl.training import run_main_ppo
 

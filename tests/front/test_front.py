@@ -11,7 +11,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient, RolloutClient
-from prorl_service.drawing import Sampler
+from prorl_service.client.sampling import SamplerClient
 from prorl_service.schemas import NOT_SAMPLED, BackendState, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec
 from prorl_service.server.settings import Settings
@@ -111,7 +111,7 @@ async def test_a_draw_is_completed_over_the_death_of_a_service(
     def train(url: str) -> list[tuple[Draw, list[list[Rollout]]]]:
         with (
             RolloutClient(url) as client,
-            Sampler(client, "s", SamplerSpec(), candidates) as sampler,
+            SamplerClient(client, "s", SamplerSpec(), candidates) as sampler,
         ):
             return [sampler.draw(f"d{step}", DrawSpec(target=4)) for step in range(3)]
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from prorl_service import calls
-from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
-from prorl_service.drawing import Sampler
+from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError, retries
+from prorl_service.client.sampling import SamplerClient
 from prorl_service.errors import Conflict
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
@@ -60,9 +59,9 @@ async def test_a_large_draw_is_fetched_for_as_long_as_rollouts_come(
     def draw() -> list[float | None]:
         with (
             RolloutClient(url) as client,
-            Sampler(client, "s", SamplerSpec(), candidates(16)) as sampler,
+            SamplerClient(client, "s", SamplerSpec(), candidates(16)) as sampler,
         ):
-            monkeypatch.setattr(calls, "time", Clock)
+            monkeypatch.setattr(retries, "time", Clock)
             _, groups = sampler.draw("d", DrawSpec(target=40))
         return [one.reward for group in groups for one in group]
 
@@ -82,7 +81,7 @@ class _Behind(RolloutClient):
 async def test_another_draw_is_never_taken_for_the_own(url: str) -> None:
     def train() -> None:
         with _Behind(url) as client:
-            sampler = Sampler(client, "s", SamplerSpec(), candidates())
+            sampler = SamplerClient(client, "s", SamplerSpec(), candidates())
             sampler.draw("d0", DrawSpec(target=1))
             sampler.draw("d1", DrawSpec(target=1))
 
@@ -96,7 +95,7 @@ async def test_what_ended_the_block_is_raised_though_the_sampler_cannot_be_delet
     def train() -> None:
         with (
             RolloutClient(url) as client,
-            Sampler(client, "s", SamplerSpec(), candidates()) as sampler,
+            SamplerClient(client, "s", SamplerSpec(), candidates()) as sampler,
         ):
             sampler.draw("d", DrawSpec(target=1))
             client.delete_sampler("s")
@@ -108,7 +107,7 @@ async def test_what_ended_the_block_is_raised_though_the_sampler_cannot_be_delet
 
 async def test_a_sampler_that_cannot_be_deleted_is_an_error_of_its_own(url: str) -> None:
     def train() -> None:
-        with RolloutClient(url) as client, Sampler(client, "s", SamplerSpec(), candidates()):
+        with RolloutClient(url) as client, SamplerClient(client, "s", SamplerSpec(), candidates()):
             pass
 
     with pytest.raises(ServiceCallError, match="there is no sampler"):

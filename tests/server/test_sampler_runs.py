@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
-from prorl_service.drawing import Draws, Sampler
+from prorl_service.client.sampling import SamplerClient, StepDraws
 from prorl_service.pipeline.candidates import Candidate
 from prorl_service.pipeline.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
@@ -54,7 +54,7 @@ async def test_a_script_that_starts_again_is_not_given_the_groups_of_the_start_b
 
     def start_again() -> list[list[Rollout]]:
         with RolloutClient(url) as blocking:
-            sampler = Sampler(blocking, "my-run", SamplerSpec(), data())
+            sampler = SamplerClient(blocking, "my-run", SamplerSpec(), data())
             with pytest.raises(ServiceCallError, match="belongs to run 'start-1'") as refusal:
                 sampler.draw("step-0", DrawSpec(target=2))
             assert refusal.value.http_status == 409
@@ -80,7 +80,7 @@ async def test_the_draws_of_one_start_are_of_one_run(url: str) -> None:
     def train() -> None:
         with RolloutClient(url) as blocking:
             first, second = (
-                Draws("my-run", SamplerSpec(), data(), deadline_s=60) for _ in range(2)
+                StepDraws("my-run", SamplerSpec(), data(), deadline_s=60) for _ in range(2)
             )
             for step in range(2):
                 first.draw(blocking, f"step-{step}", DrawSpec(target=1))
@@ -95,7 +95,7 @@ async def test_a_run_that_is_named_is_continued(url: str, client: AsyncRolloutCl
 
     def start_again() -> list[list[Rollout]]:
         with RolloutClient(url) as blocking:
-            sampler = Sampler(blocking, "my-run", SamplerSpec(run="mine"), data())
+            sampler = SamplerClient(blocking, "my-run", SamplerSpec(run="mine"), data())
             return sampler.draw("step-0", DrawSpec(target=2))[1]
 
     assert versions(await asyncio.to_thread(start_again)) == {57}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
-from prorl_service.drawing import Draws, Sampler
+from prorl_service.client.sampling import SamplerClient, StepDraws
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.schemas import Group, RolloutState
 from prorl_service.schemas.sampling import (
@@ -104,7 +104,7 @@ async def test_candidates_are_taken_from_an_iterator_as_they_are_wanted(url: str
     def train() -> list[list[float | None]]:
         with (
             RolloutClient(url) as client,
-            Sampler(client, "s", SamplerSpec(), candidates(), news.append) as sampler,
+            SamplerClient(client, "s", SamplerSpec(), candidates(), news.append) as sampler,
         ):
             draws = [sampler.draw(f"d{step}", DrawSpec(target=5)) for step in range(3)]
         assert all(draw.state is DrawState.COMPLETE for draw, _ in draws)
@@ -124,7 +124,7 @@ async def test_the_end_of_the_data_ends_a_draw(url: str) -> None:
     def train() -> Draw:
         with (
             RolloutClient(url) as client,
-            Sampler(client, "s", SamplerSpec(), iter(data)) as sampler,
+            SamplerClient(client, "s", SamplerSpec(), iter(data)) as sampler,
         ):
             return sampler.draw("d", DrawSpec(target=2))[0]
 
@@ -139,7 +139,7 @@ async def test_a_step_of_several_draws_is_counted_as_one(url: str) -> None:
 
     def train() -> list[dict[str, float]]:
         spec = SamplerSpec(groups_at_once=1, defer_after=None)
-        draws, metrics = Draws("s", spec, iter(data), deadline_s=60), []
+        draws, metrics = StepDraws("s", spec, iter(data), deadline_s=60), []
         with RolloutClient(url) as client:
             for number, is_new_step in enumerate((True, False, True)):
                 draws.draw(client, f"d{number}", DrawSpec(target=1), is_new_step=is_new_step)

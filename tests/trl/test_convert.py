@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.outcomes import metrics
+from prorl_service.client.metrics import metrics
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Blame,

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from prorl_service.calls import ServiceCallError
-from prorl_service.client import RolloutClient
+from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendSpec, WeightsQuery, WeightsReport, WeightsTerms
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine

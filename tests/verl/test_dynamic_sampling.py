@@ -8,7 +8,7 @@ import pytest
 from bench.verl.agent import MixData
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.drawing import AllGroupsFail
+from prorl_service.client.sampling import AllGroupsFail
 from prorl_service.schemas import Group, Message, Task
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl.dynamic import DynamicSampling

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from verl.utils.tracking import Tracking
 
-from prorl_service.outcomes import Outcome, outcome_of
+from prorl_service.client.metrics import Outcome, outcome_of
 from prorl_service.schemas import Blame, ErrorInfo, FinishReason, RolloutState
 from prorl_verl.measurements import Measurements, add_to_log
 from tests.verl.test_rows import rollout_of, segment

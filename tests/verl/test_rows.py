@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.overlong import SoftPunishment
+from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Blame,
@@ -16,7 +17,6 @@ from prorl_service.schemas import (
     Segment,
     Trajectory,
 )
-from prorl_service.trainable import failure_of
 from prorl_verl.rows import rows_of
 from prorl_verl.tensors import fields_of, keys_of, tag_of
 

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, WaitTimeout
+from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import (
     BackendStatus,
     Group,
@@ -15,7 +16,6 @@ from prorl_service.schemas import (
     RolloutState,
     Task,
 )
-from prorl_service.trainable import failure_of
 from prorl_verl.runs import ended
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
-from prorl_service.drawing import HOPELESS, MIN_LEASE_S, AllGroupsFail, Sampler
+from prorl_service.client.sampling import HOPELESS, MIN_LEASE_S, AllGroupsFail, SamplerClient
 from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_trl.convert import PAYLOAD_KEY
@@ -162,7 +162,7 @@ class DrawnGroups:
         """Nothing is drawn while the trainer has `max_waiting` samples to take. `on_news` gets
         metrics, each time the sampler has news."""
         self._sampler_id = sampler_id
-        self._sampler = Sampler(client, sampler_id, spec, groups, self._note)
+        self._sampler = SamplerClient(client, sampler_id, spec, groups, self._note)
         self._max_waiting = max_waiting
         self._on_news = on_news
         self._draws = 0

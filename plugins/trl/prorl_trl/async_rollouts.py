@@ -21,10 +21,10 @@ import torch
 from pydantic import PositiveFloat
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
+from prorl_service.client.trainable import outage_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import FinishReason, Group, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
-from prorl_service.trainable import outage_of
 from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, GroupsUnderWay
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prorl_service.outcomes import metrics, oldest_version
+from prorl_service.client.metrics import metrics, oldest_version
 from prorl_service.schemas import Rollout, Segment, Trajectory
 from prorl_trl.convert import Overlong, Row, row_of
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
+from prorl_service.client.trainable import blamed_on_engines, outage_of
 from prorl_service.schemas import Group, Rollout
-from prorl_service.trainable import blamed_on_engines, outage_of
 
 CANCEL_TIMEOUT_S = 60.0
 

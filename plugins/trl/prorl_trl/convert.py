@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from prorl_service.outcomes import Outcome, metrics, outcome_of
-from prorl_service.overlong import SoftPunishment
+from prorl_service.client.datasets import ChatMessage, task_from, task_payload
+from prorl_service.client.metrics import Outcome, metrics, outcome_of
+from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import failure_of, unusable
 from prorl_service.schemas import (
     ErrorInfo,
     FinishReason,
@@ -28,8 +30,6 @@ from prorl_service.schemas import (
     Task,
     Trajectory,
 )
-from prorl_service.task_payload import ChatMessage, task_from, task_payload
-from prorl_service.trainable import failure_of, unusable
 
 PAYLOAD_KEY = "prorl"
 

@@ -22,11 +22,11 @@ from pydantic import PositiveFloat
 from tqdm.auto import tqdm
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
-from prorl_service.drawing import Candidates, Draws
+from prorl_service.client.sampling import CandidateQueue, StepDraws
+from prorl_service.client.trainable import outage_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_service.trainable import outage_of
 from prorl_trl import checks, convert
 from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
@@ -104,7 +104,7 @@ class ProRLRollout:
         self._weights, self._importance_sampling = weights, importance_sampling
         self._observe = observe
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
-        self._dynamic: Draws | None = None
+        self._dynamic: StepDraws | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._calls = 0
         self._lost_calls = 0
@@ -163,7 +163,7 @@ class ProRLRollout:
             self._dynamic = self._dynamic_sampling(self._sampler_spec)
             trainer.add_callback(AtEnd(self._end_sampling))
 
-    def _dynamic_sampling(self, spec: SamplerSpec) -> Draws:
+    def _dynamic_sampling(self, spec: SamplerSpec) -> StepDraws:
         n, numbers = self._trainer.num_generations, count()
 
         def group_of(prompt: Any) -> Group:
@@ -171,8 +171,8 @@ class ProRLRollout:
             return group.model_copy(update={"lease_s": None})
 
         prompts = prompts_without_end(self._trainer.train_dataset, self._trainer.args.seed)
-        self._candidates = Candidates(map(group_of, prompts))
-        return Draws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
+        self._candidates = CandidateQueue(map(group_of, prompts))
+        return StepDraws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
 
     def _greet(self, trainer: Any, sampling: Sampling) -> None:
         checks.warn_about(trainer, sampling, self._deadline_s)
@@ -296,7 +296,7 @@ class ProRLRollout:
         ]
         return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
 
-    def _draw(self, dynamic: Draws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
+    def _draw(self, dynamic: StepDraws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
         """Of informative groups, as many as `groups` if they were found in time."""
         bar = self._bar("informative groups", len(groups))
 

@@ -20,9 +20,9 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
+from prorl_service.client.trainable import failure_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Limits, Rollout, Sampling
-from prorl_service.trainable import failure_of
 from prorl_verl.connection import Connection
 from prorl_verl.rows import Row, rows_of
 from prorl_verl.runs import ended

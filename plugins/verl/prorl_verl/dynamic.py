@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
-from prorl_service.drawing import AllGroupsFail, Draws
+from prorl_service.client.sampling import AllGroupsFail, StepDraws
+from prorl_service.client.trainable import outage_of
 from prorl_service.schemas import Group, Rollout
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_service.trainable import outage_of
 from prorl_verl.store import Prompt
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class DynamicSampling:
         self._new_client = new_client
         self._draws_per_step = draws_per_step
         self._deadline_s = deadline_s
-        self._draws = Draws(sampler_id, spec, self._candidates(), deadline_s=deadline_s)
+        self._draws = StepDraws(sampler_id, spec, self._candidates(), deadline_s=deadline_s)
         self._count = 0
         self._prompts: dict[str, Prompt] = {}
         """By uid; all that may still be drawn, in the order in which they came."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from prorl_service.client import RolloutClient
-from prorl_service.outcomes import outcome_of
+from prorl_service.client.metrics import outcome_of
 from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store
 from prorl_verl.connection import Connection

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from verl.utils.tracking import Tracking
 
-from prorl_service.outcomes import Outcome, metrics
+from prorl_service.client.metrics import Outcome, metrics
 
 Partition = Literal["train", "val"]
 PREFIXES: dict[Partition, str] = {"train": "", "val": "val-"}

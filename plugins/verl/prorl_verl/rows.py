@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from prorl_service.overlong import SoftPunishment
+from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import NOT_SAMPLED, FinishReason, Rollout, Segment
-from prorl_service.trainable import failure_of
 
 
 @dataclass(frozen=True, slots=True)

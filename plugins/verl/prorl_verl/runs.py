@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError, WaitTimeout
-from prorl_service.drawing import HOPELESS, AllGroupsFail
+from prorl_service.client.sampling import HOPELESS, AllGroupsFail
+from prorl_service.client.trainable import blamed_on_engines, failure_of, outage_of
 from prorl_service.schemas import Group, Rollout
-from prorl_service.trainable import blamed_on_engines, failure_of, outage_of
 from prorl_verl import store
 from prorl_verl.scoring import Scored
 from prorl_verl.store import Prompt

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from omegaconf import OmegaConf
 from pydantic import Field, field_validator, model_validator
 
-from prorl_service.overlong import SoftPunishment
+from prorl_service.client.overlong import SoftPunishment
 from prorl_service.schemas import Limits, Sampling, WireModel
 from prorl_service.schemas.sampling import SamplerSpec
 

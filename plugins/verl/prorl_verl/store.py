@@ -15,8 +15,8 @@ from typing import Any, Literal
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from prorl_service.client.trainable import failure_of
 from prorl_service.schemas import Group, Rollout
-from prorl_service.trainable import failure_of
 from prorl_verl.rows import Row
 from prorl_verl.tensors import Fields, Tag, fields_of, keys_of, tag_of
 

@@ -7,8 +7,8 @@ prompt, with the ground truth as its answer, so that data sets made for VeRL wor
 from collections.abc import Mapping
 from typing import Any
 
+from prorl_service.client.datasets import task_from
 from prorl_service.schemas import Group, Limits, Sampling, Task
-from prorl_service.task_payload import task_from
 
 TASK_COLUMN = "prorl"
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from prorl_service import __version__, calls
-from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service import __version__
+from prorl_service.client import (
+    AsyncRolloutClient,
+    RolloutClient,
+    ServiceCallError,
+    requests,
+    retries,
+)
+from prorl_service.client.trainable import blamed_on_engines, failure_of, outage_of
 from prorl_service.schemas import (
     BackendState,
     BackendStatus,
@@ -17,7 +24,6 @@ from prorl_service.schemas import (
     RolloutState,
     ServiceStatus,
 )
-from prorl_service.trainable import blamed_on_engines, failure_of, outage_of
 
 
 def ask_blocking(url: str) -> None:
@@ -45,9 +51,9 @@ def test_a_dead_service_is_reported_and_reported_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(calls, "FIRST_WARNING_S", 0.05, raising=False)
-    monkeypatch.setattr(calls, "NEXT_WARNING_S", 0.05, raising=False)
-    monkeypatch.setattr(calls, "LAST_DELAY_S", 0.1)
+    monkeypatch.setattr(retries, "FIRST_WARNING_S", 0.05, raising=False)
+    monkeypatch.setattr(retries, "NEXT_WARNING_S", 0.05, raising=False)
+    monkeypatch.setattr(retries, "LAST_DELAY_S", 0.1)
     url = f"http://127.0.0.1:{unused_tcp_port}"
     with caplog.at_level(logging.WARNING), pytest.raises(ServiceCallError):
         ask(url)
@@ -127,8 +133,8 @@ def test_versions_that_differ_are_reported_once(caplog: pytest.LogCaptureFixture
     )
     raw = status.model_dump_json().encode()
     with caplog.at_level(logging.WARNING):
-        assert calls.STATUS.answer(raw) == calls.STATUS.answer(raw) == status
+        assert requests.STATUS.answer(raw) == requests.STATUS.answer(raw) == status
     (line,) = caplog.messages
     assert "the service is prorl-service 9.9, this client is" in line
-    calls.STATUS.answer(raw.replace(b"9.9", __version__.encode()))
+    requests.STATUS.answer(raw.replace(b"9.9", __version__.encode()))
     assert len(caplog.messages) == 1

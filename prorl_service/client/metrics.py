@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any
 
+from prorl_service.client.trainable import component_means, failure_of
 from prorl_service.schemas import NOT_SAMPLED, Blame, ErrorInfo, FinishReason, Rollout, Segment
-from prorl_service.trainable import component_means, failure_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

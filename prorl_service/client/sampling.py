@@ -24,7 +24,7 @@ HOPELESS = 16
 """Groups of a draw that failed before any other ended: all will."""
 
 
-class Sampler:
+class SamplerClient:
     """The sampler `sampler_id`, made if there is none. A context that deletes it at its end.
 
     One that another start of a trainer left is not joined, unless `spec.run` names the run to be
@@ -46,7 +46,7 @@ class Sampler:
         self._candidates = candidates
         self._on_status = on_status
 
-    def __enter__(self) -> "Sampler":
+    def __enter__(self) -> "SamplerClient":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -117,7 +117,7 @@ class AllGroupsFail(ProRLError):
     """Not one of so many groups could be scored."""
 
 
-class Candidates:
+class CandidateQueue:
     """Groups that were put in, and `others` while there are none."""
 
     def __init__(self, others: Iterator[Group]) -> None:
@@ -127,14 +127,14 @@ class Candidates:
     def put(self, groups: Iterable[Group]) -> None:
         self._put.extend(groups)
 
-    def __iter__(self) -> "Candidates":
+    def __iter__(self) -> "CandidateQueue":
         return self
 
     def __next__(self) -> Group:
         return self._put.popleft() if self._put else next(self._others)
 
 
-class Draws:
+class StepDraws:
     """The draws of one training run."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Draws:
         *,
         is_new_step: bool = True,
     ) -> tuple[Draw, list[list[Rollout]]]:
-        """As `Sampler.draw`. Raises `AllGroupsFail`."""
+        """As `SamplerClient.draw`. Raises `AllGroupsFail`."""
         if is_new_step:
             self._before = self._now
 
@@ -169,7 +169,7 @@ class Draws:
             self._check_hope(status)
             on_status(status)
 
-        sampler = Sampler(client, self._sampler_id, self._spec, self._candidates, note)
+        sampler = SamplerClient(client, self._sampler_id, self._spec, self._candidates, note)
         return sampler.draw(draw_id, spec)
 
     def _check_hope(self, status: SamplerStatus) -> None:

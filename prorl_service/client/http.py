@@ -1,6 +1,6 @@
 """HTTP clients of the rollout service: one for plain code, one for asyncio, with the same methods.
 
-Each call is described once, as data, in `calls`; the clients only add how they wait. Both do this:
+Each request is described once, as data, in `requests`; the clients add how they wait. Both do this:
 
 - Every call is idempotent, so an unreachable service and an answer that says a retry can help are
   retried with exponential backoff, for at most `retry_s` after the last sign of progress.
@@ -19,9 +19,16 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from prorl_service import calls
 from prorl_service.access import authorization
-from prorl_service.calls import Answer, Backoff, Call, Reception, ServiceCallError, WaitTimeout
+from prorl_service.client import requests
+from prorl_service.client.errors import (
+    ServiceCallError,
+    WaitTimeout,
+    raise_for_status,
+    readable_errors,
+)
+from prorl_service.client.requests import Answer, Request
+from prorl_service.client.retries import Backoff, Reception
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import (
     BackendStatus,
@@ -80,7 +87,7 @@ class RolloutClient:
         *,
         token: str | None = None,
         retry_s: float = 60,
-        idle_s: float = calls.IDLE_TIMEOUT_S,
+        idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
     ) -> None:
         transport = httpx.HTTPTransport(**TRANSPORT)
@@ -102,11 +109,11 @@ class RolloutClient:
 
         `invalid`: whether a group that cannot run has all refused, or its own rollouts fail.
         """
-        return self._send(calls.submit(groups, invalid))
+        return self._send(requests.submit(groups, invalid))
 
     def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
         """The rollout now, or as soon as it ends if that is within `wait_s`."""
-        return self._send(calls.get(rollout_id, wait_s))
+        return self._send(requests.get(rollout_id, wait_s))
 
     def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         """The ended rollouts in the order of `rollout_ids`; raises `WaitTimeout`."""
@@ -120,15 +127,15 @@ class RolloutClient:
         """
         reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
-            request = reception.call().request(self._http, idle_s=self._idle_s)
+            message = reception.request().build(self._http, idle_s=self._idle_s)
             try:
                 with (
-                    calls.readable_errors(request),
-                    closing(self._http.send(request, stream=True)) as response,
+                    readable_errors(message),
+                    closing(self._http.send(message, stream=True)) as response,
                 ):
                     if response.is_error:
                         response.read()
-                    calls.raise_for_status(response)
+                    raise_for_status(response)
                     for chunk in response.iter_bytes():
                         yield from reception.feed(chunk)
                     reception.closed()
@@ -136,33 +143,33 @@ class RolloutClient:
                 time.sleep(reception.delay_s(error))
 
     def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        return self._send(calls.cancel(rollout_ids))
+        return self._send(requests.cancel(rollout_ids))
 
     def acknowledge(self, group_ids: Sequence[str]) -> None:
         """The rollouts of these groups have been taken; the service may forget them."""
-        self._send(calls.acknowledge(group_ids))
+        self._send(requests.acknowledge(group_ids))
 
     def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
         """See `schemas.sampling`; `client.sampling` has what most callers want."""
-        return self._send(calls.create_sampler(sampler_id, spec))
+        return self._send(requests.create_sampler(sampler_id, spec))
 
     def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
         """Its status now, or once its revision is another than `after` if that is in `wait_s`."""
-        return self._send(calls.sampler(sampler_id, after, wait_s))
+        return self._send(requests.sampler(sampler_id, after, wait_s))
 
     def add_candidates(
         self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
     ) -> SamplerStatus:
-        return self._send(calls.add_candidates(sampler_id, groups, is_last))
+        return self._send(requests.add_candidates(sampler_id, groups, is_last))
 
     def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
-        return self._send(calls.open_draw(sampler_id, draw_id, spec))
+        return self._send(requests.open_draw(sampler_id, draw_id, spec))
 
     def delete_sampler(self, sampler_id: str) -> None:
-        self._send(calls.delete_sampler(sampler_id))
+        self._send(requests.delete_sampler(sampler_id))
 
     def backends(self) -> list[BackendStatus]:
-        return self._send(calls.BACKENDS)
+        return self._send(requests.BACKENDS)
 
     def add_backend(
         self,
@@ -177,27 +184,29 @@ class RolloutClient:
     ) -> BackendStatus:
         """Also renews the lease of one that was added before; see `BackendSpec`."""
         return self._send(
-            calls.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
+            requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
 
     def remove_backend(self, backend_id: str) -> BackendStatus:
-        return self._send(calls.remove_backend(backend_id))
+        return self._send(requests.remove_backend(backend_id))
 
     def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         """In which form and type, and by which way, to send weights next."""
-        return self._send(calls.weights_terms(query))
+        return self._send(requests.weights_terms(query))
 
     def open_nccl_group(self, init_info: dict[str, Any]) -> NcclGroupStatus:
         """Have all engines join the caller, who joins meanwhile, in an NCCL group; see
         `NcclGroupSpec`."""
-        return self._send(calls.open_nccl_group(init_info), retry_s=0)
+        return self._send(requests.open_nccl_group(init_info), retry_s=0)
 
     def broadcast_weights(
         self, group: str, update_info: dict[str, Any], version: int, *, rewind: bool = False
     ) -> WeightsReport:
         """Have all engines receive what the caller broadcasts meanwhile in `group`; `rewind` as for
         `load_weights`."""
-        return self._send(calls.broadcast_weights(group, update_info, version, rewind), retry_s=0)
+        return self._send(
+            requests.broadcast_weights(group, update_info, version, rewind), retry_s=0
+        )
 
     def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
         """Have all engines load a safetensors file that the service can read, or a directory with
@@ -206,7 +215,7 @@ class RolloutClient:
         A version below the newest is refused without `rewind`, which a trainer gives that starts
         or goes back to a checkpoint; tokens of newer versions are stale then.
         """
-        return self._send(calls.load_weights(path, version, rewind))
+        return self._send(requests.load_weights(path, version, rewind))
 
     def stream_weights(
         self, content: Iterable[Piece], version: int, *, rewind: bool = False
@@ -214,27 +223,27 @@ class RolloutClient:
         """Send one safetensors file in pieces. Retried only if `content` can be iterated again.
         `rewind` as for `load_weights`."""
         retry_s = 0 if iter(content) is content else self._retry_s
-        return self._send(calls.stream_weights(version, rewind), content, retry_s)
+        return self._send(requests.stream_weights(version, rewind), content, retry_s)
 
     def status(self) -> ServiceStatus:
-        return self._send(calls.STATUS)
+        return self._send(requests.STATUS)
 
     def health(self) -> None:
         """Raises `ServiceCallError` unless a rollout service answers."""
-        self._send(calls.HEALTH)
+        self._send(requests.HEALTH)
 
     def _send(
         self,
-        call: Call[Answer],
+        request: Request[Answer],
         content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
-            request = call.request(self._http, content, idle_s=self._idle_s)
+            message = request.build(self._http, content, idle_s=self._idle_s)
             try:
-                with calls.readable_errors(request):
-                    return call.parse(self._http.send(request))
+                with readable_errors(message):
+                    return request.parse(self._http.send(message))
             except ServiceCallError as error:
                 time.sleep(backoff.delay_s(error))
 
@@ -248,7 +257,7 @@ class AsyncRolloutClient:
         *,
         token: str | None = None,
         retry_s: float = 60,
-        idle_s: float = calls.IDLE_TIMEOUT_S,
+        idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
     ) -> None:
         transport = httpx.AsyncHTTPTransport(**TRANSPORT)
@@ -268,10 +277,10 @@ class AsyncRolloutClient:
     async def submit(
         self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
     ) -> list[Rollout]:
-        return await self._send(calls.submit(groups, invalid))
+        return await self._send(requests.submit(groups, invalid))
 
     async def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
-        return await self._send(calls.get(rollout_id, wait_s))
+        return await self._send(requests.get(rollout_id, wait_s))
 
     async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         ended = {
@@ -282,13 +291,13 @@ class AsyncRolloutClient:
     async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
         reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
-            request = reception.call().request(self._http, idle_s=self._idle_s)
+            message = reception.request().build(self._http, idle_s=self._idle_s)
             try:
-                with calls.readable_errors(request):
-                    async with aclosing(await self._http.send(request, stream=True)) as response:
+                with readable_errors(message):
+                    async with aclosing(await self._http.send(message, stream=True)) as response:
                         if response.is_error:
                             await response.aread()
-                        calls.raise_for_status(response)
+                        raise_for_status(response)
                         async for chunk in response.aiter_bytes():
                             for rollout in reception.feed(chunk):
                                 yield rollout
@@ -297,30 +306,30 @@ class AsyncRolloutClient:
                 await asyncio.sleep(reception.delay_s(error))
 
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        return await self._send(calls.cancel(rollout_ids))
+        return await self._send(requests.cancel(rollout_ids))
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        await self._send(calls.acknowledge(group_ids))
+        await self._send(requests.acknowledge(group_ids))
 
     async def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
-        return await self._send(calls.create_sampler(sampler_id, spec))
+        return await self._send(requests.create_sampler(sampler_id, spec))
 
     async def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
-        return await self._send(calls.sampler(sampler_id, after, wait_s))
+        return await self._send(requests.sampler(sampler_id, after, wait_s))
 
     async def add_candidates(
         self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
     ) -> SamplerStatus:
-        return await self._send(calls.add_candidates(sampler_id, groups, is_last))
+        return await self._send(requests.add_candidates(sampler_id, groups, is_last))
 
     async def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
-        return await self._send(calls.open_draw(sampler_id, draw_id, spec))
+        return await self._send(requests.open_draw(sampler_id, draw_id, spec))
 
     async def delete_sampler(self, sampler_id: str) -> None:
-        await self._send(calls.delete_sampler(sampler_id))
+        await self._send(requests.delete_sampler(sampler_id))
 
     async def backends(self) -> list[BackendStatus]:
-        return await self._send(calls.BACKENDS)
+        return await self._send(requests.BACKENDS)
 
     async def add_backend(
         self,
@@ -334,44 +343,44 @@ class AsyncRolloutClient:
         owner: str | None = None,
     ) -> BackendStatus:
         return await self._send(
-            calls.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
+            requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
-        return await self._send(calls.remove_backend(backend_id))
+        return await self._send(requests.remove_backend(backend_id))
 
     async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
-        return await self._send(calls.weights_terms(query))
+        return await self._send(requests.weights_terms(query))
 
     async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
-        return await self._send(calls.load_weights(path, version, rewind))
+        return await self._send(requests.load_weights(path, version, rewind))
 
     async def stream_weights(
         self, content: Iterable[Piece], version: int, *, rewind: bool = False
     ) -> WeightsReport:
         """As `RolloutClient.stream_weights`; the pieces are made in a thread."""
         retry_s = 0 if iter(content) is content else self._retry_s
-        return await self._send(calls.stream_weights(version, rewind), content, retry_s)
+        return await self._send(requests.stream_weights(version, rewind), content, retry_s)
 
     async def status(self) -> ServiceStatus:
-        return await self._send(calls.STATUS)
+        return await self._send(requests.STATUS)
 
     async def health(self) -> None:
-        await self._send(calls.HEALTH)
+        await self._send(requests.HEALTH)
 
     async def _send(
         self,
-        call: Call[Answer],
+        request: Request[Answer],
         content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
             pieces = None if content is None else _in_thread(content)
-            request = call.request(self._http, pieces, idle_s=self._idle_s)
+            message = request.build(self._http, pieces, idle_s=self._idle_s)
             try:
-                with calls.readable_errors(request):
-                    return call.parse(await self._http.send(request))
+                with readable_errors(message):
+                    return request.parse(await self._http.send(message))
             except ServiceCallError as error:
                 await asyncio.sleep(backoff.delay_s(error))
 

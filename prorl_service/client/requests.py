@@ -1,0 +1,233 @@
+"""The requests of the service's HTTP interface, as data.
+
+Does no input or output and knows no event loop: `http` adds how a request is sent and waited for.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Generic, Literal, TypeVar
+
+import httpx
+from pydantic import BaseModel
+
+from prorl_service import __version__
+from prorl_service.client.errors import raise_for_status
+from prorl_service.schemas import (
+    Backends,
+    BackendSpec,
+    BackendStatus,
+    BroadcastSpec,
+    Group,
+    GroupIds,
+    Invalid,
+    NcclGroupSpec,
+    NcclGroupStatus,
+    Rollout,
+    RolloutIds,
+    Rollouts,
+    ServiceStatus,
+    SubmitRequest,
+    WeightsAt,
+    WeightsQuery,
+    WeightsReport,
+    WeightsTerms,
+)
+from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec, SamplerStatus
+
+CONNECT_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 60.0
+"""Silence after which a connection counts as broken; streams send keep-alives more often."""
+WEIGHTS_TIMEOUT_S = 900.0
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[Answer]):
+    method: str
+    path: str
+    answer: Callable[[bytes], Answer]
+    body: BaseModel | None = None
+    params: dict[str, str | float] = field(default_factory=dict)
+    timeout_s: float | None = None
+    """Longest silence of the service; None: the client's `idle_s`."""
+
+    def build(
+        self, http: httpx.Client | httpx.AsyncClient, content: Any = None, *, idle_s: float
+    ) -> httpx.Request:
+        headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
+        if self.body is not None:
+            content = self.body.model_dump_json().encode()
+            headers = {"Content-Type": "application/json"}
+        read_s = idle_s if self.timeout_s is None else self.timeout_s
+        connect_s = min(CONNECT_TIMEOUT_S, idle_s)
+        timeout = httpx.Timeout(idle_s, connect=connect_s, read=read_s)
+        return http.build_request(
+            self.method,
+            self.path,
+            content=content,
+            params=self.params,
+            headers=headers,
+            timeout=timeout,
+        )
+
+    def parse(self, response: httpx.Response) -> Answer:
+        raise_for_status(response)
+        return self.answer(response.content)
+
+
+def _status(raw: bytes) -> ServiceStatus:
+    status = ServiceStatus.model_validate_json(raw)
+    _compare_version(status.version)
+    return status
+
+
+@lru_cache
+def _compare_version(of_service: str) -> None:
+    """Warns once."""
+    if of_service != __version__:
+        logger.warning(
+            "the service is prorl-service %s, this client is %s: install one version on both sides",
+            of_service,
+            __version__,
+        )
+
+
+class _Health(BaseModel):
+    status: Literal["ok"]
+
+
+def _rollouts(raw: bytes) -> list[Rollout]:
+    return Rollouts.model_validate_json(raw).rollouts
+
+
+def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
+    body = SubmitRequest(groups=list(groups), invalid=invalid)
+    return Request("POST", "/v1/rollouts", _rollouts, body)
+
+
+def get(rollout_id: str, wait_s: float) -> Request[Rollout]:
+    return Request(
+        "GET",
+        f"/v1/rollouts/{rollout_id}",
+        Rollout.model_validate_json,
+        params={"wait_s": wait_s},
+        timeout_s=wait_s + IDLE_TIMEOUT_S,
+    )
+
+
+def stream(rollout_ids: Iterable[str], timeout_s: float) -> Request[Rollout]:
+    """Its answer is one line; see `Reception`."""
+    ids = RolloutIds(rollout_ids=list(rollout_ids))
+    line = Rollout.model_validate_json
+    return Request("POST", "/v1/rollouts/stream", line, ids, timeout_s=timeout_s)
+
+
+def cancel(rollout_ids: Iterable[str]) -> Request[list[Rollout]]:
+    ids = RolloutIds(rollout_ids=list(rollout_ids))
+    return Request("POST", "/v1/rollouts/cancel", _rollouts, ids)
+
+
+def acknowledge(group_ids: Iterable[str]) -> Request[None]:
+    ids = GroupIds(group_ids=list(group_ids))
+    return Request("POST", "/v1/groups/acknowledge", lambda _: None, ids)
+
+
+def add_backend(
+    url: str,
+    tokenizer: str | None,
+    api_key: str | None,
+    lease_s: float | None,
+    max_calls: int | None,
+    policy_version: int | None,
+    owner: str | None,
+) -> Request[BackendStatus]:
+    spec = BackendSpec(
+        url=url,
+        tokenizer=tokenizer,
+        api_key=api_key,
+        lease_s=lease_s,
+        max_calls=max_calls,
+        policy_version=policy_version,
+        owner=owner,
+    )
+    return Request("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
+
+
+def remove_backend(backend_id: str) -> Request[BackendStatus]:
+    return Request("DELETE", f"/v1/backends/{backend_id}", BackendStatus.model_validate_json)
+
+
+def weights_terms(query: WeightsQuery) -> Request[WeightsTerms]:
+    params = query.model_dump()
+    return Request("GET", "/v1/weights", WeightsTerms.model_validate_json, params=params)
+
+
+def open_nccl_group(init_info: dict[str, Any]) -> Request[NcclGroupStatus]:
+    spec = NcclGroupSpec(init_info=init_info)
+    status = NcclGroupStatus.model_validate_json
+    return Request("POST", "/v1/weights/group", status, spec, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def broadcast_weights(
+    group: str, update_info: dict[str, Any], version: int, rewind: bool
+) -> Request[WeightsReport]:
+    spec = BroadcastSpec(group=group, update_info=update_info, version=version, rewind=rewind)
+    report = WeightsReport.model_validate_json
+    return Request("POST", "/v1/weights/broadcast", report, spec, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def load_weights(path: str, version: int, rewind: bool) -> Request[WeightsReport]:
+    weights = WeightsAt(path=path, version=version, rewind=rewind)
+    report = WeightsReport.model_validate_json
+    return Request("POST", "/v1/weights", report, weights, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def stream_weights(version: int, rewind: bool) -> Request[WeightsReport]:
+    report = WeightsReport.model_validate_json
+    params: dict[str, str | float] = {"version": version}
+    if rewind:
+        params["rewind"] = True
+    return Request("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)
+
+
+def _sampler(method: str, path: str, body: BaseModel | None = None) -> Request[SamplerStatus]:
+    return Request(method, f"/v1/samplers/{path}", SamplerStatus.model_validate_json, body)
+
+
+def create_sampler(sampler_id: str, spec: SamplerSpec) -> Request[SamplerStatus]:
+    return _sampler("PUT", sampler_id, spec)
+
+
+def sampler(sampler_id: str, after: int, wait_s: float) -> Request[SamplerStatus]:
+    return Request(
+        "GET",
+        f"/v1/samplers/{sampler_id}",
+        SamplerStatus.model_validate_json,
+        params={"after": after, "wait_s": wait_s},
+        timeout_s=wait_s + IDLE_TIMEOUT_S,
+    )
+
+
+def add_candidates(
+    sampler_id: str, groups: Sequence[Group], is_last: bool
+) -> Request[SamplerStatus]:
+    body = Candidates(groups=list(groups), is_last=is_last)
+    return _sampler("POST", f"{sampler_id}/groups", body)
+
+
+def open_draw(sampler_id: str, draw_id: str, spec: DrawSpec) -> Request[SamplerStatus]:
+    return _sampler("PUT", f"{sampler_id}/draws/{draw_id}", spec)
+
+
+def delete_sampler(sampler_id: str) -> Request[None]:
+    return Request("DELETE", f"/v1/samplers/{sampler_id}", lambda _: None)
+
+
+BACKENDS = Request("GET", "/v1/backends", lambda raw: Backends.model_validate_json(raw).backends)
+STATUS = Request("GET", "/v1/status", _status)
+HEALTH = Request("GET", "/health", _Health.model_validate_json)

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from prorl_service.access import take_key
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_options import AllowHost, Host
 from prorl_service.errors import ProRLError
+from prorl_service.net.credentials import take_key
 from prorl_service.utils import logs
 
 KEY_VARIABLE = "PRORL_ENGINE_KEY"

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from prorl_service.access import take_key
 from prorl_service.announcement import announcement
 from prorl_service.cli_errors import one_line_errors
 from prorl_service.cli_options import (
@@ -54,6 +53,7 @@ from prorl_service.cli_serve_options import (
 )
 from prorl_service.errors import ProRLError
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.net.credentials import take_key
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.rewards.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.server.app import create_app

@@ -4,8 +4,8 @@ import os
 
 import typer
 
-from prorl_service.access import TOKEN_VARIABLE, make_own_token
 from prorl_service.cli_errors import one_line_errors
+from prorl_service.net.credentials import TOKEN_VARIABLE, make_own_token
 
 
 def token() -> None:

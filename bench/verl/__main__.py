@@ -22,7 +22,7 @@ from matplotlib.ticker import PercentFormatter
 from bench import result
 from bench.verl.work import GROUP_SIZE, write_demo, write_mix
 from prorl_service import local
-from prorl_service.access import authorization
+from prorl_service.net.credentials import authorization
 from recipes.demo.warm_start import WarmStart, warm_started
 from tests.verl.data import build_policy
 from tests.verl.training import CompletedRun, run_main_ppo

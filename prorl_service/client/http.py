@@ -19,7 +19,6 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from prorl_service.access import authorization
 from prorl_service.client import requests
 from prorl_service.client.errors import (
     ServiceCallError,
@@ -30,6 +29,8 @@ from prorl_service.client.errors import (
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, Reception
 from prorl_service.errors import ProRLError
+from prorl_service.net.credentials import authorization
+from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.schemas import (
     BackendStatus,
     Group,
@@ -43,7 +44,6 @@ from prorl_service.schemas import (
 )
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
-from prorl_service.vanished import NOTICE_VANISHED
 
 __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]
 

@@ -13,13 +13,13 @@ from fastapi_offline import FastAPIOffline
 from prorl_service import __version__, sandbox
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.bearer import RequireBearer
-from prorl_service.browsers import RefuseForeignPages
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.forwarding import Forwarding
 from prorl_service.front.services import Services
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
+from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.admission import Admission
 from prorl_service.pipeline.journal import Journal

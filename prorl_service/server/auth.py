@@ -8,8 +8,8 @@ tools and failures, and Prometheus can send a token (`authorization.credentials_
 import os
 from pathlib import Path
 
-from prorl_service.access import TOKEN_VARIABLE, checked_token, is_loopback, make_own_token
 from prorl_service.errors import ProRLError, Unauthorized
+from prorl_service.net.credentials import TOKEN_VARIABLE, checked_token, is_loopback, make_own_token
 from prorl_service.server.errors import error_response
 
 OPEN_PATHS = frozenset({"/health", "/docs", "/redoc", "/openapi.json"})

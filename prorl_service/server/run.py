@@ -20,7 +20,7 @@ from fastapi import FastAPI
 
 from prorl_service import __version__
 from prorl_service.announcement import Announcement
-from prorl_service.listening import listener
+from prorl_service.net.listen import listener
 from prorl_service.schemas import RolloutState
 from prorl_service.server.connections import Bounds, bounded
 from prorl_service.server.service import Service

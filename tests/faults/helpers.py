@@ -20,7 +20,7 @@ import psutil
 from pydantic import JsonValue
 
 from prorl_service import local
-from prorl_service.access import authorization
+from prorl_service.net.credentials import authorization
 from prorl_service.schemas import Group, Limits, Message, Task
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat

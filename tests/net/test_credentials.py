@@ -11,9 +11,15 @@ import psutil
 import pytest
 
 from prorl_service import local
-from prorl_service.access import TOKEN_VARIABLE, authorization, make_own_token, own_token, take_key
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.errors import ProRLError
+from prorl_service.net.credentials import (
+    TOKEN_VARIABLE,
+    authorization,
+    make_own_token,
+    own_token,
+    take_key,
+)
 from tests.faults.helpers import group, ids_of, service, stub_engine
 
 PRORL = [sys.executable, "-m", "prorl_service.cli"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prorl_service.access import TOKEN_VARIABLE
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
+from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.schemas import BackendSpec, Group, RolloutState
 from prorl_service.server.auth import take_token
 from prorl_service.server.settings import Settings

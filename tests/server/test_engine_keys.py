@@ -12,8 +12,8 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from prorl_service.access import authorization
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service.net.credentials import authorization
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from prorl_service import local
-from prorl_service.access import authorization
+from prorl_service.net.credentials import authorization
 from prorl_service.schemas import ErrorResponse
 from prorl_service.server.app import create_app
 from prorl_service.server.settings import Settings

@@ -11,14 +11,14 @@ import psutil
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
-from prorl_service.listening import listener
+from prorl_service.net.keepalive import NOTICE_VANISHED
+from prorl_service.net.listen import listener
 from prorl_service.schemas import BackendSpec, RolloutState
 from prorl_service.server.app import create_app
 from prorl_service.server.connections import Bounds
 from prorl_service.server.run import http_config
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
-from prorl_service.vanished import NOTICE_VANISHED
 from tests.front.test_hang import NETWORK, ip, namespace
 from tests.server.scored import SCORED, scored
 from tests.server.serving import Server, running, until

@@ -21,13 +21,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from prorl_service.bearer import RequireBearer
-from prorl_service.browsers import RefuseForeignPages
 from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED, PauseMode
 from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
 from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
 from prorl_service.inference.engine.weights import Served, WeightsRejected, WeightUpdate
 from prorl_service.inference.transfer import ADAPTER_PREFIX
+from prorl_service.net.bearer import RequireBearer
+from prorl_service.net.origins import RefuseForeignPages
 
 router = APIRouter()
 

@@ -10,13 +10,13 @@ import torch
 import uvicorn
 from transformers.utils import logging as transformers_logging
 
-from prorl_service.access import is_loopback
 from prorl_service.errors import BackendError
 from prorl_service.inference.engine.app import Callers, Engine, create_app
 from prorl_service.inference.engine.batcher import Batcher
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.weights import Served
-from prorl_service.listening import listener
+from prorl_service.net.credentials import is_loopback
+from prorl_service.net.listen import listener
 
 log = logging.getLogger(__name__)
 

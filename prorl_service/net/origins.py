@@ -15,8 +15,8 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prorl_service.access import DEFAULT_PORTS, is_loopback
 from prorl_service.errors import Forbidden
+from prorl_service.net.credentials import DEFAULT_PORTS, is_loopback
 
 
 class RefuseForeignPages:

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from prorl_service.errors import ProRLError
-from prorl_service.listeners import users_listening
+from prorl_service.net.socket_owners import users_listening
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.access import authorization, make_own_token
 from prorl_service.client import RolloutClient
-from prorl_service.listeners import users_listening
+from prorl_service.net.credentials import authorization, make_own_token
+from prorl_service.net.socket_owners import users_listening
 
 OTHER_USER = 12345
 
@@ -101,6 +101,6 @@ def test_the_owner_of_the_token_gets_it_from_root(header: dict[str, str], tmp_pa
 def test_where_the_kernel_reports_nothing_it_is_sent(
     header: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prorl_service.listeners.TABLES", (tmp_path / "none",))
+    monkeypatch.setattr("prorl_service.net.socket_owners.TABLES", (tmp_path / "none",))
     with listening("127.0.0.1", user=OTHER_USER) as port:
         assert authorization(f"http://127.0.0.1:{port}") == header

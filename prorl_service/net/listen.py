@@ -3,7 +3,7 @@
 import socket
 
 from prorl_service.errors import ProRLError
-from prorl_service.vanished import NOTICE_VANISHED
+from prorl_service.net.keepalive import NOTICE_VANISHED
 
 
 def listener(host: str, port: int) -> socket.socket:

@@ -1,0 +1,1 @@
+"""What clients, servers and engines share on HTTP: credentials, guards of requests, sockets."""

@@ -71,7 +71,7 @@ def test_the_service_at_rest_is_small_and_has_no_torch(service: local.LocalProce
 
 def test_importing_the_server_imports_no_torch() -> None:
     code = (
-        "import sys, prorl_service.cli_serve;"
+        "import sys, prorl_service.cli.serve;"
         "sys.exit(' '.join({'torch', 'transformers', 'trl'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

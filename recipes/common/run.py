@@ -11,7 +11,7 @@ import typer
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from recipes.common import versions
 
 

@@ -26,7 +26,7 @@ import typer
 from rich.console import Console
 
 import prorl_service
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from recipes.common import prepared, sources
 from recipes.common.sources import Source
 from recipes.math_code.data.catalogue import DATA_SETS, IN_NORMAL_FORM

@@ -20,8 +20,8 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 
-from prorl_service.cli_errors import one_line_errors
-from prorl_service.cli_images import pull_progress
+from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.images import pull_progress
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache

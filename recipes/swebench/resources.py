@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from prorl_service.errors import InvalidRequest
 from recipes.swebench.costs import RESULTS, Costs, read_costs
 from recipes.swebench.needs import MODELS, Needs, Run, check, needs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service import __version__, local
-from prorl_service.cli import COMMANDS
+from prorl_service.cli.main import COMMANDS
 
 PRORL = [sys.executable, "-m", "prorl_service.cli"]
 

@@ -7,8 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+from prorl_service.cli.doctor import HOST, ISOLATING, Check, run_all
 from prorl_service.sandbox.checks import Finding, Status
-from prorl_service.sandbox.doctor import HOST, ISOLATING, Check, run_all
 
 
 def doctor(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:

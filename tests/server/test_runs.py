@@ -114,7 +114,7 @@ def test_every_start_has_a_journal_of_its_own_unless_its_run_is_named(tmp_path: 
     """Whatever the port is, 0 included."""
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     script = (
-        "from prorl_service.cli_options import run_options as of\n"
+        "from prorl_service.cli.options import run_options as of\n"
         "for run in (None, None, 'mine'): print(of(run, None, resume=False).journal)"
     )
     done = subprocess.run(

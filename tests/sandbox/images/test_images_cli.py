@@ -8,7 +8,7 @@ import ptyprocess
 from tests.sandbox.images.oci import Layout, root_file_system
 
 # Without the server's modules: half as long.
-PRORL = [sys.executable, "-c", "from prorl_service.cli_images import images; images()"]
+PRORL = [sys.executable, "-c", "from prorl_service.cli.images import images; images()"]
 
 
 def run(root: Path, *arguments: str, status: int = 0, stdin: str = "") -> str:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from prorl_service.announcement import announcement
-from prorl_service.cli_errors import one_line_errors
-from prorl_service.cli_options import (
+from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.options import (
     Agents,
     AllowHost,
     Announce,
@@ -30,7 +30,7 @@ from prorl_service.cli_options import (
     retention,
     run_options,
 )
-from prorl_service.cli_serve_options import (
+from prorl_service.cli.serve_options import (
     DefaultImage,
     ImageBudgetGb,
     ImageCacheDirectory,

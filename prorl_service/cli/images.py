@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import Entry, ImageCache, Pulled, recipes, references
 from prorl_service.sandbox.images.recipes import Recipe

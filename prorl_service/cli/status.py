@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import ServiceStatus
 

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.probe import Findings
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from prorl_service.announcement import announcement
-from prorl_service.cli_errors import one_line_errors
-from prorl_service.cli_options import (
+from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.options import (
     Agents,
     AllowHost,
     Announce,

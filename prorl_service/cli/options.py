@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from prorl_service.cli_errors import problems_of
+from prorl_service.cli.errors import problems_of
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import state_directory, take_key
 from prorl_service.pipeline.journal_tables import Retention

@@ -4,7 +4,7 @@ import os
 
 import typer
 
-from prorl_service.cli_errors import one_line_errors
+from prorl_service.cli.errors import one_line_errors
 from prorl_service.net.credentials import TOKEN_VARIABLE, make_own_token
 
 

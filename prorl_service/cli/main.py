@@ -9,14 +9,14 @@ from typer.core import TyperCommand, TyperGroup
 from prorl_service import __version__
 
 COMMANDS = {
-    "serve": ("prorl_service.cli_serve:serve", "Run the rollout service."),
-    "front": ("prorl_service.cli_front:front", "Have several services do the rollouts."),
-    "engine": ("prorl_service.cli_engine:engine", "Run the reference inference engine."),
-    "status": ("prorl_service.cli_status:status", "Show what a service does now."),
-    "token": ("prorl_service.cli_token:token", "Print the token of your services here."),
-    "images": ("prorl_service.cli_images:images", "Images of sandboxes: pull, build, list, prune."),
-    "check-model": ("prorl_service.cli_model:check_model", "Say how a model's chats are read."),
-    "doctor": ("prorl_service.sandbox.doctor:doctor", "Say what this host can do for sandboxes."),
+    "serve": ("prorl_service.cli.serve:serve", "Run the rollout service."),
+    "front": ("prorl_service.cli.front:front", "Have several services do the rollouts."),
+    "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
+    "status": ("prorl_service.cli.status:status", "Show what a service does now."),
+    "token": ("prorl_service.cli.token:token", "Print the token of your services here."),
+    "images": ("prorl_service.cli.images:images", "Images of sandboxes: pull, build, list, prune."),
+    "check-model": ("prorl_service.cli.model:check_model", "Say how a model's chats are read."),
+    "doctor": ("prorl_service.cli.doctor:doctor", "Say what this host can do for sandboxes."),
 }
 """Import path of each command, and its line in the list of commands."""
 
@@ -62,7 +62,3 @@ def main(
     ] = False,
 ) -> None:
     pass
-
-
-if __name__ == "__main__":
-    app()

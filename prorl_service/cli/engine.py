@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from prorl_service.cli_errors import one_line_errors
-from prorl_service.cli_options import AllowHost, Host
+from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.options import AllowHost, Host
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import take_key
 from prorl_service.utils import logs

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from prorl_service.announcement import announcement
 from prorl_service.cli.errors import one_line_errors
 from prorl_service.cli.options import (
     Agents,
@@ -33,6 +32,7 @@ from prorl_service.cli.options import (
     retention,
     run_options,
 )
+from prorl_service.front.discovery import announcement
 from prorl_service.front.waiting import wait_for_services
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.server.app import create_app

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from prorl_service.announcement import announcement
 from prorl_service.cli.errors import one_line_errors
 from prorl_service.cli.options import (
     Agents,
@@ -52,6 +51,7 @@ from prorl_service.cli.serve_options import (
     Workers,
 )
 from prorl_service.errors import ProRLError
+from prorl_service.front.discovery import announcement
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import take_key
 from prorl_service.pipeline.pipeline import PipelineConfig

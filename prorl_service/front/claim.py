@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from prorl_service.announcement import DIRECTORY_MODE, check_trusted
 from prorl_service.errors import ProRLError
+from prorl_service.front.discovery import DIRECTORY_MODE, check_trusted
 from prorl_service.schemas import WireModel
 from prorl_service.utils.files import write_whole
 

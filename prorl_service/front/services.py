@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 
-from prorl_service.announcement import Announcements
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
+from prorl_service.front.discovery import Announcements
 from prorl_service.schemas import BackendSpec, Group, ServiceStatus, Stage
 
 log = logging.getLogger(__name__)

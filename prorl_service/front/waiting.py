@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from prorl_service.announcement import Announcements
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
+from prorl_service.front.discovery import Announcements
 from prorl_service.front.services import STATUS_TIMEOUT_S
 
 ASK_S = 1.0

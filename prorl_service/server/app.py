@@ -14,7 +14,7 @@ from prorl_service import __version__, sandbox
 from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.front.claim import DirectoryClaim
-from prorl_service.front.forwarding import Forwarding
+from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
@@ -164,7 +164,9 @@ def _pipeline(
         return Pipeline(journal, backends, sandboxes, agents, settings.pipeline, external)
     services = Services(claim, settings.token, backends.offers)
     admission = Admission(agents, backends, sandboxes, external=None)
-    return Forwarding(journal, admission, services, max_unfinished=settings.pipeline.max_unfinished)
+    return RemoteExecutor(
+        journal, admission, services, max_unfinished=settings.pipeline.max_unfinished
+    )
 
 
 def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:

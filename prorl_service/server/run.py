@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from prorl_service import __version__
-from prorl_service.announcement import Announcement
+from prorl_service.front.discovery import Announcement
 from prorl_service.net.listen import listener
 from prorl_service.schemas import RolloutState
 from prorl_service.server.connections import Bounds, bounded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from prorl_service.announcement import Announcement
+from prorl_service.front.discovery import Announcement
 from prorl_service.schemas import (
     Group,
     Rollout,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from prorl_service import local
-from prorl_service.announcement import Announcement, Announcements, announcement
 from prorl_service.client import AsyncRolloutClient
+from prorl_service.front.discovery import Announcement, Announcements, announcement
 from prorl_service.schemas import Stage
 from prorl_service.server.settings import Settings
 from tests.front.conftest import service

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.announcement import Announcements
 from prorl_service.errors import ProRLError
+from prorl_service.front.discovery import Announcements
 from prorl_service.front.waiting import wait_for_services
 from tests.front.conftest import service
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prorl_service.announcement import Announcements
 from prorl_service.client import RolloutClient
+from prorl_service.front.discovery import Announcements
 from prorl_service.schemas import RolloutState
 from prorl_service.testing import StubEngine
 from tests.faults.helpers import stub_engine

@@ -37,7 +37,7 @@ REFUSALS = (409, 413, 422)
 """Statuses of a group that no service would take."""
 
 
-class Forwarding(AcceptedRollouts):
+class RemoteExecutor(AcceptedRollouts):
     def __init__(
         self,
         journal: Journal,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from prorl_service.errors import InvalidRequest
 from prorl_service.rewards.judge import Judge
 from prorl_service.tools.base import Tool
-from prorl_service.tools.mcp import McpServers
+from prorl_service.tools.mcp.servers import McpServers
 
 
 @dataclass(frozen=True, slots=True)

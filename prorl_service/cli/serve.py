@@ -60,7 +60,7 @@ from prorl_service.server.app import create_app
 from prorl_service.server.auth import take_token
 from prorl_service.server.run import ServerOptions, run
 from prorl_service.server.settings import Settings
-from prorl_service.tools.mcp_spec import take_specs
+from prorl_service.tools.mcp.spec import take_specs
 from prorl_service.utils import logs
 
 

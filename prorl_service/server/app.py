@@ -41,7 +41,7 @@ from prorl_service.server.settings import Settings
 from prorl_service.server.watchdog import watch_loop
 from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tools.mcp import McpServers
+from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.utils import files
 from prorl_service.utils.tasks import TaskOwner
 

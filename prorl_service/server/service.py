@@ -13,7 +13,7 @@ from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
-from prorl_service.tools.mcp import McpServers
+from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.utils.tasks import TaskOwner
 
 

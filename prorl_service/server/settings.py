@@ -9,7 +9,7 @@ from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.rewards.judge import JudgeConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
-from prorl_service.tools.mcp_spec import McpSpec
+from prorl_service.tools.mcp.spec import McpSpec
 
 
 @dataclass(frozen=True, slots=True)

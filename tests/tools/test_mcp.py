@@ -9,10 +9,10 @@ import pytest
 from aiohttp import web
 
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
-from prorl_service.tools import mcp
 from prorl_service.tools.base import Tool, function_schema
-from prorl_service.tools.mcp import McpServers
-from prorl_service.tools.mcp_spec import McpSpec
+from prorl_service.tools.mcp import servers
+from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
 
@@ -44,8 +44,8 @@ async def test_tools_are_offered_as_the_server_describes_them(
 
 def test_a_schema_may_say_that_anything_goes() -> None:
     schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
-    server = mcp.McpServer(McpSpec("mis", "true"), TaskOwner())
-    tool = mcp.McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
+    server = servers.McpServer(McpSpec("mis", "true"), TaskOwner())
+    tool = servers.McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
     parameters = function_schema(tool)["function"]["parameters"]
     assert parameters["properties"] == {"anything": True, "text": {}}
 
@@ -69,8 +69,8 @@ async def test_what_a_tool_cannot_do_is_an_answer(transport: Transport, log: Pat
 async def test_megabytes_are_cut(transport: Transport, log: Path) -> None:
     async with misbehaving(transport, log) as server:
         flood = await server.call("repeat", text="0123456789abcdef", times=2**17)
-        assert len(flood.output) < mcp.MAX_OUTPUT_BYTES + 100
-        omitted = 2**21 - mcp.MAX_OUTPUT_BYTES
+        assert len(flood.output) < servers.MAX_OUTPUT_BYTES + 100
+        omitted = 2**21 - servers.MAX_OUTPUT_BYTES
         assert f"def\n[... {omitted} bytes omitted ...]\n012" in flood.output
 
 
@@ -78,7 +78,7 @@ async def test_megabytes_are_cut(transport: Transport, log: Path) -> None:
 async def test_more_than_the_service_reads_costs_the_call(
     transport: Transport, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp, "MAX_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr(servers, "MAX_ANSWER_BYTES", 2**20)
     async with misbehaving(transport, log) as server:
         flood = await server.call("repeat", text="x", times=2**21)
         assert flood.is_error
@@ -140,7 +140,7 @@ async def test_a_server_that_comes_back_is_used_again(log: Path) -> None:
 async def test_a_command_that_freezes_is_killed_and_started_again(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp, "CHECK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(servers, "CHECK_TIMEOUT_S", 0.5)
     async with misbehaving("stdio", log) as server:
         frozen = await server.call("freeze", seconds=3600, timeout_s=1)
         assert frozen.output == "[timed out after 1 s]"
@@ -168,7 +168,7 @@ async def test_a_tool_that_is_not_there_is_told_at_the_start(log: Path) -> None:
 async def test_a_command_that_is_no_server_is_told_at_the_start(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp, "CONNECT_TIMEOUT_S", 2)
+    monkeypatch.setattr(servers, "CONNECT_TIMEOUT_S", 2)
     with pytest.raises(ProRLError, match="'mis' cannot be used"):
         await McpServers([McpSpec("mis", command)]).__aenter__()
 

@@ -1,7 +1,7 @@
 import pytest
 
 from prorl_service.errors import ProRLError
-from prorl_service.tools.mcp_spec import McpSpec, take_specs
+from prorl_service.tools.mcp.spec import McpSpec, take_specs
 
 
 def test_urls_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:

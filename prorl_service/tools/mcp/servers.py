@@ -19,8 +19,8 @@ from pydantic import BaseModel, JsonValue, RootModel
 
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.tools.mcp_spec import McpSpec
-from prorl_service.tools.mcp_stdio import stdio_transport
+from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.tools.mcp.stdio import stdio_transport
 from prorl_service.utils.tasks import TaskOwner
 
 if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
@@ -216,7 +216,7 @@ def _transport(spec: McpSpec, on_end: Callable[[], None]) -> "Transport":
     limit = MAX_ANSWER_BYTES
     if not spec.is_url:
         return stdio_transport(spec.command, max_answer_bytes=limit, on_end=on_end)
-    from prorl_service.tools.mcp_http import http_transport
+    from prorl_service.tools.mcp.http import http_transport
 
     return http_transport(spec.target, spec.key, max_answer_bytes=limit)
 

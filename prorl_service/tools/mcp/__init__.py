@@ -1,0 +1,1 @@
+"""Tools of MCP servers: what an operator configures, connections, calls."""

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import result
-from prorl_service.rewards.swe import SweReport
+from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench.general_cheats import GENERAL
 from recipes.swebench.grading import graded

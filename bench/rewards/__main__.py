@@ -19,7 +19,7 @@ from bench.rewards.reasons import CODE_REASONS, MATH_REASONS
 from prorl_service.agents.code_data import CodeData
 from prorl_service.agents.code_eval import grade_solution
 from prorl_service.errors import ProRLError
-from prorl_service.rewards.host_speed import slowness
+from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.rewards.math import boxed, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 from prorl_service.sandbox.base import SandboxLimits

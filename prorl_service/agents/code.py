@@ -19,8 +19,8 @@ from prorl_service.agents.base import (
 from prorl_service.agents.code_data import CodeData
 from prorl_service.agents.code_eval import SOLUTION, WALL_PER_CPU, grade_solution
 from prorl_service.agents.loop import run_turns
-from prorl_service.rewards.code import CodeReport
-from prorl_service.rewards.host_speed import slowness
+from prorl_service.rewards.code.grade import CodeReport
+from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Stage, Task
 from prorl_service.tools.base import Tool, Toolset, function_schema

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from prorl_service.rewards.code import Case
+from prorl_service.rewards.code.grade import Case
 
 MAX_INPUT_BYTES = 15 << 20
 """Less than a message to a sandbox may have beside its payload."""

@@ -8,8 +8,8 @@ import math
 from pathlib import Path
 
 from prorl_service.agents.code_data import CodeData
-from prorl_service.rewards import code_host, code_runner
-from prorl_service.rewards.code import Case, CaseOutcome, CaseRun, CodeReport, case_outcome
+from prorl_service.rewards.code import guest_runner, guest_supervisor
+from prorl_service.rewards.code.grade import Case, CaseOutcome, CaseRun, CodeReport, case_outcome
 from prorl_service.sandbox.base import Sandbox
 
 SOLUTION = "/workspace/solution.py"
@@ -19,8 +19,8 @@ WALL_PER_CPU = 4.0
 
 START_TIMEOUT_S = 60.0
 
-RUNNER = Path(code_runner.__file__).read_text()
-HOST = Path(code_host.__file__).read_text()
+RUNNER = Path(guest_runner.__file__).read_text()
+HOST = Path(guest_supervisor.__file__).read_text()
 
 
 async def grade_solution(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.rewards.judge import Judge
+from prorl_service.rewards.judge.judge import Judge
 from prorl_service.tools.base import Tool
 from prorl_service.tools.mcp.servers import McpServers
 

@@ -14,8 +14,8 @@ from prorl_service.agents.answers import score_answer
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
 from prorl_service.agents.external import Uses
 from prorl_service.agents.loop import run_turns
-from prorl_service.rewards.judge import MAX_ANSWER_CHARS
-from prorl_service.rewards.judge_cache import Judgement
+from prorl_service.rewards.judge.cache import Judgement
+from prorl_service.rewards.judge.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.math import boxed
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox

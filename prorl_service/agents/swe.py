@@ -19,8 +19,8 @@ from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_eval import grade_patch, unapplied
 from prorl_service.agents.swe_repository import extract_patch, prepare
 from prorl_service.errors import TaskError
-from prorl_service.rewards.swe import SweReport
-from prorl_service.rewards.swe_log import check_parser
+from prorl_service.rewards.swe.grade import SweReport
+from prorl_service.rewards.swe.log import check_parser
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Stage, Task
 from prorl_service.tools.base import Tool, Toolset, function_schema

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from prorl_service.rewards.swe import Expected
+from prorl_service.rewards.swe.grade import Expected
 from prorl_service.sandbox.archives import REFERENCE
 
 

@@ -23,13 +23,13 @@ from prorl_service.agents.swe_repository import (
     prepare,
 )
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards import swe_recorder
-from prorl_service.rewards.swe import Expected, SweOutcome, SweReport, TestRun, grade
-from prorl_service.rewards.swe_canary import with_canaries
-from prorl_service.rewards.swe_patch import excess, patched_files, signals
+from prorl_service.rewards.swe import guest_pytest_plugin
+from prorl_service.rewards.swe.canary import with_canaries
+from prorl_service.rewards.swe.grade import Expected, SweOutcome, SweReport, TestRun, grade
+from prorl_service.rewards.swe.patch import excess, patched_files, signals
 from prorl_service.sandbox.base import Sandbox
 
-RECORDER = Path(swe_recorder.__file__).read_bytes()
+RECORDER = Path(guest_pytest_plugin.__file__).read_bytes()
 
 
 async def grade_patch(

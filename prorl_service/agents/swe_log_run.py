@@ -17,11 +17,11 @@ from secrets import token_hex
 from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_repository import activated, in_repository
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards import swe_log_reader, swe_watch
-from prorl_service.rewards.swe import Expected, SweReport
-from prorl_service.rewards.swe_canary import likely_tests
-from prorl_service.rewards.swe_log import LogRun, grade_log
-from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.rewards.swe import guest_unittest_plugin, log_reader
+from prorl_service.rewards.swe.canary import likely_tests
+from prorl_service.rewards.swe.grade import Expected, SweReport
+from prorl_service.rewards.swe.log import LogRun, grade_log
+from prorl_service.rewards.swe.patch import patched_files
 from prorl_service.sandbox.base import Sandbox
 
 MAX_LOG_BYTES = 8 << 20
@@ -29,7 +29,7 @@ SHOWN_BYTES = 32 << 10
 """Of the log, in the report."""
 READ_TIMEOUT_S = 30.0
 
-WATCH = Path(swe_watch.__file__).read_bytes()
+WATCH = Path(guest_unittest_plugin.__file__).read_bytes()
 
 
 class UnreadableLog(Exception):
@@ -79,7 +79,7 @@ async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) 
 
 
 def _command(command: str, directory: str) -> str:
-    watch = f"{swe_watch.RESULTS}={directory}/watched"
+    watch = f"{guest_unittest_plugin.RESULTS}={directory}/watched"
     path = f"PYTHONPATH={directory}${{PYTHONPATH:+:$PYTHONPATH}}"
     quoted = shlex.quote(command)  # whatever it is, it ends where it should
     return f"( export {watch} {path}; eval {quoted} ) < /dev/null >> {directory}/log 2>&1"
@@ -96,7 +96,7 @@ async def _fetched(sandbox: Sandbox, data: SweData, path: str) -> bytes:
 
 
 async def _read(log: bytes, parser: str) -> dict[str, str]:
-    program = (sys.executable, "-P", swe_log_reader.__file__, parser)
+    program = (sys.executable, "-P", log_reader.__file__, parser)
     pipe = asyncio.subprocess.PIPE
     reader = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe, stderr=pipe)
     try:

@@ -14,7 +14,7 @@ from secrets import token_hex
 from prorl_service.agents import swe_program
 from prorl_service.agents.swe_data import SweData, SweEnvironment
 from prorl_service.errors import EvaluatorError, TaskError
-from prorl_service.rewards.swe_patch import MAX_PATCH_BYTES, Change, changes, is_protected
+from prorl_service.rewards.swe.patch import MAX_PATCH_BYTES, Change, changes, is_protected
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.base import Sandbox, ToolResult
 

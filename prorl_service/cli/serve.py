@@ -55,7 +55,7 @@ from prorl_service.front.discovery import announcement
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import take_key
 from prorl_service.pipeline.pipeline import PipelineConfig
-from prorl_service.rewards.judge import KEY_VARIABLE, JudgeConfig
+from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.server.app import create_app
 from prorl_service.server.auth import take_token
 from prorl_service.server.run import ServerOptions, run

@@ -26,7 +26,7 @@ from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.journal_run import WEIGHTS
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.samplers import Samplers
-from prorl_service.rewards.judge import Judge
+from prorl_service.rewards.judge.judge import Judge
 from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes

@@ -9,7 +9,7 @@ from prorl_service.agents.swe import LIMITS
 from prorl_service.agents.swe_data import SweData
 from prorl_service.agents.swe_eval import grade_patch
 from prorl_service.errors import EvaluatorError, TaskError
-from prorl_service.rewards.swe import SweOutcome, SweReport
+from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.sandbox.base import Sandbox, SandboxProvider
 from recipes.swebench.patches import NOTHING_PATCH
 from recipes.swebench.rows import SweInstance

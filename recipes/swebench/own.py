@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from prorl_service.rewards.swe_patch import TEST_DIRECTORIES, TEST_FILE
+from prorl_service.rewards.swe.patch import TEST_DIRECTORIES, TEST_FILE
 from recipes.common.row import Row, of_validation
 from recipes.swebench import offline
 from recipes.swebench.data.converted import Converted

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from prorl_service.rewards.swe import SweOutcome, SweReport
+from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.schemas import Rollout
 
 MEANING = {

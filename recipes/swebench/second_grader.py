@@ -20,9 +20,9 @@ from typing import Annotated, Any
 import typer
 
 from prorl_service.agents.swe_repository import GIT, in_repository, prepare
-from prorl_service.rewards.swe import SweReport
-from prorl_service.rewards.swe_log_reader import swebench_module
-from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.rewards.swe.grade import SweReport
+from prorl_service.rewards.swe.log_reader import swebench_module
+from prorl_service.rewards.swe.patch import patched_files
 from prorl_service.sandbox.base import Sandbox, SandboxProvider
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench.cheats import CHEATS

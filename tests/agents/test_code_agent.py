@@ -13,7 +13,7 @@ from prorl_service.agents.code import CodeAgent
 from prorl_service.agents.code_data import CodeData
 from prorl_service.agents.code_eval import RUNNER, SOLUTION, grade_solution
 from prorl_service.errors import SandboxError
-from prorl_service.rewards.code import CodeReport
+from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
 from prorl_service.schemas import FinishReason, Message, Task

@@ -11,7 +11,7 @@ import pytest
 from prorl_service.agents import swe_eval
 from prorl_service.agents.swe_data import SweData, SweEnvironment
 from prorl_service.agents.swe_eval import grade_patch
-from prorl_service.rewards.swe import Expected, SweReport, TestRun, grade
+from prorl_service.rewards.swe.grade import Expected, SweReport, TestRun, grade
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.testing import FakeSandbox
 

@@ -12,8 +12,8 @@ from prorl_service.agents.swe_data import SweData, SweEnvironment
 from prorl_service.agents.swe_eval import grade_patch
 from prorl_service.agents.swe_repository import apply_text, extract_patch, prepare
 from prorl_service.errors import EvaluatorError, TaskError
-from prorl_service.rewards.swe import SweOutcome
-from prorl_service.rewards.swe_patch import MAX_PATCH_BYTES
+from prorl_service.rewards.swe.grade import SweOutcome
+from prorl_service.rewards.swe.patch import MAX_PATCH_BYTES
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.served import ServedSandbox

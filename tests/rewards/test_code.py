@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.rewards.code import (
+from prorl_service.rewards.code.grade import (
     Case,
     CaseOutcome,
     CaseRun,

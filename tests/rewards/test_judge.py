@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from prorl_service.errors import EvaluatorError, ProRLError
-from prorl_service.rewards import judge as judge_module
-from prorl_service.rewards.judge import Judge, JudgeConfig
-from prorl_service.rewards.judge_cache import Judgement
+from prorl_service.rewards.judge import judge as judge_module
+from prorl_service.rewards.judge.cache import Judgement
+from prorl_service.rewards.judge.judge import Judge, JudgeConfig
 from prorl_service.testing import StubJudge
 
 Messages = list[dict[str, str]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.rewards.swe import (
+from prorl_service.rewards.swe.grade import (
     FOREIGN,
     MAX_OTHER_RECORDS_BYTES,
     Expected,

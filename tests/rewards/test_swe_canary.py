@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from prorl_service.rewards.swe_canary import with_canaries
+from prorl_service.rewards.swe.canary import with_canaries
 
 SOURCE = '''\
 import unittest

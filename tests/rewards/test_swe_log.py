@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.rewards import swe_log_reader, swe_watch
-from prorl_service.rewards.swe import Expected, SweOutcome, SweReport
-from prorl_service.rewards.swe_canary import likely_tests
-from prorl_service.rewards.swe_log import LogRun, check_parser, grade_log
-from prorl_service.rewards.swe_log_reader import read_log, reported_failures
+from prorl_service.rewards.swe import guest_unittest_plugin, log_reader
+from prorl_service.rewards.swe.canary import likely_tests
+from prorl_service.rewards.swe.grade import Expected, SweOutcome, SweReport
+from prorl_service.rewards.swe.log import LogRun, check_parser, grade_log
+from prorl_service.rewards.swe.log_reader import read_log, reported_failures
 
 DJANGO, PYTEST, SYMPY = "parse_log_django", "parse_log_pytest_v2", "parse_log_sympy"
 
@@ -207,7 +207,7 @@ def test_no_line_takes_back_a_failure(lines: list[str]) -> None:
 
 
 def reader(*options: str, log: bytes = b"test_a ok\n\xff") -> subprocess.CompletedProcess[bytes]:
-    program = [sys.executable, *options, "-P", swe_log_reader.__file__, SYMPY]
+    program = [sys.executable, *options, "-P", log_reader.__file__, SYMPY]
     return subprocess.run(program, input=log, capture_output=True, check=False)
 
 
@@ -229,7 +229,7 @@ def test_an_unknown_parser_is_refused() -> None:
 
 def test_loading_parsers_loads_nothing_else() -> None:
     code = (
-        "import sys; from prorl_service.rewards.swe_log_reader import load_parser;"
+        "import sys; from prorl_service.rewards.swe.log_reader import load_parser;"
         f"load_parser({DJANGO!r});"
         "print([name for name in sys.modules if name.partition('.')[0] in"
         " ('docker', 'modal', 'datasets', 'requests') or name == 'swebench.harness'])"
@@ -284,9 +284,11 @@ def unittest_run(directory: Path, **environment: str) -> str:
 def test_the_watch_sees_what_raises_and_changes_nothing(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    shutil.copy(swe_watch.__file__, site / "sitecustomize.py")
+    shutil.copy(guest_unittest_plugin.__file__, site / "sitecustomize.py")
     results = tmp_path / "results"
-    watched = unittest_run(tmp_path, **{"PYTHONPATH": str(site), swe_watch.RESULTS: str(results)})
+    watched = unittest_run(
+        tmp_path, **{"PYTHONPATH": str(site), guest_unittest_plugin.RESULTS: str(results)}
+    )
     assert watched == unittest_run(tmp_path, PYTHONPATH="")
     found = [json.loads(line) for line in results.read_text().splitlines()]
     raised = {test["names"][0].split()[0] for test in found if test["raised"]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_service.rewards.swe_patch import Change, changes, is_protected, patched_files, signals
+from prorl_service.rewards.swe.patch import Change, changes, is_protected, patched_files, signals
 
 
 def protected(path: str, mode: str = "100644", allowed: tuple[str, ...] = ()) -> bool:

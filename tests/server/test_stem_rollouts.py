@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.rewards import judge as judge_module
-from prorl_service.rewards.judge import JudgeConfig
+from prorl_service.rewards.judge import judge as judge_module
+from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.schemas import (
     BackendSpec,
     Blame,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prorl_service.agents.swe_data import SweEnvironment
-from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.rewards.swe.patch import patched_files
 from recipes.swebench.data.commands import Testing, named_files
 
 GradedBy = Literal["recorder", "log"]

@@ -1,6 +1,6 @@
 """Rows of SWE-bench (full, Lite, Verified), of SWE-Gym, and of SkyRL-v0, which wraps SWE-Gym's."""
 
-from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.rewards.swe.patch import patched_files
 from recipes.common.row import Row
 from recipes.swebench.data import commands
 from recipes.swebench.data.converted import Converted

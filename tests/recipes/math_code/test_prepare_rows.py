@@ -14,7 +14,7 @@ from prorl_service.agents.code_data import CodeTests
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import ProRLError
-from prorl_service.rewards.code import Case
+from prorl_service.rewards.code.grade import Case
 from recipes.common.row import Row, RowError
 from recipes.math_code.data.catalogue import DATA_SETS, LIVECODEBENCH, convert
 from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem

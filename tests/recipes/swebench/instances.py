@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from prorl_service.rewards.swe import SweReport
+from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading
 from recipes.swebench.offline import build_all, default_directory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.rewards.swe import SweOutcome, SweReport
+from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider, BubblewrapSandbox
 from recipes.swebench.grading import Admission, admit, sometimes

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from prorl_service.rewards.swe import SweOutcome
+from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.cheats import CHEATS, TURN_REPORTS
 from recipes.swebench.general_cheats import GENERAL
 from recipes.swebench.patches import NOTHING

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prorl_service.rewards.swe import SweOutcome
+from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import graded, instance, patch_of
 

@@ -11,7 +11,7 @@ from prorl_service.agents import swe_log_run
 from prorl_service.agents.swe import SweAgent
 from prorl_service.agents.swe_data import SweEnvironment
 from prorl_service.errors import EvaluatorError, InvalidRequest
-from prorl_service.rewards.swe import SweOutcome
+from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.cheats import CHEATS
 from recipes.swebench.oracle import SUBMIT, edits
 from recipes.swebench.patches import Checkout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.rewards.swe import SweOutcome
+from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading, offline, second_grader

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.rewards.swe import SweOutcome
-from prorl_service.rewards.swe_patch import patched_files
+from prorl_service.rewards.swe.grade import SweOutcome
+from prorl_service.rewards.swe.patch import patched_files
 from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from recipes.swebench import offline
 from recipes.swebench.grading import graded

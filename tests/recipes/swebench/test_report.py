@@ -4,7 +4,7 @@ import pytest
 
 from prorl_service.agents.base import MAX_REPORT_BYTES, Verdict
 from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.swe import SweOutcome, SweReport
+from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
 from recipes.swebench import report as reports
 from recipes.swebench.report import render

@@ -1,6 +1,6 @@
 """Grades a run of tests: from what the recorder in the sandbox wrote to a verdict and a report.
 
-Pure. Nothing here reads a log (`swe_log` does, where there is no recorder): results come over a
+Pure. Nothing here reads a log (`log` does, where there is no recorder): results come over a
 channel of their own, and everything that cannot be explained by an honest run keeps an instance
 from being resolved.
 """

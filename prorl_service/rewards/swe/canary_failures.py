@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from prorl_service.rewards.swe_source import Edit, Function, Source
+from prorl_service.rewards.swe.source import Edit, Function, Source
 
 NOT_THE_PACKAGE = sys.stdlib_module_names | {"pytest", "_pytest", "hypothesis", "test", "tests"}
 EQUALITIES = frozenset(

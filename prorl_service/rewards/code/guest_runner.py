@@ -31,7 +31,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 class Host:
-    """The process that forks for each case. Its program is `code_host`."""
+    """The process that forks for each case. Its program is `guest_supervisor`."""
 
     def __init__(self, program: str, options: dict[str, Any]) -> None:
         """Raises `OSError`."""

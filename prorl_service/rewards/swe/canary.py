@@ -2,7 +2,7 @@
 
 A patch that makes the runner report success for anything reports it for them too. A canary is a
 copy of a real test, under a name that could be one. Each file gets several, which fail where and
-how its real tests could (`swe_canary_failures`): a patch that hides one kind of failure, or hides
+how its real tests could (`canary_failures`): a patch that hides one kind of failure, or hides
 it only after code of the package has run, hides that of a canary. Pure; works on the data set's own
 test files only.
 """
@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
 
-from prorl_service.rewards.swe_canary_failures import Way, Writer, ways_to_fail
-from prorl_service.rewards.swe_source import Edit, Function, Source, can_be_copied
+from prorl_service.rewards.swe.canary_failures import Way, Writer, ways_to_fail
+from prorl_service.rewards.swe.source import Edit, Function, Source, can_be_copied
 
 
 def with_canaries(text: str, test_ids: Sequence[str], random: Random) -> tuple[str, list[str]]:

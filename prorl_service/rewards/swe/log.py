@@ -1,7 +1,7 @@
 """Grades a run of a test command by its log, and by what was watched beside it. Pure.
 
 For runners that have no recorder. Code under test can write what it wants to its log: what is known
-of tests of unittest otherwise (`swe_watch`) can only make a status worse. docs/swe.md says what is
+of tests of unittest otherwise (`guest_unittest_plugin`) can only make a status worse. docs/swe.md says what is
 left.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.rewards.swe import Expected, Results, SweReport, verdict
-from prorl_service.rewards.swe_log_reader import load_parser
+from prorl_service.rewards.swe.grade import Expected, Results, SweReport, verdict
+from prorl_service.rewards.swe.log_reader import load_parser
 
 OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
-"""Ids that `swe_watch` must have seen too."""
+"""Ids that `guest_unittest_plugin` must have seen too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LogRun:
     """What a run of a test command left. `exit_code` is None after a time-out."""
 
     statuses: Mapping[str, str]
-    """By test: what `swe_log_reader` made of the log."""
+    """By test: what `log_reader` made of the log."""
     watched: bytes
     exit_code: int | None
     timed_out: bool = False

@@ -26,7 +26,7 @@ import httpx
 import orjson
 
 from prorl_service.errors import EvaluatorError, ProRLError
-from prorl_service.rewards.judge_cache import JudgeCache, Judgement, key_of
+from prorl_service.rewards.judge.cache import JudgeCache, Judgement, key_of
 
 log = logging.getLogger(__name__)
 

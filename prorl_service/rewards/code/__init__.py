@@ -1,0 +1,1 @@
+"""Scoring programs: `grade` decides; the `guest_` modules run in a sandbox."""

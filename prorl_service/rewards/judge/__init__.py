@@ -1,0 +1,1 @@
+"""The verdict of a model on an answer, and verdicts kept."""

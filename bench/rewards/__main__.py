@@ -16,8 +16,8 @@ from bench.rewards import code_rows, math_rows
 from bench.rewards.contest import Reference, Standing, contest
 from bench.rewards.hostile import CHEATS, HOSTILE_ANSWERS, HOSTILE_PROGRAMS
 from bench.rewards.reasons import CODE_REASONS, MATH_REASONS
-from prorl_service.agents.code_data import CodeData
-from prorl_service.agents.code_eval import grade_solution
+from prorl_service.agents.code.data import CodeData
+from prorl_service.agents.code.evaluation import grade_solution
 from prorl_service.errors import ProRLError
 from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.rewards.math import boxed, score_math

@@ -17,7 +17,7 @@ from typing import ClassVar, ParamSpec
 from pydantic import JsonValue
 
 from prorl_service import metrics
-from prorl_service.agents.external import External, Uses
+from prorl_service.agents.services import OperatorServices, Requirements
 from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
 from prorl_service.rewards.pool import ScoringPool
@@ -110,7 +110,7 @@ class AgentHandler(ABC):
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT})
     """Stages that open a sandbox: one is made ready for each. Without any, the service need not be
     able to provide the task's image."""
-    uses: Uses = Uses()
+    uses: Requirements = Requirements()
     """What else of the operator's the task needs; set it in `__init__`."""
 
     def __init__(self, task: Task) -> None:
@@ -147,7 +147,7 @@ class RolloutContext:
     generator: Generator
     sandboxes: SandboxProvider
     scoring: ScoringPool
-    external: External = field(default_factory=External)
+    services: OperatorServices = field(default_factory=OperatorServices)
     clock: WorkClock = field(default_factory=WorkClock)
     """Clock of the rollout's work, for its budgets."""
     turns_end_s: float | None = None

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prorl_service.agents.answers import score_answer
 from prorl_service.agents.base import (
     AgentHandler,
     Prompt,
@@ -18,6 +17,7 @@ from prorl_service.agents.base import (
     with_system,
 )
 from prorl_service.agents.loop import run_turns
+from prorl_service.agents.scoring import score_answer
 from prorl_service.rewards.math import boxed, score_math
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task, Turn

@@ -14,10 +14,10 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from prorl_service.agents.base import AgentHandler
-from prorl_service.agents.code import CodeAgent
+from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.stem import StemAgent
-from prorl_service.agents.swe import SweAgent
+from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
 
 ENTRY_POINT_GROUP = "prorl.agents"

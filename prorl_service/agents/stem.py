@@ -10,10 +10,10 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from prorl_service.agents.answers import score_answer
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
-from prorl_service.agents.external import Uses
 from prorl_service.agents.loop import run_turns
+from prorl_service.agents.scoring import score_answer
+from prorl_service.agents.services import Requirements
 from prorl_service.rewards.judge.cache import Judgement
 from prorl_service.rewards.judge.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.math import boxed
@@ -86,7 +86,7 @@ class StemAgent(AgentHandler):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.data = StemData.model_validate(task.data)
-        self.uses = Uses(mcp=self.data.mcp, judge=self.data.judge)
+        self.uses = Requirements(mcp=self.data.mcp, judge=self.data.judge)
         self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR
 
@@ -101,7 +101,7 @@ class StemAgent(AgentHandler):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
-        tools: list[Tool] = [*self.tools, *rollout.external.tools(self.uses)]
+        tools: list[Tool] = [*self.tools, *rollout.services.tools(self.uses)]
         toolset = Toolset(tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
         self._finish_reason = await run_turns(rollout, toolset)
         return self._finish_reason
@@ -135,8 +135,8 @@ class StemAgent(AgentHandler):
             components["by_value"], aborted = await score_answer(rollout, score_value, answer, gold)
             components["scoring_failed"] = float(aborted)
         if self.data.judge and not components["by_text"] and not components["by_value"]:
-            assert rollout.external.judge is not None  # or it would not have been admitted
-            judgement = await rollout.external.judge.compare(
+            assert rollout.services.judge is not None  # or it would not have been admitted
+            judgement = await rollout.services.judge.compare(
                 question=self._question(), gold=gold, answer=answer
             )
             components["by_judge"] = float(judgement is Judgement.SAME)

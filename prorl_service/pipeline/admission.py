@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from prorl_service.agents.base import AgentHandler
-from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.served import ServedModel
@@ -25,7 +25,7 @@ class Admission:
     agents: AgentRegistry
     backends: BackendPool
     sandboxes: SandboxProvider
-    external: External | None
+    services: OperatorServices | None
     """None: other services know what there is."""
 
     def check_all(
@@ -47,7 +47,7 @@ class Admission:
         agent = self.find_agent(group, where)
         self._check_image(agent, group, where)
         handler = _check_task(agent, group, where)
-        ids = prompt_ids(group, handler, model, self.external, where)
+        ids = prompt_ids(group, handler, model, self.services, where)
         return Admitted(group, agent, model.name, ids)
 
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
@@ -72,13 +72,17 @@ class Admission:
 
 
 def prompt_ids(
-    group: Group, handler: AgentHandler, model: ServedModel, external: External | None, where: str
+    group: Group,
+    handler: AgentHandler,
+    model: ServedModel,
+    services: OperatorServices | None,
+    where: str,
 ) -> tuple[int, ...]:
     """Raises `InvalidRequest` for a prompt that leaves no room to sample, or for tools that are
     not there."""
     with contained(f"{type(handler).__name__}.prompt"):
         prompt = handler.prompt()
-    tools = [*prompt.tools, *_external_tools(handler, external, where)]
+    tools = [*prompt.tools, *_operator_tools(handler, services, where)]
     _check_names(tools, where)
     ids = model.chat.prompt_ids(prompt.messages, tools=tools, thinking=group.sampling.thinking)
     if len(ids) >= model.max_model_len:
@@ -90,13 +94,13 @@ def prompt_ids(
     return tuple(ids)
 
 
-def _external_tools(
-    handler: AgentHandler, external: External | None, where: str
+def _operator_tools(
+    handler: AgentHandler, services: OperatorServices | None, where: str
 ) -> list[ToolSchema]:
-    if external is None:
+    if services is None:
         return []
     try:
-        return [function_schema(tool) for tool in external.tools(handler.uses)]
+        return [function_schema(tool) for tool in services.tools(handler.uses)]
     except InvalidRequest as missing:
         field = f"{where}.task.data"
         raise InvalidRequest.of_field(field, missing.message, hint=missing.hint) from None

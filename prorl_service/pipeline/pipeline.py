@@ -16,8 +16,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
-from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
 from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.accepted import AcceptedRollouts
@@ -66,11 +66,11 @@ class Pipeline(AcceptedRollouts):
         sandboxes: SandboxProvider,
         agents: AgentRegistry,
         config: PipelineConfig = PipelineConfig(),
-        external: External | None = None,
+        services: OperatorServices | None = None,
     ) -> None:
         """`journal` must be open for as long as this runs."""
-        self._external = external or External()
-        admission = Admission(agents, backends, sandboxes, self._external)
+        self._services = services or OperatorServices()
+        admission = Admission(agents, backends, sandboxes, self._services)
         super().__init__(journal, admission, max_unfinished=config.max_unfinished)
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self._begin)
@@ -212,7 +212,7 @@ class Pipeline(AcceptedRollouts):
         admitted = record.admitted
         if admitted.model != model.name:
             ids = await asyncio.to_thread(
-                prompt_ids, group, handler, model, self._external, group.group_id
+                prompt_ids, group, handler, model, self._services, group.group_id
             )
             admitted.model, admitted.prompt_ids = model.name, ids
         record.context = RolloutContext(
@@ -227,7 +227,7 @@ class Pipeline(AcceptedRollouts):
             generator=generator,
             sandboxes=self._sandboxes,
             scoring=self._scoring,
-            external=self._external,
+            services=self._services,
             resources=resources,
             clock=record.clock,
         )

@@ -11,8 +11,8 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from prorl_service import __version__, sandbox
-from prorl_service.agents.external import External
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.services import OperatorServices
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
@@ -105,8 +105,10 @@ def create_app(settings: Settings) -> FastAPI:
                 keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             )
             await stack.enter_async_context(backends)
-            external = await _external(settings, judge, stack)
-            pipeline = _pipeline(settings, journal, backends, sandboxes, agents, external, claim)
+            operator_services = await _operator_services(settings, judge, stack)
+            pipeline = _pipeline(
+                settings, journal, backends, sandboxes, agents, operator_services, claim
+            )
             await stack.enter_async_context(pipeline)
             samplers = Samplers(journal, pipeline, backends)
             await stack.enter_async_context(samplers)
@@ -116,7 +118,14 @@ def create_app(settings: Settings) -> FastAPI:
             stack.push_async_callback(background.close)
             background.start(watch_loop(), name="event loop lag")
             app.state.service = Service(
-                run, journal, backends, pipeline, samplers, sandboxes, external.mcp, background
+                run,
+                journal,
+                backends,
+                pipeline,
+                samplers,
+                sandboxes,
+                operator_services.mcp,
+                background,
             )
             app.state.prorl = ProRLAdapter(app.state.service)
             yield
@@ -143,12 +152,14 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-async def _external(settings: Settings, judge: Judge | None, stack: AsyncExitStack) -> External:
+async def _operator_services(
+    settings: Settings, judge: Judge | None, stack: AsyncExitStack
+) -> OperatorServices:
     servers = McpServers(settings.mcp)
     await stack.enter_async_context(servers)
     if judge is not None:
         await stack.enter_async_context(judge)
-    return External(servers, judge)
+    return OperatorServices(servers, judge)
 
 
 def _pipeline(
@@ -157,13 +168,13 @@ def _pipeline(
     backends: BackendPool,
     sandboxes: WarmSandboxes,
     agents: AgentRegistry,
-    external: External,
+    operator_services: OperatorServices,
     claim: DirectoryClaim | None,
 ) -> AcceptedRollouts:
     if claim is None:
-        return Pipeline(journal, backends, sandboxes, agents, settings.pipeline, external)
+        return Pipeline(journal, backends, sandboxes, agents, settings.pipeline, operator_services)
     services = Services(claim, settings.token, backends.offers)
-    admission = Admission(agents, backends, sandboxes, external=None)
+    admission = Admission(agents, backends, sandboxes, services=None)
     return RemoteExecutor(
         journal, admission, services, max_unfinished=settings.pipeline.max_unfinished
     )

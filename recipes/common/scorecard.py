@@ -51,9 +51,15 @@ def facts_of(
 
 def grader_version(globs: Sequence[str]) -> str:
     """The version, and a digest of the code, of this checkout's grader."""
-    package = Path(prorl_service.__file__).parent
-    sources = [file.read_text() for glob in globs for file in sorted(package.glob(glob))]
-    return f"{prorl_service.__version__} ({digest(sources)})"
+    files = [file for glob in globs for file in _sources(glob)]
+    return f"{prorl_service.__version__} ({digest([file.read_text() for file in files])})"
+
+
+def _sources(glob: str) -> list[Path]:
+    files = sorted(Path(prorl_service.__file__).parent.glob(glob))
+    if not files:  # a digest of nothing would never change
+        raise FileNotFoundError(f"no module of prorl_service is {glob}")
+    return files
 
 
 def digest(texts: Sequence[str]) -> str:

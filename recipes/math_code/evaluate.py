@@ -19,11 +19,11 @@ from recipes.common.settings import Evaluation, settings_of
 from recipes.math_code import published, tasks
 from recipes.math_code.rows import Problem
 
-ANSWERS = ("rewards/math.py", "rewards/latex.py", "agents/answers.py")
+ANSWERS = ("rewards/math.py", "rewards/latex.py", "agents/scoring.py")
 GRADERS = {
     "math": (*ANSWERS, "agents/math.py"),
-    "code": ("rewards/code*.py", "agents/code*.py"),
-    "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge.py", "agents/stem.py"),
+    "code": ("rewards/code/*.py", "agents/code/*.py"),
+    "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge/judge.py", "agents/stem.py"),
 }
 """What decides about an answer, below the package."""
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from prorl_service.agents.code import CodeAgent
-from prorl_service.agents.code_data import CodeData, CodeTests
+from prorl_service.agents.code.agent import CodeAgent
+from prorl_service.agents.code.data import CodeData, CodeTests
 from prorl_service.agents.math import MathAgent, MathData
 from prorl_service.agents.stem import StemAgent, StemData
 from prorl_service.schemas import Message, Task

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from prorl_service.agents.swe import LIMITS
-from prorl_service.agents.swe_data import SweData
-from prorl_service.agents.swe_eval import grade_patch
+from prorl_service.agents.swe.agent import LIMITS
+from prorl_service.agents.swe.data import SweData
+from prorl_service.agents.swe.evaluation import grade_patch
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.sandbox.base import Sandbox, SandboxProvider

@@ -6,7 +6,7 @@ Reads nothing, and estimates: what a run really takes is in the service's metric
 import math
 from dataclasses import dataclass
 
-from prorl_service.agents.swe import LIMITS
+from prorl_service.agents.swe.agent import LIMITS
 from prorl_service.errors import InvalidRequest
 from recipes.swebench.costs import Costs
 from recipes.swebench.data.prefetch import IMAGE_MB

@@ -27,7 +27,7 @@ import typer
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe.data import SweEnvironment
 from prorl_service.rewards.swe.patch import TEST_FILE
 from prorl_service.sandbox.archives import has_archive, store_archive
 from prorl_service.sandbox.cache import cache_root

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from prorl_service import local
-from prorl_service.agents.swe import SweAgent
+from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind

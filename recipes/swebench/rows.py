@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from prorl_service.agents.swe import SweAgent
-from prorl_service.agents.swe_data import SweData, SweEnvironment
+from prorl_service.agents.swe.agent import SweAgent
+from prorl_service.agents.swe.data import SweData, SweEnvironment
 from prorl_service.rewards.swe.patch import Change, is_protected, patched_files
 from prorl_service.schemas import Message, Task
 

@@ -23,7 +23,7 @@ SOURCE = (
     "Published: Pass@1 on SWE-Bench Verified by ProRL Agent (arXiv 2603.18815), base models as its "
     "authors ran them; seeds, sampling and budgets are not published."
 )
-GRADER = ("rewards/swe*.py", "agents/swe*.py")
+GRADER = ("rewards/swe/*.py", "agents/swe/*.py")
 """What decides about a patch, below the package."""
 
 

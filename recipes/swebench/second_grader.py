@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prorl_service.agents.swe_repository import GIT, in_repository, prepare
+from prorl_service.agents.swe.repository import GIT, in_repository, prepare
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log_reader import swebench_module
 from prorl_service.rewards.swe.patch import patched_files

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from prorl_service import local
-from prorl_service.agents.swe import SweAgent
+from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.inference.engine.tiny import build_tiny_model

@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from bench.rewards.hostile import HOSTILE_PROGRAMS, KNOWS, SECRETS, HostileProgram
-from prorl_service.agents.code import CodeAgent
-from prorl_service.agents.code_data import CodeData
-from prorl_service.agents.code_eval import RUNNER, SOLUTION, grade_solution
+from prorl_service.agents.code.agent import CodeAgent
+from prorl_service.agents.code.data import CodeData
+from prorl_service.agents.code.evaluation import RUNNER, SOLUTION, grade_solution
 from prorl_service.errors import SandboxError
 from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.pool import ScoringPool

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe.data import SweEnvironment
 
 BY_LOG = {"test_command": "./runtests", "log_parser": "parse_log_django"}
 BY_PYTEST = {"test_files": ["tests"]}

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from prorl_service.agents import swe_repository
-from prorl_service.agents.swe_data import SweData, SweEnvironment
-from prorl_service.agents.swe_eval import grade_patch
-from prorl_service.agents.swe_repository import apply_text, extract_patch, prepare
+from prorl_service.agents.swe import repository
+from prorl_service.agents.swe.data import SweData, SweEnvironment
+from prorl_service.agents.swe.evaluation import grade_patch
+from prorl_service.agents.swe.repository import apply_text, extract_patch, prepare
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.rewards.swe.patch import MAX_PATCH_BYTES
@@ -173,7 +173,7 @@ async def test_a_patch_that_git_needs_too_long_for_is_the_policys_failure(
     sandbox: ServedSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(sandbox, ENVIRONMENT)
-    monkeypatch.setattr(swe_repository, "GIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(repository, "GIT_TIMEOUT_S", 1.0)
     assert await apply_text(sandbox, ENVIRONMENT, searching(200_000)) is False
 
 
@@ -240,7 +240,7 @@ async def test_a_repository_that_keeps_git_busy_is_an_empty_patch(
     base = await prepare(sandbox, ENVIRONMENT)
     slow = "git config filter.s.clean 'sleep 600'; echo '* filter=s' > .gitattributes"
     await run(sandbox, f"cd {AT}; {slow}; echo two >> a.py; cd /")
-    monkeypatch.setattr(swe_repository, "GIT_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(repository, "GIT_TIMEOUT_S", 2.0)
     assert await extract_patch(sandbox, ENVIRONMENT, base) == b""
     assert await run(sandbox, "pgrep -c sleep || true") == "0"
 

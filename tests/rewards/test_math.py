@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.rewards.hostile import HOSTILE_ANSWERS, HostileAnswer
 from bench.rewards.math_table import ERRORS, TABLE, MathRow
-from prorl_service.agents.answers import NEVER_HOSTILE
+from prorl_service.agents.scoring import NEVER_HOSTILE
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import boxed, is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool

@@ -1,9 +1,9 @@
 """Runs one program for many test cases, each in a process of its own. Sent into the sandbox.
 
 Runs on the image's Python, which is started once and reads the program once; a case is a fork. It
-never has the input of a case, only the ends of pipes that `guest_runner` made, and what it says of a
-case decides nothing but that it has ended. A program may kill it or take it over, and gains nothing
-but to fail. Standard input is the socket to `guest_runner`. Python 3.7 and newer.
+never has the input of a case, only the ends of pipes that `guest_runner` made, and what it says of
+a case decides nothing but that it has ended. A program may kill it or take it over, and gains only
+a failure. Standard input is the socket to `guest_runner`. Python 3.7 and newer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Grades a run of a test command by its log, and by what was watched beside it. Pure.
 
-For runners that have no recorder. Code under test can write what it wants to its log: what is known
-of tests of unittest otherwise (`guest_unittest_plugin`) can only make a status worse. docs/swe.md says what is
-left.
+For runners that have no recorder. Code under test can write what it wants to its log: what
+`guest_unittest_plugin` saw of tests of unittest can only make a status worse. docs/swe.md says what
+is left.
 """
 
 import re

@@ -10,8 +10,8 @@ from operator import add, mod, mul
 from random import Random
 from typing import Any, Literal
 
-from prorl_service.agents.code_data import CodeTests
-from prorl_service.agents.code_eval import SOLUTION
+from prorl_service.agents.code.data import CodeTests
+from prorl_service.agents.code.evaluation import SOLUTION
 from recipes.common.splits import Split, keys_of
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import CodeProblem, Problem

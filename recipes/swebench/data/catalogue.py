@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from prorl_service.agents.swe_data import SweData
+from prorl_service.agents.swe.data import SweData
 from recipes.common.row import Row, RowError, of_validation
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.environments import GradedBy

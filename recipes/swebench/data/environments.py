@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe.data import SweEnvironment
 from prorl_service.rewards.swe.patch import patched_files
 from recipes.swebench.data.commands import Testing, named_files
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from pydantic import BaseModel
 
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe.data import SweEnvironment
 from recipes.common.row import Row
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import file_diff

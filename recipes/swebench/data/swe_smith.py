@@ -5,7 +5,7 @@ the bug is put in by `setup_patch`. The reference fix is its reverse. The tests 
 repository and stay there; SWE-smith takes those that fail away from the model.
 """
 
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe.data import SweEnvironment
 from recipes.common.row import Row
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import reversed_patch

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from prorl_service.agents.code import CodeAgent
-from prorl_service.agents.code_data import CodeTests
+from prorl_service.agents.code.agent import CodeAgent
+from prorl_service.agents.code.data import CodeTests
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import ProRLError

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe.data import SweEnvironment
 from prorl_service.sandbox.archives import store_archive
 from recipes.swebench import offline
 from recipes.swebench.rows import SweInstance

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service import local
-from prorl_service.agents.swe import SweAgent
+from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import TaskError
 from prorl_service.inference.engine.tiny import build_tiny_model

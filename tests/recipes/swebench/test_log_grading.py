@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.agents import swe_log_run
-from prorl_service.agents.swe import SweAgent
-from prorl_service.agents.swe_data import SweEnvironment
+from prorl_service.agents.swe import log_run
+from prorl_service.agents.swe.agent import SweAgent
+from prorl_service.agents.swe.data import SweEnvironment
 from prorl_service.errors import EvaluatorError, InvalidRequest
 from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.cheats import CHEATS
@@ -234,7 +234,7 @@ async def test_lies_to_pytests_log(then: str, status: str) -> None:
 
 
 async def test_a_log_that_keeps_its_parser_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swe_log_run, "READ_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(log_run, "READ_TIMEOUT_S", 3.0)
     report = await graded(calc(), patch("sympy", {SYMPY_FIX: "+print(' ' * 10**6)\n"}, fixed=True))
     assert report.outcome is SweOutcome.CRASHED
     assert "could not be read in 3 s" in report.summary

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prorl_service.agents import swe_eval
-from prorl_service.agents.swe_data import SweData, SweEnvironment
-from prorl_service.agents.swe_eval import grade_patch
+from prorl_service.agents.swe import evaluation
+from prorl_service.agents.swe.data import SweData, SweEnvironment
+from prorl_service.agents.swe.evaluation import grade_patch
 from prorl_service.rewards.swe.grade import Expected, SweReport, TestRun, grade
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.testing import FakeSandbox
@@ -66,7 +66,7 @@ async def test_many_records_are_not_read_on_the_event_loop(monkeypatch: pytest.M
         threads.append(threading.current_thread())
         return grade(run, expected)
 
-    monkeypatch.setattr(swe_eval, "grade", noted)
+    monkeypatch.setattr(evaluation, "grade", noted)
     report = await grade_patch(sandbox_of_many_tests(), DATA, b"a patch")
     assert report.resolved, report.summary
     assert report.pass_to_pass == len(IDS) - 1

@@ -7,7 +7,7 @@ does wrong is a report; what is wrong with the sandbox is raised.
 import math
 from pathlib import Path
 
-from prorl_service.agents.code_data import CodeData
+from prorl_service.agents.code.data import CodeData
 from prorl_service.rewards.code import guest_runner, guest_supervisor
 from prorl_service.rewards.code.grade import Case, CaseOutcome, CaseRun, CodeReport, case_outcome
 from prorl_service.sandbox.base import Sandbox

@@ -13,7 +13,7 @@ from prorl_service.tools.mcp.servers import McpServers
 
 
 @dataclass(frozen=True, slots=True)
-class Uses:
+class Requirements:
     """What an agent needs for one task."""
 
     mcp: Sequence[str] = ()
@@ -22,11 +22,11 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class OperatorServices:
     mcp: McpServers = field(default_factory=McpServers)
     judge: Judge | None = None
 
-    def tools(self, uses: Uses) -> list[Tool]:
+    def tools(self, uses: Requirements) -> list[Tool]:
         """Those of the MCP servers. Raises `InvalidRequest` if anything of `uses` is not there."""
         if uses.judge and self.judge is None:
             raise InvalidRequest(

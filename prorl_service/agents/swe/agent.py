@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
 from prorl_service.agents.loop import run_turns
-from prorl_service.agents.swe_data import SweData
-from prorl_service.agents.swe_eval import grade_patch, unapplied
-from prorl_service.agents.swe_repository import extract_patch, prepare
+from prorl_service.agents.swe.data import SweData
+from prorl_service.agents.swe.evaluation import grade_patch, unapplied
+from prorl_service.agents.swe.repository import extract_patch, prepare
 from prorl_service.errors import TaskError
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log import check_parser

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
-from prorl_service.agents.swe_data import SweData
-from prorl_service.agents.swe_log_run import run_test_command, tests_to_copy
-from prorl_service.agents.swe_repository import (
+from prorl_service.agents.swe.data import SweData
+from prorl_service.agents.swe.log_run import run_test_command, tests_to_copy
+from prorl_service.agents.swe.repository import (
     activated,
     apply_patch,
     apply_text,

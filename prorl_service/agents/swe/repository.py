@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from secrets import token_hex
 
-from prorl_service.agents import swe_program
-from prorl_service.agents.swe_data import SweData, SweEnvironment
+from prorl_service.agents.swe import program
+from prorl_service.agents.swe.data import SweData, SweEnvironment
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.rewards.swe.patch import MAX_PATCH_BYTES, Change, changes, is_protected
 from prorl_service.sandbox.archives import load_archive
@@ -20,7 +20,7 @@ from prorl_service.sandbox.base import Sandbox, ToolResult
 
 GIT_TIMEOUT_S = 120.0
 
-PROGRAM = Path(swe_program.__file__).read_text()
+PROGRAM = Path(program.__file__).read_text()
 ENVIRONMENT = {"HOME": "/tmp", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 GIT = (

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
-from prorl_service.agents.swe_data import SweData
-from prorl_service.agents.swe_repository import activated, in_repository
+from prorl_service.agents.swe.data import SweData
+from prorl_service.agents.swe.repository import activated, in_repository
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.swe import guest_unittest_plugin, log_reader
 from prorl_service.rewards.swe.canary import likely_tests

@@ -16,8 +16,8 @@ from prorl_service.agents.base import (
     put_files,
     with_system,
 )
-from prorl_service.agents.code_data import CodeData
-from prorl_service.agents.code_eval import SOLUTION, WALL_PER_CPU, grade_solution
+from prorl_service.agents.code.data import CodeData
+from prorl_service.agents.code.evaluation import SOLUTION, WALL_PER_CPU, grade_solution
 from prorl_service.agents.loop import run_turns
 from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.code.host_speed import slowness

@@ -1,0 +1,1 @@
+"""The agent that writes programs: its data, its conversation, its evaluation."""

@@ -1,0 +1,1 @@
+"""The agent that repairs repositories: its data, its conversation, its evaluation."""

@@ -123,13 +123,13 @@ def run(router: Router, engines: list[Engine], seed: int) -> Run:
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
     thinking: list[Rollout] = []
-    under_way, now = 0, 0.0
-    while (waiting or under_way) and now < LIMIT_S:
-        while waiting and under_way + SIBLINGS <= AT_ONCE:
+    inflight, now = 0, 0.0
+    while (waiting or inflight) and now < LIMIT_S:
+        while waiting and inflight + SIBLINGS <= AT_ONCE:
             group = waiting.popleft()
             began[group[0].group] = now
             thinking += group
-            under_way += len(group)
+            inflight += len(group)
         for engine in engines:
             if not engine.is_up(now):
                 thinking += _fail_all(engine)
@@ -138,7 +138,7 @@ def run(router: Router, engines: list[Engine], seed: int) -> Run:
         for engine in engines:
             for call in list(engine.step()) if engine.is_up(now) else ():
                 if _end(call, now):
-                    under_way -= 1
+                    inflight -= 1
                     ended[call.rollout.group] = now
                 else:
                     thinking.append(call.rollout)

@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from prorl_service.pipeline import journal_tables as tables
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_tables import AcceptedRow, EndedRow
-from prorl_service.pipeline.journal_threads import SPARE_PAGES
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import tables as tables
+from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow
+from prorl_service.rollouts.journal.threads import SPARE_PAGES
 from prorl_service.schemas import RolloutState
 
 ROLLOUTS, GROUP_SIZE = 50_000, 8

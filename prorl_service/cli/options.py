@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from prorl_service.cli.errors import problems_of
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import state_directory, take_key
-from prorl_service.pipeline.journal_tables import Retention
+from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import BackendSpec
 from prorl_service.utils.logs import LogFormat
 from prorl_service.utils.runs import new_run

@@ -20,11 +20,11 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import OwnedByAnother
 from prorl_service.front import placements
 from prorl_service.front.services import RolloutService, ServiceLost, Services
-from prorl_service.pipeline.accepted import AcceptedRollouts
-from prorl_service.pipeline.admission import Admission
-from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.queues import FairQueue
-from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import Blame, ErrorInfo, Group, Rollout, RolloutState, Stage
 
 log = logging.getLogger(__name__)
@@ -37,16 +37,16 @@ REFUSALS = (409, 413, 422)
 """Statuses of a group that no service would take."""
 
 
-class RemoteExecutor(AcceptedRollouts):
+class RemoteExecutor(RolloutExecutor):
     def __init__(
         self,
         journal: Journal,
-        admission: Admission,
+        validator: Validator,
         services: Services,
         *,
         max_unfinished: int,
     ) -> None:
-        super().__init__(journal, admission, max_unfinished=max_unfinished)
+        super().__init__(journal, validator, max_unfinished=max_unfinished)
         self._services = services
         self._waiting = FairQueue()
         self._forwarded: dict[str, ForwardedGroup] = {}
@@ -67,7 +67,7 @@ class RemoteExecutor(AcceptedRollouts):
         self.background.start(self._services.serve(), name="look for services")
         self.background.start(self._dispatch(placed), name="forward groups")
 
-    def _is_at_work(self) -> bool:
+    def _is_running(self) -> bool:
         return bool(self._forwarded)
 
     @property
@@ -90,7 +90,7 @@ class RemoteExecutor(AcceptedRollouts):
                 if record.end_state is not None or group.group_id in self._forwarded:
                     continue  # it was taken with a sibling, or cancelled
                 service = await self._services.take(group.n)
-                await self._may_begin.wait()
+                await self._gate.wait()
                 await self._journal.writable.wait()
                 forwarded = self._forwarded_group(group)
                 forwardings.create_task(self._forward(forwarded, service, group.n))
@@ -126,11 +126,11 @@ class RemoteExecutor(AcceptedRollouts):
         self._journal.write(placements.remove(forwarded.group.group_id))
 
 
-class _GivenUp(Exception):
+class _Abandoned(Exception):
     """A service cancelled what nobody here has cancelled."""
 
 
-LEAVE = (ServiceCallError, ServiceLost, _GivenUp)
+LEAVE = (ServiceCallError, ServiceLost, _Abandoned)
 """Reasons to give a group to another service."""
 
 
@@ -283,9 +283,9 @@ class ForwardedGroup:
                     self._recalled.set()  # it may take longer than an answer may
 
     def _end(self, answer: Rollout) -> "asyncio.Future[Counter[str]]":
-        """Raises `_GivenUp`."""
+        """Raises `_Abandoned`."""
         if self._was_given_up(answer):
-            raise _GivenUp(f"{answer.rollout_id} was cancelled there: {answer.error}")
+            raise _Abandoned(f"{answer.rollout_id} was cancelled there: {answer.error}")
         if not answer.is_terminal:
             raise ValueError(f"{answer.rollout_id} is reported as ended, and is {answer.state}")
         record = self._pending[answer.rollout_id]

@@ -20,15 +20,15 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
 from prorl_service.inference.pool import BackendPool
-from prorl_service.pipeline.accepted import AcceptedRollouts
-from prorl_service.pipeline.admission import Admission, prompt_ids
-from prorl_service.pipeline.containment import contain_tasks, described, make_handler
-from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
-from prorl_service.pipeline.record import RolloutRecord
 from prorl_service.pipeline.stage import StagePool
 from prorl_service.pipeline.suspects import Suspects
 from prorl_service.rewards.pool import ScoringPool
+from prorl_service.rollouts.containment import contain_tasks, described, make_handler
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.rollouts.validation import Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
 
@@ -58,7 +58,7 @@ class PipelineConfig:
     """Rollouts accepted and not ended; more are refused for the time being."""
 
 
-class Pipeline(AcceptedRollouts):
+class Pipeline(RolloutExecutor):
     def __init__(
         self,
         journal: Journal,
@@ -70,8 +70,8 @@ class Pipeline(AcceptedRollouts):
     ) -> None:
         """`journal` must be open for as long as this runs."""
         self._services = services or OperatorServices()
-        admission = Admission(agents, backends, sandboxes, self._services)
-        super().__init__(journal, admission, max_unfinished=config.max_unfinished)
+        validator = Validator(agents, backends, sandboxes, self._services)
+        super().__init__(journal, validator, max_unfinished=config.max_unfinished)
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self._begin)
         self._grades_timeouts = config.on_timeout == "grade"
@@ -85,9 +85,9 @@ class Pipeline(AcceptedRollouts):
             workers=config.init_workers,
             queue=FairQueue(),
             work=self._do_init,
-            hand_on=self._to_ready,
+            on_success=self._to_ready,
             entering=RolloutState.INIT,
-            may_begin=self._may_begin_init,
+            gate=self._may_begin_init,
             on_change=self._on_change,
             retry=self._retry,
         )
@@ -96,9 +96,9 @@ class Pipeline(AcceptedRollouts):
             workers=config.run_workers,
             queue=FifoQueue(config.ready_rollouts),
             work=self._do_run,
-            hand_on=self._to_eval,
+            on_success=self._to_eval,
             entering=RolloutState.RUNNING,
-            may_begin=self._may_begin_run,
+            gate=self._may_begin_run,
             on_change=self._on_change,
             retry=self._retry,
             is_good_enough=self._is_graded,
@@ -108,7 +108,7 @@ class Pipeline(AcceptedRollouts):
             workers=config.eval_workers,
             queue=FifoQueue(),
             work=self._do_eval,
-            hand_on=self._to_done,
+            on_success=self._to_done,
             entering=RolloutState.EVALUATING,
             on_change=self._on_change,
             retry=self._retry,
@@ -130,8 +130,8 @@ class Pipeline(AcceptedRollouts):
             self._expecting.cancel()
         await self._scoring.close()
 
-    def _is_at_work(self) -> bool:
-        return bool(self._run.at_work or self._eval.at_work or self._eval.waiting)
+    def _is_running(self) -> bool:
+        return bool(self._run.running or self._eval.running or self._eval.waiting)
 
     @property
     def slots(self) -> int:
@@ -158,7 +158,7 @@ class Pipeline(AcceptedRollouts):
             for pool in (self._eval, self._init)
             for record in pool.next(EXPECTED_SANDBOXES)
         )
-        to_eval = ((Stage.EVAL, record) for record in self._run.at_work)
+        to_eval = ((Stage.EVAL, record) for record in self._run.running)
         wanted = (
             record.group.task.image
             for stage, record in chain(queued, to_eval)
@@ -197,7 +197,7 @@ class Pipeline(AcceptedRollouts):
         """After a restart engines may take minutes; rollouts whose end is lost need not run."""
         await self._backends.until_up()
         await self._journal.writable.wait()
-        await self._may_begin.wait()
+        await self._gate.wait()
 
     async def _do_init(self, record: RolloutRecord) -> None:
         with record.clock.waiting():
@@ -240,7 +240,7 @@ class Pipeline(AcceptedRollouts):
     async def _may_begin_run(self) -> None:
         """No budget is begun that would only wait. A rollout is ready while it waits here."""
         await self._backends.until_serving()
-        await self._may_begin.wait()
+        await self._gate.wait()
 
     async def _do_run(self, record: RolloutRecord) -> None:
         handler, context = record.in_progress()

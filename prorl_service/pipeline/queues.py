@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.rollouts.record import RolloutRecord
 
 
 class FifoQueue(asyncio.Queue[RolloutRecord]):

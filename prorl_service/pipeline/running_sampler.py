@@ -17,11 +17,11 @@ from pydantic import Field
 
 from prorl_service.errors import Conflict, NotFound, ProRLError
 from prorl_service.pipeline import sampler_tables as tables
-from prorl_service.pipeline.accepted import AcceptedRollouts
 from prorl_service.pipeline.candidates import Candidate, Tally
-from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.sampler import Sampler
 from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
 from prorl_service.schemas import Group, Rollout, WireModel
 from prorl_service.schemas.sampling import (
     Draw,
@@ -69,7 +69,7 @@ class RunningSampler:
         sampler_id: str,
         spec: SamplerSpec,
         journal: Journal,
-        pipeline: AcceptedRollouts,
+        pipeline: RolloutExecutor,
         weights: Weights,
         on_expiry: Callable[[], None],
         *,

@@ -7,14 +7,14 @@ from functools import partial
 
 from prorl_service.errors import Conflict
 from prorl_service.pipeline import sampler_tables as tables
-from prorl_service.pipeline.accepted import AcceptedRollouts
-from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.running_sampler import (
     RunningSampler,
     SamplerState,
     Weights,
     unknown_sampler,
 )
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Samplers:
     """`async with`, inside the journal's and the pipeline's."""
 
-    def __init__(self, journal: Journal, pipeline: AcceptedRollouts, weights: Weights) -> None:
+    def __init__(self, journal: Journal, pipeline: RolloutExecutor, weights: Weights) -> None:
         self.background = TaskOwner()
         self._journal = journal
         self._pipeline = pipeline

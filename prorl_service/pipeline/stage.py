@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
 from prorl_service.errors import STAGE_BLAME, AgentError, ProRLError, StageTimeout
-from prorl_service.pipeline.containment import described
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
-from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.rollouts.containment import described
+from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
 from prorl_service.utils import logs
 
@@ -29,26 +29,26 @@ class StagePool:
         workers: int,
         queue: FifoQueue | FairQueue,
         work: Work,
-        hand_on: Work,
+        on_success: Work,
         entering: RolloutState,
-        may_begin: Callable[[], Awaitable[object]] | None = None,
+        gate: Callable[[], Awaitable[object]] | None = None,
         on_change: Callable[[], None],
         retry: Callable[[RolloutRecord, ErrorInfo], bool],
         is_good_enough: Callable[[RolloutRecord], bool] = lambda _: False,
     ) -> None:
-        """`hand_on` gets the rollouts whose work succeeded, outside the budget. `entering` is the
-        state a rollout gets when a worker takes it, which it does not before `may_begin` returns.
+        """`on_success` gets the rollouts whose work succeeded, outside the budget. A worker takes a
+        rollout after `gate` has returned, and the rollout's state is `entering` from then on.
         `on_change` is called when a worker has taken a rollout, and when it is done with it.
         `retry` is asked to take those that failed, with their resources released.
-        `is_good_enough` decides whether one that used up its budget is handed on all the same."""
+        `is_good_enough` decides whether one that used up its budget succeeds all the same."""
         self.stage = stage
         self.workers = workers
-        self.at_work: dict[RolloutRecord, None] = {}
+        self.running: dict[RolloutRecord, None] = {}
         self._queue = queue
         self._work = work
-        self._hand_on = hand_on
+        self._on_success = on_success
         self._entering = entering
-        self._may_begin = may_begin
+        self._gate = gate
         self._on_change = on_change
         self._retry = retry
         self._is_good_enough = is_good_enough
@@ -59,8 +59,8 @@ class StagePool:
         assert worker is not None
         while not worker.cancelling():
             record = await self._queue.get()
-            if self._may_begin is not None:
-                await self._may_begin()
+            if self._gate is not None:
+                await self._gate()
             if not record.cancel_requested:
                 await self._process(record)
 
@@ -87,19 +87,19 @@ class StagePool:
         record.is_waiting = False
         logs.rollout_id.set(record.rollout_id)
         record.move(self._entering)
-        self.at_work[record] = None
+        self.running[record] = None
         self._on_change()
         try:
             await self._work_and_hand_on(record)
         finally:
-            del self.at_work[record]
+            del self.running[record]
             self._on_change()
 
     async def _work_and_hand_on(self, record: RolloutRecord) -> None:
         with record.timed(self.stage):
             problem = await self._attempt(record)
         if problem is None and not record.cancel_requested:
-            await self._hand_on(record)
+            await self._on_success(record)
             return
         await record.release()
         if record.cancel_requested:

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.rollouts.record import RolloutRecord
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.weights import Weights
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
-from prorl_service.pipeline.accepted import AcceptedRollouts
-from prorl_service.pipeline.admission import Admission
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_run import WEIGHTS
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.pipeline.samplers import Samplers
 from prorl_service.rewards.judge.judge import Judge
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.run import WEIGHTS
+from prorl_service.rollouts.validation import Validator
 from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
@@ -170,13 +170,13 @@ def _pipeline(
     agents: AgentRegistry,
     operator_services: OperatorServices,
     claim: DirectoryClaim | None,
-) -> AcceptedRollouts:
+) -> RolloutExecutor:
     if claim is None:
         return Pipeline(journal, backends, sandboxes, agents, settings.pipeline, operator_services)
     services = Services(claim, settings.token, backends.offers)
-    admission = Admission(agents, backends, sandboxes, services=None)
+    validator = Validator(agents, backends, sandboxes, services=None)
     return RemoteExecutor(
-        journal, admission, services, max_unfinished=settings.pipeline.max_unfinished
+        journal, validator, services, max_unfinished=settings.pipeline.max_unfinished
     )
 
 

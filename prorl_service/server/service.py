@@ -8,9 +8,9 @@ from fastapi import Depends, Request
 
 from prorl_service.errors import OwnedByAnother
 from prorl_service.inference.pool import BackendPool, owner_name
-from prorl_service.pipeline.accepted import AcceptedRollouts
-from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.samplers import Samplers
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
 from prorl_service.tools.mcp.servers import McpServers
@@ -22,7 +22,7 @@ class Service:
     run: str
     journal: Journal
     backends: BackendPool
-    pipeline: AcceptedRollouts
+    pipeline: RolloutExecutor
     samplers: Samplers
     sandboxes: WarmSandboxes
     mcp: McpServers
@@ -53,7 +53,7 @@ class Service:
         return await self.backends.add(spec, must_answer=must_answer)
 
     async def submit(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> list[Rollout]:
-        """See `AcceptedRollouts.submit`. Raises `OwnedByAnother` if the engines are of others than
+        """See `RolloutExecutor.submit`. Raises `OwnedByAnother` if the engines are of others than
         the groups are."""
         for owner in {group.owner for group in groups} - {None}:
             self.backends.check_owner(owner)

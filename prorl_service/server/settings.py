@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.rewards.judge.judge import JudgeConfig
+from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
 from prorl_service.tools.mcp.spec import McpSpec

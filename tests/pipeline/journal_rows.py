@@ -1,6 +1,6 @@
 """Rows for a journal that nobody reads as JSON."""
 
-from prorl_service.pipeline.journal_tables import AcceptedRow, EndedRow
+from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow
 from prorl_service.schemas import RolloutState
 
 

@@ -10,9 +10,9 @@ from pydantic import JsonValue
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task
 from prorl_service.testing import FakeSandboxes, StubEngine

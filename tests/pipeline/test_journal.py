@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_file import APPLICATION_ID
-from prorl_service.pipeline.journal_tables import Retention
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.file import APPLICATION_ID
+from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import RolloutState
 from tests.pipeline.journal_rows import accepted, ended
 

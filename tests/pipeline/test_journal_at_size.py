@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline import journal_tables, journal_threads
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_tables import Retention
+from prorl_service.rollouts.journal import Journal, tables, threads
+from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import RolloutState
 from tests.pipeline.journal_rows import accepted, ended
 
@@ -25,7 +24,7 @@ async def filled(journal: Journal, groups: int, size: int = 20_000) -> list[str]
 
 async def tidied(journal: Journal) -> None:
     """The test's own time-out is the budget."""
-    while await journal.read(journal_tables.has_garbage):  # noqa: ASYNC110
+    while await journal.read(tables.has_garbage):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
@@ -37,7 +36,7 @@ async def rows_left(journal: Journal) -> Any:
 @pytest.fixture
 def slow_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """One row is deleted in each."""
-    monkeypatch.setattr(journal_threads, "SLICE_S", -1.0)
+    monkeypatch.setattr(threads, "SLICE_S", -1.0)
 
 
 async def test_what_is_forgotten_is_so_at_once_and_its_content_is_deleted_in_slices(
@@ -50,7 +49,7 @@ async def test_what_is_forgotten_is_so_at_once_and_its_content_is_deleted_in_sli
         assert await journal.summaries(["g49.1"]) == {}
         assert await journal.find(names) == {}
         assert (await journal.count_ended()).total() == 0
-        assert await journal.read(journal_tables.has_garbage)
+        assert await journal.read(tables.has_garbage)
         assert await journal.accept([accepted("g0")]), "its id is free again"
         await journal.end(ended("g0", 1, size=7))
         await tidied(journal)
@@ -64,7 +63,7 @@ async def test_what_is_forgotten_is_so_at_once_and_its_content_is_deleted_in_sli
 async def test_deleting_continues_after_a_restart(tmp_path: Path, slow_slices: None) -> None:
     async with Journal(tmp_path / "j") as journal:
         await journal.forget(await filled(journal, 10))
-        assert await journal.read(journal_tables.has_garbage)
+        assert await journal.read(tables.has_garbage)
     async with Journal(tmp_path / "j") as journal:
         await tidied(journal)
         (left,) = await journal.read(
@@ -125,7 +124,7 @@ class Disk:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_threads, "RETRY_S", 0.05)
+    monkeypatch.setattr(threads, "RETRY_S", 0.05)
 
 
 async def test_what_cannot_be_written_is_refused_or_kept_until_it_can(
@@ -188,7 +187,7 @@ async def test_a_thread_that_ends_leaves_nobody_waiting(
         raise MemoryError("no more")
 
     async with Journal(tmp_path / "j") as journal:
-        kind = journal_threads.Writer if method == "_write" else journal_threads.Reader
+        kind = threads.Writer if method == "_write" else threads.Reader
         monkeypatch.setattr(kind, method, end)
         asked = journal.accept([accepted("a")]) if method == "_write" else journal.find(["a"])
         kept = journal.begin("a.0", 1)

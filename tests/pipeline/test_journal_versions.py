@@ -10,11 +10,11 @@ import pytest
 
 from prorl_service.errors import JournalError
 from prorl_service.pipeline import sampler_tables
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_file import INCREMENTAL
-from prorl_service.pipeline.journal_migrations import MIGRATIONS
-from prorl_service.pipeline.journal_tables import STRIDE, TABLES, VERSION
 from prorl_service.pipeline.running_sampler import SamplerState
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.file import INCREMENTAL
+from prorl_service.rollouts.journal.migrations import MIGRATIONS
+from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
 from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
 from tests.pipeline import journal_version_2
 from tests.pipeline.journal_rows import ended

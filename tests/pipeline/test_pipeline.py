@@ -12,9 +12,9 @@ from prorl_service.errors import (
     NotFound,
     Overloaded,
 )
-from prorl_service.pipeline.intake import SLICE
-from prorl_service.pipeline.journal_tables import Retention
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.rollouts.admission import SLICE
+from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import (
     Blame,

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.pipeline.journal import Journal
 from prorl_service.pipeline.queues import FairQueue
-from prorl_service.pipeline.record import Admitted, RolloutRecord
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.schemas import Group, Message, Task
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])

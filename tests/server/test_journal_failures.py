@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.pipeline import journal_threads
-from prorl_service.pipeline.journal import Journal
+from prorl_service.rollouts.journal import Journal, threads
 from prorl_service.schemas import Blame, Message, RolloutState
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.server.settings import Settings
@@ -38,7 +37,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
             found.append(self._file.writer)
 
     monkeypatch.setattr("prorl_service.server.app.Journal", Known)
-    monkeypatch.setattr(journal_threads, "RETRY_S", 0.05)
+    monkeypatch.setattr(threads, "RETRY_S", 0.05)
     return found
 
 
@@ -95,7 +94,7 @@ async def test_a_journal_whose_thread_ended_makes_the_service_unhealthy(
     def end(_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(journal_threads.Writer, "_write", end)
+    monkeypatch.setattr(threads.Writer, "_write", end)
     with pytest.raises(ServiceCallError, match="its thread ended"):
         await client.submit([scored("g", 0, 1)])
     async with httpx.AsyncClient(base_url=url) as http:

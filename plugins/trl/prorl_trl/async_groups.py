@@ -78,7 +78,7 @@ class GroupSource(Protocol):
         """Nothing under way is wanted any more."""
 
 
-class GroupsUnderWay:
+class InflightGroups:
     """As many groups as there is room for; what waits for the trainer takes up room, too."""
 
     def __init__(
@@ -87,7 +87,7 @@ class GroupsUnderWay:
         self._client = client
         self._groups = groups
         self._max_rollouts = max_rollouts
-        self._under_way: dict[str, Group] = {}
+        self._inflight: dict[str, Group] = {}
         self._ended: dict[str, Rollout] = {}
 
     def next(self, waiting: int) -> EndedGroup | None:
@@ -95,7 +95,7 @@ class GroupsUnderWay:
         try:
             for rollout in self._client.stream(self._missing(), POLL_S):
                 self._ended[rollout.rollout_id] = rollout
-                group = self._under_way[rollout.group_id]
+                group = self._inflight[rollout.group_id]
                 if all(rollout_id in self._ended for rollout_id in group.rollout_ids()):
                     return self._take(group)
         except WaitTimeout:
@@ -107,22 +107,22 @@ class GroupsUnderWay:
         return None
 
     def _begin(self, waiting: int) -> None:
-        room = self._max_rollouts - waiting - sum(one.n for one in self._under_way.values())
+        room = self._max_rollouts - waiting - sum(one.n for one in self._inflight.values())
         begun: list[Group] = []
         while room > 0:
             group = next(self._groups)
             room -= group.n
             begun.append(group)
         if begun:
-            self._under_way |= {group.group_id: group for group in begun}
+            self._inflight |= {group.group_id: group for group in begun}
             self._client.submit(begun, invalid="fail")
 
     def _missing(self) -> list[str]:
-        ids = [one for group in list(self._under_way.values()) for one in group.rollout_ids()]
+        ids = [one for group in list(self._inflight.values()) for one in group.rollout_ids()]
         return [one for one in ids if one not in self._ended]
 
     def _take(self, group: Group) -> EndedGroup:
-        del self._under_way[group.group_id]
+        del self._inflight[group.group_id]
         rollouts = [self._ended.pop(rollout_id) for rollout_id in group.rollout_ids()]
         self._client.acknowledge([group.group_id])
         return group.group_id, rollouts
@@ -130,7 +130,7 @@ class GroupsUnderWay:
     def _submit_again(self) -> None:
         """The service was restarted and remembers nothing."""
         self._ended.clear()
-        self._client.submit(list(self._under_way.values()), invalid="fail")
+        self._client.submit(list(self._inflight.values()), invalid="fail")
 
     def cancel(self, client: RolloutClient) -> None:
         if missing := self._missing():
@@ -138,8 +138,8 @@ class GroupsUnderWay:
 
     def close(self, client: RolloutClient) -> None:
         self.cancel(client)
-        if self._under_way:
-            client.acknowledge(list(self._under_way))
+        if self._inflight:
+            client.acknowledge(list(self._inflight))
 
 
 class DrawnGroups:

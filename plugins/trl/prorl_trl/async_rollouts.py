@@ -26,7 +26,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.schemas import FinishReason, Group, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
-from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, GroupsUnderWay
+from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, InflightGroups
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
 from prorl_trl.convert import LEASE_S, Overlong
 from prorl_trl.nccl import Broadcaster
@@ -260,7 +260,7 @@ class ProRLRolloutWorker:
     def _new_source(self, client: RolloutClient) -> GroupSource:
         args = self._args
         if self._sampler_spec is None:
-            return GroupsUnderWay(client, self._candidates, max_rollouts=args.max_inflight_tasks)
+            return InflightGroups(client, self._candidates, max_rollouts=args.max_inflight_tasks)
         spec = async_groups.sampler_spec(
             self._sampler_spec,
             max_groups=max(1, args.max_inflight_tasks // args.num_generations),

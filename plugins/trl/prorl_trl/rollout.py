@@ -109,7 +109,7 @@ class ProRLRollout:
         self._calls = 0
         self._lost_calls = 0
         self._shortage = TOO_FEW
-        self._under_way: tuple[list[Group], dict[str, Rollout]] | None = None
+        self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
         self._broadcaster = Broadcaster()
         self._pushed_version: int | None = None
@@ -208,7 +208,7 @@ class ProRLRollout:
 
     def _roll_out_on_main(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
         """A restarted service gets the weights again, which takes all processes, and goes on."""
-        self._under_way = None
+        self._inflight = None
         deadline = time.monotonic() + self._deadline_s
         accelerator = self._trainer.accelerator
         while (outcome := on_main(accelerator, lambda: self._roll_out(prompts, deadline))) is None:
@@ -274,17 +274,17 @@ class ProRLRollout:
 
     def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
         trainer = self._trainer
-        if self._under_way is None:
+        if self._inflight is None:
             self._calls += 1
             n = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
             name = f"{self._run_id}-{trainer.state.global_step}-{self._calls}"
-            self._under_way = self._groups_of(prompts, n=n, name=name), {}
-        groups, ended = self._under_way
+            self._inflight = self._groups_of(prompts, n=n, name=name), {}
+        groups, ended = self._inflight
         if self._dynamic is not None and trainer.model.training:
             rollouts = self._draw(self._dynamic, groups, deadline)
         else:
             rollouts = run_groups(self._client, groups, ended, deadline, self._bar)
-        self._under_way = None
+        self._inflight = None
         if self._observe is not None:
             self._observe(rollouts)
         eos_ids = _eos_ids(trainer)

@@ -79,12 +79,12 @@ class SafetensorsFile:
         with path.open("xb", buffering=0) as file, ThreadPoolExecutor(WRITERS) as writers:
             try:
                 file.write(self._header)
-                under_way: deque[Future[None]] = deque()
+                inflight: deque[Future[None]] = deque()
                 for entry, weight in self._read():
-                    under_way.append(writers.submit(self._write, file.fileno(), entry, weight))
-                    if len(under_way) > WRITERS:  # so few weights are in memory at once
-                        under_way.popleft().result()
-                for one in under_way:
+                    inflight.append(writers.submit(self._write, file.fileno(), entry, weight))
+                    if len(inflight) > WRITERS:  # so few weights are in memory at once
+                        inflight.popleft().result()
+                for one in inflight:
                     one.result()
             except BaseException:
                 writers.shutdown(cancel_futures=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline.journal_migrations import MIGRATIONS
-from prorl_service.pipeline.journal_tables import TABLES, VERSION
+from prorl_service.rollouts.journal.migrations import MIGRATIONS
+from prorl_service.rollouts.journal.tables import TABLES, VERSION
 
 log = logging.getLogger(__name__)
 

@@ -12,36 +12,36 @@ from contextlib import ExitStack, suppress
 from typing import Self
 
 from prorl_service.errors import Conflict, NotFound, ServiceStopping
-from prorl_service.pipeline.admission import Admission
-from prorl_service.pipeline.intake import SLICE, Intake
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.record import EndedRollout, RolloutRecord
-from prorl_service.pipeline.under_way import GroupsUnderWay
+from prorl_service.rollouts.admission import SLICE, Admission
+from prorl_service.rollouts.inflight import InflightGroups
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import EndedRollout, RolloutRecord
+from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import Group, Invalid, Rollout, RolloutState, Stage
 from prorl_service.utils.tasks import TaskOwner
 
 
-class AcceptedRollouts(ABC):
-    def __init__(self, journal: Journal, admission: Admission, *, max_unfinished: int) -> None:
+class RolloutExecutor(ABC):
+    def __init__(self, journal: Journal, validator: Validator, *, max_unfinished: int) -> None:
         """`journal` must be open for as long as this runs. `max_unfinished`: rollouts accepted and
         not ended; more are refused for the time being."""
-        self.agents = admission.agents
+        self.agents = validator.agents
         self.background = TaskOwner()
         self._journal = journal
-        self._under_way = GroupsUnderWay(journal)
+        self._inflight = InflightGroups(journal)
         self._waits: set[asyncio.Queue[str | None]] = set()
         self._waits_ended = False
-        self._may_begin = asyncio.Event()
-        self._may_begin.set()
+        self._gate = asyncio.Event()
+        self._gate.set()
         self._changed = asyncio.Event()
-        self._intake = Intake(
-            admission, journal, self._under_way, self._queue, max_unfinished=max_unfinished
+        self._admission = Admission(
+            validator, journal, self._inflight, self._queue, max_unfinished=max_unfinished
         )
 
     async def __aenter__(self) -> Self:
-        self._under_way.ended.update(await self._journal.count_ended())
+        self._inflight.ended.update(await self._journal.count_ended())
         for group in await self._journal.unfinished():
-            self._intake.restore(group)
+            self._admission.restore(group)
         self._begin_work()
         return self
 
@@ -49,8 +49,8 @@ class AcceptedRollouts(ABC):
         """What has not ended stays unfinished in the journal."""
         await self.drain(0)
         await self.background.close()
-        await asyncio.gather(*(record.release() for record in self._under_way))
-        self._under_way.end_leases()
+        await asyncio.gather(*(record.release() for record in self._inflight))
+        self._inflight.end_leases()
 
     # --- who does them --------------------------------------------------------------------------
 
@@ -60,10 +60,10 @@ class AcceptedRollouts(ABC):
 
     @abstractmethod
     def _begin_work(self) -> None:
-        """In `background`; nothing new while `_may_begin` is not set."""
+        """In `background`; nothing new while `_gate` is not set."""
 
     @abstractmethod
-    def _is_at_work(self) -> bool:
+    def _is_running(self) -> bool:
         """On something that may come to its end without anything being begun."""
 
     @property
@@ -84,12 +84,12 @@ class AcceptedRollouts(ABC):
 
     async def drain(self, budget_s: float) -> None:
         """Begin nothing more, let what runs come to its end within `budget_s`, end all waits."""
-        self._intake.refusal = _stopping()
-        self._may_begin.clear()
+        self._admission.refusal = _stopping()
+        self._gate.clear()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(budget_s):
-                    while self._is_at_work():
+                    while self._is_running():
                         self._changed.clear()
                         await self._changed.wait()
         finally:
@@ -99,7 +99,7 @@ class AcceptedRollouts(ABC):
 
     @property
     def is_stopping(self) -> bool:
-        return not self._may_begin.is_set()
+        return not self._gate.is_set()
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -111,12 +111,12 @@ class AcceptedRollouts(ABC):
         field, `Conflict`, `Overloaded`, `ServiceStopping`, `JournalError`, and `BackendUnavailable`
         when no model is known to check prompts against.
         """
-        await self._intake.accept(groups, invalid)
+        await self._admission.accept(groups, invalid)
         return await self._summaries([one for group in groups for one in group.rollout_ids()])
 
     async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
         """Raises `NotFound`."""
-        return self._under_way.get(rollout_id) or await self._ended(rollout_id)
+        return self._inflight.get(rollout_id) or await self._ended(rollout_id)
 
     async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
         """The rollouts one by one, each as soon as it has ended. Raises `NotFound`.
@@ -136,11 +136,11 @@ class AcceptedRollouts(ABC):
             leases.callback(self._waits.discard, queue)
             ids = dict.fromkeys(rollout_ids)
             for rollout_id in ids:
-                record = self._under_way.get(rollout_id)
+                record = self._inflight.get(rollout_id)
                 if record is None:
                     queue.put_nowait(rollout_id)
                 else:
-                    leases.enter_context(self._under_way.lease(record).held())
+                    leases.enter_context(self._inflight.lease(record).held())
                     record.watch(note)
                     watched.append(record)
             try:
@@ -157,7 +157,7 @@ class AcceptedRollouts(ABC):
         """Call `on_end` with each once it has ended, without its trajectory. Raises `NotFound`."""
         others = []
         for rollout_id in rollout_ids:
-            record = self._under_way.get(rollout_id)
+            record = self._inflight.get(rollout_id)
             if record is None:
                 others.append(rollout_id)
             else:
@@ -167,19 +167,19 @@ class AcceptedRollouts(ABC):
 
     def group_ids(self) -> list[str]:
         """Of the groups under way."""
-        return self._under_way.group_ids()
+        return self._inflight.group_ids()
 
     def owners(self) -> set[str]:
         """Fronts with groups in flight."""
-        return self._under_way.owners()
+        return self._inflight.owners()
 
     def rollout_ids(self, group_id: str) -> list[str]:
         """Of a group under way."""
-        return self._under_way.rollout_ids(group_id)
+        return self._inflight.rollout_ids(group_id)
 
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
         """Raises `NotFound`."""
-        others = [one for one in rollout_ids if self._under_way.get(one) is None]
+        others = [one for one in rollout_ids if self._inflight.get(one) is None]
         known = await self._journal.summaries(others)
         for rollout_id in others:
             if rollout_id not in known:
@@ -188,7 +188,7 @@ class AcceptedRollouts(ABC):
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """Ended rollouts stay as they are. Returns when all are ended. Raises `NotFound`."""
         await self.check_known(rollout_ids)
-        records = [one for one in map(self._under_way.get, rollout_ids) if one is not None]
+        records = [one for one in map(self._inflight.get, rollout_ids) if one is not None]
         for record in records:
             record.request_cancel()
         self._on_change()
@@ -200,15 +200,15 @@ class AcceptedRollouts(ABC):
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Forget groups whose rollouts have been taken. Raises `Conflict` for one under way."""
         for group_id in group_ids:
-            if group_id in self._under_way:
+            if group_id in self._inflight:
                 raise Conflict(
                     f"group {group_id!r} has rollouts that have not ended",
                     hint="wait for them, or cancel them first",
                 )
-        self._under_way.ended.subtract(await self._journal.forget(group_ids))
+        self._inflight.ended.subtract(await self._journal.forget(group_ids))
 
     def count_by_state(self) -> dict[RolloutState, int]:
-        return self._under_way.count_by_state()
+        return self._inflight.count_by_state()
 
     async def _ended(self, rollout_id: str) -> EndedRollout:
         packed = await self._journal.answer(rollout_id)
@@ -220,7 +220,7 @@ class AcceptedRollouts(ABC):
         """In order. Raises `NotFound`."""
         wire = {}
         for number, rollout_id in enumerate(rollout_ids, 1):
-            if (record := self._under_way.get(rollout_id)) is not None:
+            if (record := self._inflight.get(rollout_id)) is not None:
                 wire[rollout_id] = record.to_wire()
             if number % SLICE == 0:
                 await asyncio.sleep(0)

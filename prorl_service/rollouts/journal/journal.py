@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline import journal_run
-from prorl_service.pipeline import journal_tables as tables
-from prorl_service.pipeline.journal_file import open_file
-from prorl_service.pipeline.journal_tables import (
+from prorl_service.rollouts.journal import tables as tables
+from prorl_service.rollouts.journal.file import open_file
+from prorl_service.rollouts.journal.tables import (
     AcceptedRow,
     EndedRow,
     Retention,
     UnfinishedGroup,
 )
-from prorl_service.pipeline.journal_threads import DISK_HINT, Operation, Reader, Writer
+from prorl_service.rollouts.journal.threads import DISK_HINT, Operation, Reader, Writer
 
 Read = TypeVar("Read")
 
@@ -69,7 +68,7 @@ class Journal:
     def claim(self, run: str | None, *, resume: bool) -> str:
         """See `journal_run.claim`. Call it before `async with`, if at all."""
         try:
-            return journal_run.claim(self._file.writer, self._name, run, resume=resume)
+            return run.claim(self._file.writer, self._name, run, resume=resume)
         except BaseException:
             self._file.close()
             raise

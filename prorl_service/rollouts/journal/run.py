@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline.journal_tables import recall, remember
+from prorl_service.rollouts.journal.tables import recall, remember
 from prorl_service.utils.runs import new_run
 
 log = logging.getLogger(__name__)

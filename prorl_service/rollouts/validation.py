@@ -12,8 +12,8 @@ from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.inference.served import ServedModel
-from prorl_service.pipeline.containment import contained, make_handler
-from prorl_service.pipeline.record import Admitted
+from prorl_service.rollouts.containment import contained, make_handler
+from prorl_service.rollouts.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import FieldProblem, Group, Invalid
 from prorl_service.tokens.formats import ToolSchema
@@ -21,7 +21,7 @@ from prorl_service.tools.base import function_schema
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class Validator:
     agents: AgentRegistry
     backends: BackendPool
     sandboxes: SandboxProvider

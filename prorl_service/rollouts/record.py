@@ -15,8 +15,8 @@ from typing import Protocol
 
 from prorl_service import metrics
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_tables import EndedRow
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import (
     LEGAL_MOVES,
     TERMINAL_STATES,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline import journal_tables as tables
+from prorl_service.rollouts.journal import tables as tables
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from prorl_service.errors import LeaseExpired
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.record import Admitted, RolloutRecord
-from prorl_service.pipeline.reporting import EndReports, group_ended
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import Admitted, RolloutRecord
+from prorl_service.rollouts.reporting import EndReports, group_ended
 from prorl_service.schemas import ErrorInfo, RolloutState
 from prorl_service.utils.leases import Lease
 
@@ -22,7 +22,7 @@ class GroupUnderWay:
     unended: int
 
 
-class GroupsUnderWay:
+class InflightGroups:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._groups: dict[str, GroupUnderWay] = {}

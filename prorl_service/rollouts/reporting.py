@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from prorl_service.pipeline.record import RolloutRecord
+from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import RolloutState
 
 log = logging.getLogger(__name__)

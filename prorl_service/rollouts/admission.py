@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from prorl_service.errors import Conflict, Overloaded, ProRLError
-from prorl_service.pipeline.admission import Admission
-from prorl_service.pipeline.journal import Journal
-from prorl_service.pipeline.journal_tables import AcceptedRow, UnfinishedGroup
-from prorl_service.pipeline.record import Admitted, RolloutRecord
-from prorl_service.pipeline.under_way import GroupsUnderWay
+from prorl_service.rollouts.inflight import InflightGroups
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.tables import AcceptedRow, UnfinishedGroup
+from prorl_service.rollouts.record import Admitted, RolloutRecord
+from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import Group, Invalid, RolloutState
 
 MAX_RETRY_AFTER_S = 60
@@ -19,19 +19,19 @@ SLICE = 256
 for half a second."""
 
 
-class Intake:
+class Admission:
     def __init__(
         self,
-        admission: Admission,
+        validator: Validator,
         journal: Journal,
-        under_way: GroupsUnderWay,
+        inflight: InflightGroups,
         put: Callable[[RolloutRecord], None],
         *,
         max_unfinished: int,
     ) -> None:
-        self._admission = admission
+        self._validator = validator
         self._journal = journal
-        self._under_way = under_way
+        self._inflight = inflight
         self._put = put
         self._max_unfinished = max_unfinished
         self._started_at = time.monotonic()
@@ -47,7 +47,7 @@ class Intake:
         while new := await self._unknown(groups):
             if self.refusal is not None:
                 raise self.refusal
-            admitted = await asyncio.to_thread(self._admission.check_all, new, invalid)
+            admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
             self._reserve(sum(group.n for _, group in new))
             # Whoever submits may go away; what is on disk must be begun all the same.
             writing = asyncio.create_task(self._write(admitted))
@@ -73,7 +73,7 @@ class Intake:
         return [(i, group) for i, group in enumerate(groups) if group.group_id not in known]
 
     def _reserve(self, added: int) -> None:
-        unfinished = self._under_way.count() + self._being_accepted
+        unfinished = self._inflight.count() + self._being_accepted
         excess = unfinished + added - self._max_unfinished
         if excess > 0:
             raise Overloaded(
@@ -86,7 +86,7 @@ class Intake:
     def _seconds_to_end(self, count: int) -> int:
         """A guess, from how many have ended since the start."""
         seconds = max(time.monotonic() - self._started_at, 1.0)
-        ended = max(self._under_way.ended_here, 1)
+        ended = max(self._inflight.ended_here, 1)
         return max(1, min(MAX_RETRY_AFTER_S, round(count * seconds / ended)))
 
     async def _write(self, admitted: Sequence[Admitted]) -> bool:
@@ -114,7 +114,7 @@ class Intake:
     async def _queue(self, admitted: Sequence[Admitted], created_at: float) -> None:
         in_slice = 0
         for one in admitted:
-            for record in self._under_way.add(one, created_at):
+            for record in self._inflight.add(one, created_at):
                 self._begin(record)
             self._being_accepted -= one.group.n
             in_slice += one.group.n
@@ -132,10 +132,10 @@ class Intake:
         """Queue again what an earlier process has not ended."""
         group = Group.model_validate_json(unfinished.request)
         try:
-            admitted = Admitted(group, self._admission.find_agent(group, "group"))
+            admitted = Admitted(group, self._validator.find_agent(group, "group"))
         except ProRLError as error:
             admitted = Admitted(group, None, problem=error.info())
-        for record in self._under_way.add(
+        for record in self._inflight.add(
             admitted, unfinished.created_at, unfinished.attempts, unfinished.ended
         ):
             self._begin(record)

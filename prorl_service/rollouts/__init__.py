@@ -1,0 +1,1 @@
+"""Rollouts that were accepted: validation, admission, records, what is in flight, the journal."""

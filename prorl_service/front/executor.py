@@ -97,7 +97,7 @@ class RemoteExecutor(RolloutExecutor):
 
     async def _resume(self, group_id: str, name: str) -> None:
         """Continues the group at the service that has it, whether that has room or not."""
-        records = self._under_way.unended(group_id)
+        records = self._inflight.unended(group_id)
         service = await self._services.find(name, len(records)) if records else None
         if service is not None:
             forwarded = self._forwarded_group(records[0].group, placed_at=name)
@@ -108,7 +108,7 @@ class RemoteExecutor(RolloutExecutor):
                 self._waiting.put_nowait(record)
 
     def _forwarded_group(self, group: Group, placed_at: str | None = None) -> "ForwardedGroup":
-        records = self._under_way.unended(group.group_id)
+        records = self._inflight.unended(group.group_id)
         forwarded = ForwardedGroup(group, records, self._services, self._journal, placed_at)
         self._forwarded[group.group_id] = forwarded
         return forwarded

@@ -123,7 +123,7 @@ class Pipeline(RolloutExecutor):
 
     async def __aexit__(self, *exc_info: object) -> None:
         await super().__aexit__(*exc_info)
-        for record in self._under_way:
+        for record in self._inflight:
             if record.state is not RolloutState.QUEUED and record.end_state is None:
                 record.take_back_attempt()
         if self._expecting is not None:

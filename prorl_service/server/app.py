@@ -21,12 +21,12 @@ from prorl_service.inference.weights import Weights
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.pipeline.pipeline import Pipeline
-from prorl_service.pipeline.samplers import Samplers
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.journal.run import WEIGHTS
+from prorl_service.rollouts.journal.owner import WEIGHTS
 from prorl_service.rollouts.validation import Validator
+from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm import WarmSandboxes
@@ -110,7 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
                 settings, journal, backends, sandboxes, agents, operator_services, claim
             )
             await stack.enter_async_context(pipeline)
-            samplers = Samplers(journal, pipeline, backends)
+            samplers = SamplerManager(journal, pipeline, backends)
             await stack.enter_async_context(samplers)
             for spec in settings.backends:
                 await backends.add(spec, must_answer=False)

@@ -8,9 +8,9 @@ from fastapi import Depends, Request
 
 from prorl_service.errors import OwnedByAnother
 from prorl_service.inference.pool import BackendPool, owner_name
-from prorl_service.pipeline.samplers import Samplers
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
+from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.warm import WarmSandboxes
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
 from prorl_service.tools.mcp.servers import McpServers
@@ -23,7 +23,7 @@ class Service:
     journal: Journal
     backends: BackendPool
     pipeline: RolloutExecutor
-    samplers: Samplers
+    samplers: SamplerManager
     sandboxes: WarmSandboxes
     mcp: McpServers
     background: TaskOwner

@@ -35,7 +35,7 @@ from tests.faults.helpers import (
     plain_http,
     service,
 )
-from tests.journals import rollout_states
+from tests.rollouts.journals import rollout_states
 
 VERSION = 7
 TURNS = 4

@@ -22,7 +22,7 @@ from tests.faults.helpers import (
     service,
     stub_engine,
 )
-from tests.journals import rollout_states
+from tests.rollouts.journals import rollout_states
 
 KILLS = 20
 

@@ -17,7 +17,7 @@ from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpe
 from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service
-from tests.journals import rollout_states
+from tests.rollouts.journals import rollout_states
 from tests.server.scored import scored
 from tests.server.serving import serving, until
 

@@ -10,8 +10,8 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.client.sampling import SamplerClient, StepDraws
-from prorl_service.pipeline.candidates import Candidate
-from prorl_service.pipeline.sampler import Sampler as Core
+from prorl_service.sampling.candidates import Candidate
+from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.server.settings import Settings

@@ -19,7 +19,7 @@ from prorl_service.front.discovery import Announcements
 from prorl_service.schemas import RolloutState
 from prorl_service.testing import StubEngine
 from tests.faults.helpers import stub_engine
-from tests.journals import rollout_states
+from tests.rollouts.journals import rollout_states
 from tests.slurm.cluster import CHECKOUT, Cluster, cluster
 
 GROUPS, SIZE, SLEEP_S = 6, 3, 1.5

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from prorl_service.errors import JournalError
+from prorl_service.rollouts.journal import owner
 from prorl_service.rollouts.journal import tables as tables
 from prorl_service.rollouts.journal.file import open_file
 from prorl_service.rollouts.journal.tables import (
@@ -66,9 +67,9 @@ class Journal:
         self._failing = asyncio.Event()
 
     def claim(self, run: str | None, *, resume: bool) -> str:
-        """See `journal_run.claim`. Call it before `async with`, if at all."""
+        """See `owner.claim`. Call it before `async with`, if at all."""
         try:
-            return run.claim(self._file.writer, self._name, run, resume=resume)
+            return owner.claim(self._file.writer, self._name, run, resume=resume)
         except BaseException:
             self._file.close()
             raise

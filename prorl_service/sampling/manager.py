@@ -6,22 +6,22 @@ import secrets
 from functools import partial
 
 from prorl_service.errors import Conflict
-from prorl_service.pipeline import sampler_tables as tables
-from prorl_service.pipeline.running_sampler import (
-    RunningSampler,
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
+from prorl_service.sampling import tables as tables
+from prorl_service.sampling.runner import (
+    SamplerRunner,
     SamplerState,
     Weights,
     unknown_sampler,
 )
-from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.journal import Journal
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
 
-class Samplers:
+class SamplerManager:
     """`async with`, inside the journal's and the pipeline's."""
 
     def __init__(self, journal: Journal, pipeline: RolloutExecutor, weights: Weights) -> None:
@@ -29,12 +29,12 @@ class Samplers:
         self._journal = journal
         self._pipeline = pipeline
         self._weights = weights
-        self._running: dict[str, RunningSampler] = {}
+        self._running: dict[str, SamplerRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
         """Deletions in progress."""
 
-    async def __aenter__(self) -> "Samplers":
+    async def __aenter__(self) -> "SamplerManager":
         for sampler_id, content in await self._journal.read(tables.samplers):
             state = SamplerState.model_validate_json(content)
             sampler = self._new(sampler_id, state.spec, state.incarnation)
@@ -76,7 +76,7 @@ class Samplers:
             )
         return await known.status(after=0, wait_s=None)
 
-    def get(self, sampler_id: str) -> RunningSampler:
+    def get(self, sampler_id: str) -> SamplerRunner:
         """Raises `NotFound`."""
         if sampler_id not in self._running:
             raise unknown_sampler(sampler_id)
@@ -94,7 +94,7 @@ class Samplers:
         deletion.add_done_callback(lambda _: self._deletions.pop(sampler_id))
         return deletion
 
-    async def _delete(self, sampler: RunningSampler) -> None:
+    async def _delete(self, sampler: SamplerRunner) -> None:
         sampler_id = sampler.core.sampler_id
         task = self._tasks[sampler_id]
 
@@ -106,8 +106,8 @@ class Samplers:
         await asyncio.wait([task])
         await sampler.release()
 
-    def _new(self, sampler_id: str, spec: SamplerSpec, incarnation: str) -> RunningSampler:
-        sampler = RunningSampler(
+    def _new(self, sampler_id: str, spec: SamplerSpec, incarnation: str) -> SamplerRunner:
+        sampler = SamplerRunner(
             sampler_id,
             spec,
             self._journal,
@@ -119,7 +119,7 @@ class Samplers:
         self._running[sampler_id] = sampler
         return sampler
 
-    def _start(self, sampler: RunningSampler) -> None:
+    def _start(self, sampler: SamplerRunner) -> None:
         sampler_id = sampler.core.sampler_id
         self._tasks[sampler_id] = self.background.start(
             sampler.serve(), name=f"sampler {sampler_id}"

@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from prorl_service.pipeline.candidates import (
+from prorl_service.sampling.candidates import (
     ENDED,
     Candidate,
     GroupState,
     Tally,
     WaitingCandidates,
 )
-from prorl_service.pipeline.informative import Outcome, outcome
+from prorl_service.sampling.filter import Outcome, outcome
 from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import (
     Draw,

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prorl_service.pipeline.candidates import Candidate, GroupState
+from prorl_service.sampling.candidates import Candidate, GroupState
 from prorl_service.schemas import Group
 
 AT_THEIR_END = (GroupState.GIVEN, GroupState.UNINFORMATIVE, GroupState.FAILED)

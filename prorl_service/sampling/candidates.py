@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
 
-from prorl_service.pipeline.informative import Outcome, Scores
+from prorl_service.sampling.filter import Outcome, Scores
 from prorl_service.schemas import ErrorInfo, Group, WireModel
 from prorl_service.schemas.sampling import DroppedGroup, SamplerSpec
 

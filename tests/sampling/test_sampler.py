@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.pipeline.candidates import Candidate, GroupState
-from prorl_service.pipeline.sampler import Sampler
+from prorl_service.sampling.candidates import Candidate, GroupState
+from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Rollout
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup, SamplerSpec
-from tests.pipeline.sampler_world import FAILURE, World, group, rollout
+from tests.sampling.sampler_world import FAILURE, World, group, rollout
 
 
 @settings(max_examples=100)

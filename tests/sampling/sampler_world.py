@@ -5,8 +5,8 @@ from itertools import chain
 from statistics import fmean
 
 from prorl_service.errors import EvaluatorError
-from prorl_service.pipeline.informative import Outcome, Scores, outcome
-from prorl_service.pipeline.sampler import Sampler
+from prorl_service.sampling.filter import Outcome, Scores, outcome
+from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Group, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup
 

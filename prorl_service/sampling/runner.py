@@ -16,12 +16,12 @@ from typing import Protocol
 from pydantic import Field
 
 from prorl_service.errors import Conflict, NotFound, ProRLError
-from prorl_service.pipeline import sampler_tables as tables
-from prorl_service.pipeline.candidates import Candidate, Tally
-from prorl_service.pipeline.sampler import Sampler
-from prorl_service.pipeline.sampler_tables import AT_THEIR_END, CandidateRow
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
+from prorl_service.sampling import tables as tables
+from prorl_service.sampling.candidates import Candidate, Tally
+from prorl_service.sampling.sampler import Sampler
+from prorl_service.sampling.tables import AT_THEIR_END, CandidateRow
 from prorl_service.schemas import Group, Rollout, WireModel
 from prorl_service.schemas.sampling import (
     Draw,
@@ -63,7 +63,7 @@ class SamplerState(WireModel):
     tally: Tally = Tally()
 
 
-class RunningSampler:
+class SamplerRunner:
     def __init__(
         self,
         sampler_id: str,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.pipeline.informative import Outcome, Scores, outcome
+from prorl_service.sampling.filter import Outcome, Scores, outcome
 from prorl_service.schemas.sampling import Filter
 
 scores = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.floats(0, 1))

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from prorl_service.errors import JournalError
-from prorl_service.pipeline import sampler_tables
-from prorl_service.pipeline.running_sampler import SamplerState
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.file import INCREMENTAL
 from prorl_service.rollouts.journal.migrations import MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
+from prorl_service.sampling import tables
+from prorl_service.sampling.runner import SamplerState
 from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
-from tests.pipeline import journal_version_2
-from tests.pipeline.journal_rows import ended
+from tests.rollouts import journal_version_2
+from tests.rollouts.journal_rows import ended
 
 DIGESTS = {3: "c225f50db5904d3a"}
 """Digests of the tables and of what they hold as JSON, keyed by version."""
@@ -69,12 +69,12 @@ async def test_a_journal_of_version_2_keeps_all_that_it_holds(tmp_path: Path) ->
         assert (untouched.attempts, untouched.ended) == ({}, set())
         assert half.created_at == 1763843000.25
         assert await journal.recall("weights") == b"newest"
-        ((sampler_id, state),) = await journal.read(sampler_tables.samplers)
+        ((sampler_id, state),) = await journal.read(tables.samplers)
         draw = SamplerState.model_validate_json(state).draw
         assert sampler_id == "s"
         assert draw is not None
         assert draw.spec.deadline_s == 1800
-        (candidate,) = await journal.read(lambda db: sampler_tables.candidates(db, "s"))
+        (candidate,) = await journal.read(lambda db: tables.candidates(db, "s"))
         assert candidate.candidate().group == group("b.2")
         for index in (1, 2):
             await journal.end(ended("b.2", index))

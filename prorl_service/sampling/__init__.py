@@ -1,0 +1,1 @@
+"""Dynamic sampling: `sampler` decides, `runner` does what it says, `manager` has all of them."""

@@ -1,5 +1,5 @@
 """Samplers in the journal: their tables' statements. Plain functions of a connection, each to be
-run inside a transaction of the caller's, as in `journal_tables`."""
+run inside a transaction of the caller's, as in `rollouts.journal.tables`."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence

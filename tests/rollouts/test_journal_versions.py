@@ -39,8 +39,8 @@ def test_what_a_journal_holds_does_not_change_without_a_new_version() -> None:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert DIGESTS.get(VERSION) == digest, (
         "the journal's tables changed, or a model that they hold as JSON. Where a released service "
-        "has written journals of this version: raise journal_tables.VERSION, add a step to "
-        "journal_migrations and a journal of the old version to these tests. Otherwise adapt the "
+        "has written journals of this version: raise journal.tables.VERSION, add a step to "
+        "journal.migrations and a journal of the old version to these tests. Otherwise adapt the "
         "step that leads to this version. Then put the digest here."
     )
     assert MAX_GROUP_SIZE <= STRIDE

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from prorl_service.errors import JournalError
-from prorl_service.rollouts.journal import owner
-from prorl_service.rollouts.journal import tables as tables
+from prorl_service.rollouts.journal import owner, tables
 from prorl_service.rollouts.journal.file import open_file
 from prorl_service.rollouts.journal.tables import (
     AcceptedRow,

@@ -13,7 +13,7 @@ from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
 VERSION = 3
 """Raised when older code would misread a journal, or newer code an older one: when the tables
-change, or what they hold as JSON. Each version has a step in `journal_migrations`."""
+change, or what they hold as JSON. Each version has a step in `migrations`."""
 STRIDE = 4096
 """Distance between the rollouts' ids of two groups; at least `schemas.MAX_GROUP_SIZE`."""
 ROW_BYTES = 512

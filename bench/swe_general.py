@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import result
 from prorl_service.rewards.swe.grade import SweReport
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench.general_cheats import GENERAL
 from recipes.swebench.grading import graded
 from recipes.swebench.offline import build_all, default_directory

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench import result
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import oracle
 from recipes.swebench.cheats import CHEATS
 from recipes.swebench.grading import admit, graded

@@ -122,7 +122,7 @@ class FakeSandboxes(SandboxProvider):
         self.made.append(FakeSandbox(self._answer))
         return self.made[-1]
 
-    def expect(self, images: Sequence[str | None]) -> None:
+    def prewarm(self, images: Sequence[str | None]) -> None:
         self.expected.append(images)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import typer
 
-from prorl_service.sandbox import portable
 from prorl_service.sandbox.cache import cache_root
+from prorl_service.sandbox.host import bundle
 from recipes.common.settings import Training
 from recipes.math_code import tasks as problems
 from recipes.swebench import offline
@@ -38,7 +38,7 @@ def prepare(progress: Progress) -> None:
 
 def _prepare(progress: Progress) -> None:
     steps: dict[str, Callable[[], object]] = {
-        "the Python of sandboxes": portable.directory,
+        "the Python of sandboxes": bundle.directory,
         "offline instances": partial(_offline_instances, progress),
         "chat templates": templates.fetch,
         "releases of Django": log_instances.fetch_django,

@@ -100,11 +100,11 @@ def add_source(apt: Path, name: str, url: str, *, origin: str, label: str) -> No
     )
 
 
-Need = tuple[bytes, bytes]
+PoolKey = tuple[bytes, bytes]
 """A symbol, and the version of the C library that it is bound to."""
 
 
-def program(*needs: Need) -> bytes:
+def program(*needs: PoolKey) -> bytes:
     """A minimal ELF file for x86-64 that needs these symbols, and GLIBC_2.2.5."""
     versions = [b"GLIBC_2.2.5", *dict.fromkeys(version for _, version in needs)]
     strings = b"\0" + b"\0".join([*versions, *(symbol for symbol, _ in needs)]) + b"\0"

@@ -23,7 +23,7 @@ from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.rewards.math import boxed, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
 SEED = 0
 MATH_ROWS_PER_FAMILY, CODE_SETS = 40, 5

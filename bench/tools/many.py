@@ -17,7 +17,7 @@ from bench.tools import rungs
 from bench.tools.rungs import Rung
 from bench.tools.timing import Action, Effort, Row, row, timed_ms
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
 PART = "many"
 APPTAINER = "ours, apptainer SIF"

@@ -27,8 +27,8 @@ from bench.tools.rungs import CONTAINER_USER, Rung
 from bench.tools.timing import Effort, Row, complete, row
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
 PART = "orphans"
 APPTAINER, BUBBLEWRAP = "ours, apptainer SIF", "ours, bubblewrap"
@@ -125,7 +125,7 @@ async def _rung(who: str, stack: AsyncExitStack) -> Rung:
 
 async def _container_mounts(rung: Rung) -> int:
     async with rungs.running(rung) as sandbox:
-        assert isinstance(sandbox, ServedSandbox)
+        assert isinstance(sandbox, RemoteSandbox)
         parent = psutil.Process(sandbox.server_pid).ppid()
         return _mounts(parent)
 
@@ -175,7 +175,7 @@ async def _live(sandbox: Sandbox) -> None:
 
 def _kill(sandbox: Sandbox, fate: str, rng: random.Random) -> None:
     """Its server, or any process between that and this one; nothing if there is none yet."""
-    assert isinstance(sandbox, ServedSandbox)
+    assert isinstance(sandbox, RemoteSandbox)
     with suppress(psutil.NoSuchProcess, OSError, ValueError):
         if sandbox.server_pid is not None:
             server = psutil.Process(sandbox.server_pid)

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_service.sandbox.apptainer import OPTIONS, ApptainerProvider
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider, ToolResult
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.process import ProcessSandboxProvider
-from prorl_service.sandbox.template import container_user
+from prorl_service.sandbox.host.zygotes import container_user
+from prorl_service.sandbox.kinds.apptainer import OPTIONS, ApptainerProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from tests.sandbox.images.debian import debian_directory, debian_image
 
 LIMITS = SandboxLimits(output_bytes=2 << 20)

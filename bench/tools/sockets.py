@@ -18,8 +18,8 @@ import httpx
 
 from bench.tools.rungs import LIMITS, TIMEOUT_S
 from bench.tools.timing import Action, Effort, Row, row, take_turns
-from prorl_service.sandbox.channel import Channel
-from prorl_service.sandbox.process import ProcessSandboxProvider
+from prorl_service.sandbox.host.rpc import Channel
+from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 
 PART = "sockets"
 UDS, TCP = "frames, UDS", "frames, TCP"

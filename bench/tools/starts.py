@@ -23,9 +23,9 @@ from bench.tools.rungs import CONTAINER_USER, Rung
 from bench.tools.shells import environment, run_process
 from bench.tools.timing import Effort, Row, row, timed_ms
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.sandbox.bubblewrap import ISOLATION, BubblewrapProvider
-from prorl_service.sandbox.child import Child
-from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.sandbox.host.processes import Child
+from prorl_service.sandbox.kinds.bubblewrap import ISOLATION, BubblewrapProvider
+from prorl_service.sandbox.warm_pool import WarmPool
 
 PART = "start"
 COLD, WARM = "ours cold, SIF", "ours warm, SIF"
@@ -163,10 +163,10 @@ async def _ours(image: Path, *, keeper: bool, first: First) -> AsyncIterator[Sta
 @asynccontextmanager
 async def _from_pool(image: Path, *, first: First) -> AsyncIterator[StartOne]:
     async with AsyncExitStack() as stack:
-        pool = WarmSandboxes(rungs.apptainer(), spares=SPARES)
+        pool = WarmPool(rungs.apptainer(), spares=SPARES)
         rung = Rung("", await stack.enter_async_context(pool), str(image))
         await stack.enter_async_context(rungs.running(rung))  # tells it which limits are wanted
-        pool.expect([rung.image] * SPARES)
+        pool.prewarm([rung.image] * SPARES)
         while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(POLL_S)
         yield await stack.enter_async_context(_sandboxes(rung, first))

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox import SandboxKind, checks, provider
-from prorl_service.sandbox.checks import Finding, Status
+from prorl_service.sandbox import SandboxKind, host_checks, provider
+from prorl_service.sandbox.host_checks import Finding, Status
 
 BUDGET_S = 45.0
 """For one check, all of which run at once. Longer than any provider gives its own trial."""
@@ -38,18 +38,18 @@ class Check:
 
 
 HOST = [
-    Check("kernel", "all sandboxes", checks.kernel),
-    Check("user namespaces", "all sandboxes", checks.user_namespaces),
-    Check("overlays", "images that sandboxes may write to", checks.overlays),
-    Check("image files", "images as one file (SIF)", checks.image_files),
-    Check("/dev/fuse", "mounting image files", checks.fuse),
-    Check("subordinate ids", "building images with several users", checks.subordinate_ids),
-    Check("system-call filter", "refusing rare kernel interfaces", checks.system_call_filter),
-    Check("control groups", "limiting the whole service", checks.control_groups),
-    Check("disk", "the cache of images and runtimes", checks.space),
-    Check("memory", "running sandboxes", checks.memory),
-    Check("Docker, Podman", "taking over their images, no more", checks.other_containers),
-    Check("Slurm", "services that are jobs of a cluster, no others", checks.slurm),
+    Check("kernel", "all sandboxes", host_checks.kernel),
+    Check("user namespaces", "all sandboxes", host_checks.user_namespaces),
+    Check("overlays", "images that sandboxes may write to", host_checks.overlays),
+    Check("image files", "images as one file (SIF)", host_checks.image_files),
+    Check("/dev/fuse", "mounting image files", host_checks.fuse),
+    Check("subordinate ids", "building images with several users", host_checks.subordinate_ids),
+    Check("system-call filter", "refusing rare kernel interfaces", host_checks.system_call_filter),
+    Check("control groups", "limiting the whole service", host_checks.control_groups),
+    Check("disk", "the cache of images and runtimes", host_checks.space),
+    Check("memory", "running sandboxes", host_checks.memory),
+    Check("Docker, Podman", "taking over their images, no more", host_checks.other_containers),
+    Check("Slurm", "services that are jobs of a cluster, no others", host_checks.slurm),
 ]
 
 

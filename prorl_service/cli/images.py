@@ -15,8 +15,8 @@ from rich.table import Table
 
 from prorl_service.cli.errors import one_line_errors
 from prorl_service.errors import InvalidRequest
-from prorl_service.sandbox.images import Entry, ImageCache, Pulled, recipes, references
-from prorl_service.sandbox.images.recipes import Recipe
+from prorl_service.sandbox.images import Entry, ImageCache, Pulled, definitions, references
+from prorl_service.sandbox.images.definitions import Definition
 
 images = typer.Typer(
     no_args_is_help=True,
@@ -77,10 +77,12 @@ def build(
             raise InvalidRequest.of_field("source", "give either a source or --debian")
         if debian is not None:
             packages = tuple(word.strip() for word in include.split(",") if word.strip())
-            recipe: Recipe | str = recipes.of_debian(debian, include=packages, mirror=mirror)
+            definition: Definition | str = definitions.of_debian(
+                debian, include=packages, mirror=mirror
+            )
         else:
-            recipe = _recipe(source or "")
-        made = asyncio.run(ImageCache(cache, budget_bytes=_bytes(budget)).build(name, recipe))
+            definition = _definition(source or "")
+        made = asyncio.run(ImageCache(cache, budget_bytes=_bytes(budget)).build(name, definition))
     typer.echo(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
 
 
@@ -128,10 +130,10 @@ def _from_stdin(given: list[str]) -> list[str]:
     return given
 
 
-def _recipe(source: str) -> Recipe | str:
+def _definition(source: str) -> Definition | str:
     path = Path(source)
-    if path.is_file() and (path.suffix == ".def" or recipes.is_dockerfile(path)):
-        return recipes.of_file(path)
+    if path.is_file() and (path.suffix == ".def" or definitions.is_dockerfile(path)):
+        return definitions.of_file(path)
     return str(path.absolute()) if path.is_dir() else source
 
 

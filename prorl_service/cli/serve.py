@@ -47,7 +47,7 @@ from prorl_service.cli.serve_options import (
     ReplyFormat,
     Sandbox,
     WaitForBackendS,
-    WarmSandboxes,
+    WarmPool,
     Workers,
 )
 from prorl_service.errors import ProRLError
@@ -83,7 +83,7 @@ def serve(
     default_image: DefaultImage = None,
     image_cache: ImageCacheDirectory = None,
     image_budget_gb: ImageBudgetGb = None,
-    warm_sandboxes: WarmSandboxes = 8,
+    warm_sandboxes: WarmPool = 8,
     init_workers: Workers = 8,
     run_workers: Workers = 64,
     eval_workers: Workers = 8,

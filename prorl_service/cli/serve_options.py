@@ -87,6 +87,6 @@ ImageBudgetGb = Annotated[
     float | None,
     typer.Option(min=0, help="Most that finished images may take; default: no limit."),
 ]
-WarmSandboxes = Annotated[
+WarmPool = Annotated[
     int, typer.Option(min=0, help="Sandboxes started ahead of their rollouts; 0: none.")
 ]

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from prorl_service.errors import ProRLError
 from prorl_service.front.discovery import DIRECTORY_MODE, check_trusted
 from prorl_service.schemas import WireModel
+from prorl_service.utils import processes
 from prorl_service.utils.files import write_whole
 
 log = logging.getLogger(__name__)
@@ -44,9 +45,9 @@ class Claimant(WireModel):
 
     def is_gone(self) -> bool | None:
         """None: it cannot be seen from here."""
-        if self.machine != _machine():
+        if self.machine != processes.pid_scope():
             return None
-        return _process_start(self.pid) != self.process_start
+        return not processes.is_running(self.pid, self.process_start)
 
     def __str__(self) -> str:
         return f"the front of process {self.pid} on {self.host}, since {self.since}"
@@ -57,25 +58,10 @@ def _own_claimant() -> Claimant:
         claim_id=uuid.uuid4().hex,
         host=socket.gethostname(),
         pid=os.getpid(),
-        machine=_machine(),
-        process_start=_process_start(os.getpid()),
+        machine=processes.pid_scope(),
+        process_start=str(processes.start_time(os.getpid())),
         since=datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
     )
-
-
-def _machine() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-
-
-def _process_start(pid: int) -> str:
-    """Start time in clock ticks since the machine booted; empty for a process that does not exist
-    or has ended."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]
 
 
 class DirectoryClaim:

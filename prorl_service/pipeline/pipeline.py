@@ -164,7 +164,7 @@ class Pipeline(RolloutExecutor):
             for stage, record in chain(queued, to_eval)
             if stage in record.agent.sandbox_stages
         )
-        self._sandboxes.expect(list(islice(wanted, EXPECTED_SANDBOXES)))
+        self._sandboxes.prewarm(list(islice(wanted, EXPECTED_SANDBOXES)))
 
     # --- stages ---------------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from typing import Literal
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.apptainer import ApptainerProvider, ImageSource
-from prorl_service.sandbox.auto import AutoProvider
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.images import ImageCache
-from prorl_service.sandbox.process import ProcessSandboxProvider
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider, ImageSource
+from prorl_service.sandbox.kinds.auto import AutoProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 
 SandboxKind = Literal["auto", "apptainer", "bubblewrap", "process"]
 

@@ -117,14 +117,14 @@ class SandboxProvider(Protocol):
         """Raises the `TaskError` that `create` would. Does no I/O; any thread may call it."""
         return
 
-    def expect(self, images: Sequence[str | None]) -> None:
+    def prewarm(self, images: Sequence[str | None]) -> None:
         """What will be asked for next, soonest first, once for each sandbox. All passed `check`.
 
         Each call replaces the last. Does not wait: what can be made ready is, in the background.
         """
         return
 
-    async def give_up_image(self, wait_s: float) -> bool:
+    async def evict_image(self, wait_s: float) -> bool:
         """End something that nobody uses, so that its image may be removed. False if there is
         nothing such, and nothing becomes it within `wait_s`."""
         return False

@@ -29,7 +29,7 @@ from prorl_service.rollouts.validation import Validator
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
-from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.server.auth import REFUSAL, is_open
 from prorl_service.server.errors import LimitBody, error_response, install_error_handlers
 from prorl_service.server.metrics import metrics_router
@@ -73,7 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
     images = ImageCache(
         settings.image_cache,
         budget_bytes=settings.image_budget_bytes,
-        give_up_one=lambda: sandboxes.give_up_image(wait_s=ROOM_TIMEOUT_S),
+        evict_one=lambda: sandboxes.evict_image(wait_s=ROOM_TIMEOUT_S),
     )
     provider = (
         sandbox.provider(
@@ -82,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
         if settings.services is None
         else Elsewhere()
     )
-    sandboxes = WarmSandboxes(provider, spares=settings.warm_sandboxes)
+    sandboxes = WarmPool(provider, spares=settings.warm_sandboxes)
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, settings.warm_sandboxes)
 
     journal = Journal(settings.journal, settings.retention)
@@ -166,7 +166,7 @@ def _pipeline(
     settings: Settings,
     journal: Journal,
     backends: BackendPool,
-    sandboxes: WarmSandboxes,
+    sandboxes: WarmPool,
     agents: AgentRegistry,
     operator_services: OperatorServices,
     claim: DirectoryClaim | None,

@@ -11,7 +11,7 @@ from prorl_service.inference.pool import BackendPool, owner_name
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling.manager import SamplerManager
-from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.utils.tasks import TaskOwner
@@ -24,7 +24,7 @@ class Service:
     backends: BackendPool
     pipeline: RolloutExecutor
     samplers: SamplerManager
-    sandboxes: WarmSandboxes
+    sandboxes: WarmPool
     mcp: McpServers
     background: TaskOwner
 

@@ -1,6 +1,7 @@
-"""Directories for temporary files that a later process removes if this one was killed.
+"""Files that readers find whole or not at all, and directories for temporary files.
 
-Each is named after the process that made it: its id and when it began, for ids are used again.
+A directory is named after the process that made it, by id and start: a later process removes it if
+this one was killed.
 """
 
 import os
@@ -10,9 +11,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from prorl_service.utils import processes
+
 _PREFIX = "prorl-tmp"
-_START_TIME = 19
-"""Place after the name of the program in /proc/PID/stat: clock ticks since the machine started."""
 
 
 def temporary_directory(purpose: str) -> Path:
@@ -22,25 +23,16 @@ def temporary_directory(purpose: str) -> Path:
 
 @cache  # asked for with every sandbox
 def _prefix_of(pid: int) -> str:
-    return f"{_PREFIX}-{pid}-{_began_at(pid)}"
+    return f"{_PREFIX}-{pid}-{processes.start_time(pid)}"
 
 
 def remove_stale_tempdirs() -> None:
     """Remove those of this user's processes that live no more."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*-*-*"):
         with suppress(OSError, ValueError):
-            pid, began_at = map(int, path.name.removeprefix(f"{_PREFIX}-").split("-")[:2])
-            if path.stat().st_uid == os.geteuid() and _began_at(pid) != began_at:
+            pid, started = path.name.removeprefix(f"{_PREFIX}-").split("-")[:2]
+            if path.stat().st_uid == os.geteuid() and not processes.is_running(int(pid), started):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _began_at(pid: int) -> int | None:
-    """None: there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return None
-    return int(stat.rpartition(")")[2].split()[_START_TIME])
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.rewards.pool import ScoringPool
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from prorl_service.schemas import FinishReason, Limits, Sampling
 from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat

@@ -15,8 +15,8 @@ from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.rewards.swe.patch import MAX_PATCH_BYTES
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
 AT = "/workspace/project"
 ENVIRONMENT = SweEnvironment(repository=AT, test_files=["tests"])
@@ -35,7 +35,7 @@ git checkout -q --detach; echo untracked > untracked.py; echo built > built.log
 
 
 @pytest.fixture
-async def sandbox() -> AsyncIterator[ServedSandbox]:
+async def sandbox() -> AsyncIterator[RemoteSandbox]:
     async with BubblewrapProvider() as provider:
         sandbox = provider.create(image=None, limits=SandboxLimits())
         await sandbox.start()
@@ -44,13 +44,13 @@ async def sandbox() -> AsyncIterator[ServedSandbox]:
         await sandbox.stop()
 
 
-async def run(sandbox: ServedSandbox, command: str) -> str:
+async def run(sandbox: RemoteSandbox, command: str) -> str:
     result = await sandbox.call_tool("bash", {"command": command}, timeout_s=30)
     assert not result.is_error, result.output
     return result.output.strip()
 
 
-async def test_nothing_of_the_history_is_left(sandbox: ServedSandbox) -> None:
+async def test_nothing_of_the_history_is_left(sandbox: RemoteSandbox) -> None:
     await prepare(sandbox, ENVIRONMENT)
     look = f"cd {AT}; git rev-list --all --reflog | wc -l; git remote; git tag; git stash list"
     assert await run(sandbox, look) == "1"
@@ -62,12 +62,12 @@ async def test_nothing_of_the_history_is_left(sandbox: ServedSandbox) -> None:
     assert await run(sandbox, f"cd {AT}; git status --porcelain; cat a.py") == "one"
 
 
-async def test_the_base_is_the_same_each_time(sandbox: ServedSandbox) -> None:
+async def test_the_base_is_the_same_each_time(sandbox: RemoteSandbox) -> None:
     assert await prepare(sandbox, ENVIRONMENT) == await prepare(sandbox, ENVIRONMENT)
 
 
 async def test_a_patch_has_all_that_was_changed_but_what_is_ignored(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     assert await extract_patch(sandbox, ENVIRONMENT, base) == b""
@@ -80,7 +80,7 @@ async def test_a_patch_has_all_that_was_changed_but_what_is_ignored(
     assert b"new.log" not in patch
 
 
-async def test_what_cannot_be_added_does_not_cost_the_rest(sandbox: ServedSandbox) -> None:
+async def test_what_cannot_be_added_does_not_cost_the_rest(sandbox: RemoteSandbox) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     await run(sandbox, f"cd {AT}; git init -q inside; echo two >> a.py; cd /")
     patch = await extract_patch(sandbox, ENVIRONMENT, base)
@@ -117,13 +117,13 @@ def adding(content: bytes) -> bytes:
     return head + b"GIT binary patch\nliteral %d\n%b\n" % (len(content), b"".join(lines))
 
 
-async def test_a_patch_that_is_too_large_is_not_taken(sandbox: ServedSandbox) -> None:
+async def test_a_patch_that_is_too_large_is_not_taken(sandbox: RemoteSandbox) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     await run(sandbox, f"yes word | head -c {MAX_PATCH_BYTES + 1} > {AT}/large.txt")
     assert await extract_patch(sandbox, ENVIRONMENT, base) is None
 
 
-async def test_a_repository_that_is_not_there_is_the_tasks_fault(sandbox: ServedSandbox) -> None:
+async def test_a_repository_that_is_not_there_is_the_tasks_fault(sandbox: RemoteSandbox) -> None:
     elsewhere = SweEnvironment(repository="/workspace/elsewhere", test_files=["tests"])
     with pytest.raises(TaskError, match="cannot be set up"):
         await prepare(sandbox, elsewhere)
@@ -139,7 +139,7 @@ diff --git a/a.py b/a.py
 """
 
 
-async def test_a_bug_that_is_put_in_is_in_the_base(sandbox: ServedSandbox) -> None:
+async def test_a_bug_that_is_put_in_is_in_the_base(sandbox: RemoteSandbox) -> None:
     environment = ENVIRONMENT.model_copy(update={"setup_patch": BUG})
     base = await prepare(sandbox, environment)
     assert await run(sandbox, f"cd {AT}; git show HEAD:a.py; git status --porcelain") == "broken"
@@ -170,14 +170,14 @@ def searching(lines: int) -> bytes:
 
 
 async def test_a_patch_that_git_needs_too_long_for_is_the_policys_failure(
-    sandbox: ServedSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(sandbox, ENVIRONMENT)
     monkeypatch.setattr(repository, "GIT_TIMEOUT_S", 1.0)
     assert await apply_text(sandbox, ENVIRONMENT, searching(200_000)) is False
 
 
-async def test_a_patch_of_too_many_lines_is_not_given_to_git(sandbox: ServedSandbox) -> None:
+async def test_a_patch_of_too_many_lines_is_not_given_to_git(sandbox: RemoteSandbox) -> None:
     for patch in (searching(200_000), b"diff --git a/n b/n\n" + b"@@ -1 +1 @@\n" * 20_000):
         report = await grade_patch(sandbox, data(), patch)
         assert report.outcome is SweOutcome.PATCH_FAILED
@@ -187,7 +187,7 @@ async def test_a_patch_of_too_many_lines_is_not_given_to_git(sandbox: ServedSand
 
 
 async def test_binary_files_that_unfold_to_gigabytes_are_not_given_to_git(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     patch = adding(b"x").replace(b"literal 1\n", b"literal 8000000000\n")
     report = await grade_patch(sandbox, data(), patch)
@@ -212,7 +212,7 @@ printf '{FORGED.encode("unicode_escape").decode()}' > /tmp/forged; echo 'exit 3'
 
 
 async def test_the_agents_shell_is_not_between_its_repository_and_the_patch(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     await run(sandbox, f"echo two >> {AT}/a.py")
@@ -224,7 +224,7 @@ async def test_the_agents_shell_is_not_between_its_repository_and_the_patch(
 
 
 async def test_what_rewrites_the_patch_meanwhile_cannot_make_it_larger(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     size = MAX_PATCH_BYTES + 1
@@ -235,7 +235,7 @@ async def test_what_rewrites_the_patch_meanwhile_cannot_make_it_larger(
 
 
 async def test_a_repository_that_keeps_git_busy_is_an_empty_patch(
-    sandbox: ServedSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     slow = "git config filter.s.clean 'sleep 600'; echo '* filter=s' > .gitattributes"
@@ -256,7 +256,7 @@ new file mode 100644
 
 
 async def test_a_test_patch_that_does_not_fit_the_base_is_the_data_sets_fault(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     notes = OF_TESTS.replace("tests/a.py", "notes.txt").encode()
     wrong = data(test_patch=OF_TESTS.replace("@@ -0,0", "@@ -1").replace("/dev/null", "a/tests/a"))

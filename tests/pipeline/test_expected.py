@@ -15,7 +15,7 @@ from prorl_service.inference.pool import BackendPool
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import (
     BackendSpec,
     FinishReason,
@@ -93,7 +93,7 @@ def sandboxes() -> FakeSandboxes:
 
 @asynccontextmanager
 async def running(
-    engine: StubEngine, sandboxes: FakeSandboxes | WarmSandboxes, spool: Path
+    engine: StubEngine, sandboxes: FakeSandboxes | WarmPool, spool: Path
 ) -> AsyncIterator[Pipeline]:
     Waiting.may_end_init = asyncio.Semaphore(0)
     Waiting.may_end_eval = asyncio.Event()
@@ -193,7 +193,7 @@ async def test_an_image_that_cannot_be_one_is_refused_at_submission(
 async def test_rollouts_are_given_warm_sandboxes(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    pool = WarmSandboxes(sandboxes, spares=3)
+    pool = WarmPool(sandboxes, spares=3)
     async with running(engine, pool, tmp_path) as pipeline:
         groups = [group(image, n=4) for image in ("a", "b", None)]
         await pipeline.submit(groups)

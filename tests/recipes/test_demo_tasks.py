@@ -7,7 +7,7 @@ import pytest
 from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.math import MathAgent
 from prorl_service.rewards.pool import ScoringPool
-from prorl_service.sandbox.process import ProcessSandboxProvider
+from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from prorl_service.schemas import FinishReason, Limits, Sampling
 from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import ISOLATED, KINDS, Kind, new_provider, running, started
 
 
@@ -25,7 +25,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-async def sandbox(kind: Kind) -> AsyncIterator[ServedSandbox]:
+async def sandbox(kind: Kind) -> AsyncIterator[RemoteSandbox]:
     async with running(kind) as sandbox:
         yield sandbox
 
@@ -38,6 +38,6 @@ async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProv
 
 
 @pytest.fixture
-async def isolated(isolating: SandboxProvider) -> AsyncIterator[ServedSandbox]:
+async def isolated(isolating: SandboxProvider) -> AsyncIterator[RemoteSandbox]:
     async with started(isolating) as sandbox:
         yield sandbox

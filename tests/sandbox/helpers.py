@@ -6,11 +6,11 @@ from typing import Literal
 
 import psutil
 
-from prorl_service.sandbox.apptainer import ApptainerProvider
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.process import ProcessSandboxProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from tests.sandbox.images.debian import debian_image
 
 Kind = Literal["process", "bubblewrap", "apptainer"]
@@ -33,19 +33,19 @@ async def local_image(path: str) -> AsyncIterator[Path]:
 
 def new_sandbox(
     provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
-) -> ServedSandbox:
+) -> RemoteSandbox:
     """Of the given image, or of one that has what tests need where the kind wants one."""
     if image is None and provider.kind == "apptainer":
         image = debian_image()
     sandbox = provider.create(image=str(image) if image else None, limits=limits)
-    assert isinstance(sandbox, ServedSandbox)
+    assert isinstance(sandbox, RemoteSandbox)
     return sandbox
 
 
 @asynccontextmanager
 async def started(
     provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
-) -> AsyncIterator[ServedSandbox]:
+) -> AsyncIterator[RemoteSandbox]:
     sandbox = new_sandbox(provider, limits, image)
     await sandbox.start()
     try:
@@ -55,16 +55,16 @@ async def started(
 
 
 @asynccontextmanager
-async def running(kind: Kind, limits: SandboxLimits = LIMITS) -> AsyncIterator[ServedSandbox]:
+async def running(kind: Kind, limits: SandboxLimits = LIMITS) -> AsyncIterator[RemoteSandbox]:
     async with new_provider(kind) as provider, started(provider, limits) as sandbox:
         yield sandbox
 
 
-async def bash(sandbox: ServedSandbox, command: str, timeout_s: float = 20) -> ToolResult:
+async def bash(sandbox: RemoteSandbox, command: str, timeout_s: float = 20) -> ToolResult:
     return await sandbox.call_tool("bash", {"command": command}, timeout_s=timeout_s)
 
 
-async def output(sandbox: ServedSandbox, command: str, timeout_s: float = 20) -> str:
+async def output(sandbox: RemoteSandbox, command: str, timeout_s: float = 20) -> str:
     """Output of a command that must succeed, without the line end."""
     result = await bash(sandbox, command, timeout_s)
     assert result.data["exit_code"] == 0, result

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox import template
-from prorl_service.sandbox.apptainer import ApptainerProvider
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.template import container_user
+from prorl_service.sandbox.host import zygotes
+from prorl_service.sandbox.host.zygotes import container_user
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from tests.sandbox.helpers import (
     LIMITS,
     bash,
@@ -168,7 +168,7 @@ async def test_a_container_that_is_killed_takes_its_sandboxes_along_and_is_repla
 async def test_idle_containers_beyond_a_number_are_ended(
     apptainer: SandboxProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template, "MAX_IDLE", 1)
+    monkeypatch.setattr(zygotes, "MAX_IDLE", 1)
     images = [make_tiny_image(tmp_path / name) for name in ("one", "two", "three")]
     async with started(apptainer, image=images[0]) as busy:
         for image in images[1:]:

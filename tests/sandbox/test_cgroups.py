@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.sandbox import cgroups
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.host import cgroups
 
 LIMITS = SandboxLimits(memory_mb=100, processes=50, cpus=1.5)
 

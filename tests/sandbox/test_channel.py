@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.channel import Channel, Refused
-from prorl_service.sandbox.execd.protocol import FrameDecoder, encode
+from prorl_service.sandbox.guest.execd.protocol import FrameDecoder, encode
+from prorl_service.sandbox.host.rpc import Channel, Refused
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from prorl_service.cli.doctor import HOST, ISOLATING, Check, run_all
-from prorl_service.sandbox.checks import Finding, Status
+from prorl_service.sandbox.host_checks import Finding, Status
 
 
 def doctor(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:

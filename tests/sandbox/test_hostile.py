@@ -11,9 +11,9 @@ import pytest
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.execd.nest import MAX_TERMINALS
-from prorl_service.sandbox.served import ServedSandbox
-from prorl_service.sandbox.template import container_user
+from prorl_service.sandbox.guest.execd.namespaces import MAX_TERMINALS
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.host.zygotes import container_user
 from tests.sandbox.helpers import bash, new_provider, new_sandbox, output, running, started
 from tests.sandbox.test_apptainer import belong_to_container_user, containers, make_tiny_image
 
@@ -75,12 +75,12 @@ print(made(68 if x86 else 186, 0, 0o600) in (0, 128))  # msgget
 """
 
 
-async def test_memory_of_no_process_is_not_to_be_had(isolated: ServedSandbox) -> None:
+async def test_memory_of_no_process_is_not_to_be_had(isolated: RemoteSandbox) -> None:
     await isolated.upload("made.py", OF_NO_PROCESS.encode())
     assert await output(isolated, "python3 made.py") == "0\n0\nTrue"
 
 
-async def test_limits_of_the_namespaces_cannot_be_raised(isolated: ServedSandbox) -> None:
+async def test_limits_of_the_namespaces_cannot_be_raised(isolated: RemoteSandbox) -> None:
     for name in ("kernel/shmall", "kernel/msgmnb", "kernel/sem", "fs/mqueue/msg_max"):
         result = await bash(isolated, f"echo 9999 >/proc/sys/{name}")
         assert result.is_error, name
@@ -107,7 +107,7 @@ async def test_terminals_are_limited() -> None:
 
 
 async def test_its_servers_limits_and_scheduling_cannot_be_changed(
-    isolated: ServedSandbox,
+    isolated: RemoteSandbox,
 ) -> None:
     for command in ("prlimit --pid 1 --nofile=3:3", "chrt --idle --pid 0 1"):
         assert (await bash(isolated, command)).is_error, command
@@ -152,7 +152,7 @@ async def test_descriptors_under_way_stop_no_other_sandbox(isolating: SandboxPro
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_impossible_paths_are_the_callers_error(sandbox: ServedSandbox) -> None:
+async def test_impossible_paths_are_the_callers_error(sandbox: RemoteSandbox) -> None:
     for path in ("/tmp/\ud800", "/tmp/nul\0", "/tmp/" + "a/" * 1500 + "x"):
         arguments = {"command": "create", "path": path, "file_text": "text"}
         result = await sandbox.call_tool("str_replace_editor", arguments, timeout_s=5)
@@ -174,7 +174,7 @@ async def test_a_missing_shell_is_named() -> None:
 # --- the operator's side ------------------------------------------------------------------------
 
 
-async def bash_until_the_end(sandbox: ServedSandbox) -> None:
+async def bash_until_the_end(sandbox: RemoteSandbox) -> None:
     for _ in range(200):
         await bash(sandbox, "read -t 0.1 </dev/tty")
 
@@ -201,9 +201,9 @@ def _run_as(user: int | None, command: list[str]) -> None:
 async def test_what_a_living_container_refuses_is_not_tried_for_ever() -> None:
     async with new_provider("apptainer") as provider, started(provider) as sandbox:
         assert sandbox.server_pid is not None
-        template = psutil.Process(sandbox.server_pid).parent()
-        assert template is not None
-        no_more = ["prlimit", f"--pid={template.pid}", "--nproc=1:1"]
+        zygote = psutil.Process(sandbox.server_pid).parent()
+        assert zygote is not None
+        no_more = ["prlimit", f"--pid={zygote.pid}", "--nproc=1:1"]
         await asyncio.to_thread(_run_as, container_user(), no_more)
         with pytest.raises(SandboxError, match="temporarily unavailable"):
             async with asyncio.timeout(20), started(provider):

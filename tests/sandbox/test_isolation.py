@@ -9,22 +9,22 @@ import psutil
 import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from tests.sandbox.helpers import ISOLATED, bash, open_to_others, output, running, started
 
 
-async def python(sandbox: ServedSandbox, program: str) -> str:
+async def python(sandbox: RemoteSandbox, program: str) -> str:
     await sandbox.upload("program.py", program.encode())
     return await output(sandbox, "python3 program.py")
 
 
-def is_hosts_own(sandbox: ServedSandbox) -> bool:
+def is_hosts_own(sandbox: RemoteSandbox) -> bool:
     """Its programs are the host's, so they are not its own to change."""
     return type(sandbox).__module__ == BubblewrapProvider.__module__
 
 
-async def test_files_of_the_host_are_not_there(isolated: ServedSandbox, tmp_path: Path) -> None:
+async def test_files_of_the_host_are_not_there(isolated: RemoteSandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret-of-the-host")
     open_to_others(tmp_path)
     for path in (
@@ -43,7 +43,7 @@ async def test_files_of_the_host_are_not_there(isolated: ServedSandbox, tmp_path
     assert (await bash(isolated, found)).output == "[exit code 1]"
 
 
-async def test_links_and_proc_lead_nowhere_else(isolated: ServedSandbox, tmp_path: Path) -> None:
+async def test_links_and_proc_lead_nowhere_else(isolated: RemoteSandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     ways = ("", "/proc/1/root", "/proc/1/cwd/../..", "/proc/self/root", "/proc/thread-self/root")
     for number, way in enumerate(ways):
@@ -56,7 +56,7 @@ async def test_links_and_proc_lead_nowhere_else(isolated: ServedSandbox, tmp_pat
     assert "intruder" not in {entry.pw_name for entry in pwd.getpwall()}
 
 
-async def test_only_what_is_its_own_can_be_written(isolated: ServedSandbox) -> None:
+async def test_only_what_is_its_own_can_be_written(isolated: RemoteSandbox) -> None:
     hosts = ("/", "/usr", "/usr/bin", "/etc", "/dev", "/run", "/run/prorl/lib", "/var")
     for directory in hosts if is_hosts_own(isolated) else ("/dev", "/.prorl", "/.prorl/lib/execd"):
         assert (await bash(isolated, f"touch {directory}/file")).is_error, directory
@@ -67,7 +67,7 @@ async def test_only_what_is_its_own_can_be_written(isolated: ServedSandbox) -> N
 
 
 async def test_the_user_is_nobody_outside_and_cannot_become_anybody(
-    isolated: ServedSandbox,
+    isolated: RemoteSandbox,
 ) -> None:
     fields = "Cap(Prm|Eff|Amb)|NoNewPrivs|Seccomp"
     status = await output(isolated, f"grep -E '^({fields}):' /proc/self/status")
@@ -95,7 +95,7 @@ async def test_the_user_is_nobody_outside_and_cannot_become_anybody(
         assert (await bash(isolated, command)).is_error, command
 
 
-async def test_processes_of_the_host_are_not_seen(isolated: ServedSandbox) -> None:
+async def test_processes_of_the_host_are_not_seen(isolated: RemoteSandbox) -> None:
     await bash(isolated, "sleep 1000 &")
     seen = await output(isolated, "cd /proc; echo [0-9]*")
     assert "1" in seen.split()
@@ -103,7 +103,7 @@ async def test_processes_of_the_host_are_not_seen(isolated: ServedSandbox) -> No
     assert (await bash(isolated, f"kill -0 {os.getpid()}")).is_error
 
 
-async def test_its_server_cannot_be_ended(isolated: ServedSandbox) -> None:
+async def test_its_server_cannot_be_ended(isolated: RemoteSandbox) -> None:
     await bash(isolated, "KEPT=kept")
     for name in ("INT", "TERM", "HUP", "QUIT", "KILL", "STOP", "USR1", "CHLD"):
         await bash(isolated, f"kill -{name} 1")
@@ -126,7 +126,7 @@ async def test_variables_of_the_service_are_not_seen(monkeypatch: pytest.MonkeyP
         assert "APPTAINER" not in own
 
 
-async def test_its_server_cannot_be_looked_into(isolated: ServedSandbox) -> None:
+async def test_its_server_cannot_be_looked_into(isolated: RemoteSandbox) -> None:
     for file in ("mem", "environ", "maps", "fd/0", "root/etc/passwd"):
         assert (await bash(isolated, f"cat /proc/1/{file} | head -c 1 | grep .")).is_error, file
     assert await python(isolated, TRACE) == "not permitted"
@@ -155,7 +155,7 @@ print("done")
 """
 
 
-async def test_no_network_not_even_the_hosts_loopback(isolated: ServedSandbox) -> None:
+async def test_no_network_not_even_the_hosts_loopback(isolated: RemoteSandbox) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -194,7 +194,7 @@ print("done")
 """
 
 
-async def test_rare_kernel_interfaces_are_refused(isolated: ServedSandbox) -> None:
+async def test_rare_kernel_interfaces_are_refused(isolated: RemoteSandbox) -> None:
     assert await python(isolated, RARE_CALLS) == "done"
 
 
@@ -251,7 +251,7 @@ async def test_what_one_changes_no_other_sees(isolating: SandboxProvider) -> Non
 
 
 async def test_a_service_that_is_root_does_not_run_commands_as_root(
-    isolated: ServedSandbox,
+    isolated: RemoteSandbox,
 ) -> None:
     assert isolated.server_pid is not None
     server = psutil.Process(isolated.server_pid)

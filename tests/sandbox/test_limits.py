@@ -5,11 +5,11 @@ import asyncio
 import psutil
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output, started
 
 
-async def python(sandbox: ServedSandbox, program: str) -> str:
+async def python(sandbox: RemoteSandbox, program: str) -> str:
     await sandbox.upload("program.py", program.encode())
     return await output(sandbox, "python3 program.py")
 
@@ -76,7 +76,7 @@ async def test_processes_together_cannot_take_more_memory_either(
             await output(sandbox, "kill -KILL $(jobs -p); wait; echo gone")
 
 
-async def held_bytes(sandbox: ServedSandbox) -> int:
+async def held_bytes(sandbox: RemoteSandbox) -> int:
     assert sandbox.server_pid is not None
     await asyncio.sleep(0.5)
     return sum(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
-from prorl_service.sandbox.runtime import OPEN_FILES
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.host.spec import OPEN_FILES
 from tests.sandbox.helpers import bash, output, started
 
 TAKE = """
@@ -61,7 +61,7 @@ SOME = {"inotify": 2, "watches": 20, "timers": 50, "queues": 2}
 ROOMY = SandboxLimits(disk_mb=256)
 
 
-async def taken(sandbox: ServedSandbox, most: dict[str, int]) -> dict[str, int]:
+async def taken(sandbox: RemoteSandbox, most: dict[str, int]) -> dict[str, int]:
     """What a program got of each, of which the greedy one holds it until the sandbox ends."""
     await sandbox.upload("take.py", f"MOST = {most}\n{TAKE}".encode())
     await bash(sandbox, "python3 take.py >taken 2>&1 &\nuntil [ -s taken ]; do sleep 0.05; done")
@@ -128,7 +128,7 @@ def test_descriptors_in_flight_stop_no_start_where_few_may_be_open(kind: str) ->
     assert done.stdout.splitlines() == ["109", "unharmed"], done.stderr  # ETOOMANYREFS
 
 
-async def test_fewer_files_than_the_service_may_have(isolated: ServedSandbox) -> None:
+async def test_fewer_files_than_the_service_may_have(isolated: RemoteSandbox) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = int(await output(isolated, "ulimit -Hn"))
     assert most == min(OPEN_FILES, hard // 2)
@@ -149,7 +149,7 @@ except BlockingIOError:
 """
 
 
-async def test_a_connection_holds_little_memory_of_the_kernel(isolated: ServedSandbox) -> None:
+async def test_a_connection_holds_little_memory_of_the_kernel(isolated: RemoteSandbox) -> None:
     await isolated.upload("buffers.py", BUFFERS.encode())
     assert int(await output(isolated, "python3 buffers.py")) < 1 << 20
 
@@ -159,7 +159,7 @@ def of_kernel(pid: int, name: str) -> str:
 
 
 async def test_no_process_inside_can_leave_the_first_place_when_memory_runs_out(
-    isolated: ServedSandbox,
+    isolated: RemoteSandbox,
 ) -> None:
     assert isolated.server_pid is not None
     assert of_kernel(isolated.server_pid, "oom_score_adj") == "1000"
@@ -204,7 +204,7 @@ IO_IDLE = "ionice -c 3"
 
 
 async def test_scheduling_of_the_server_is_not_its_childrens_to_change(
-    isolated: ServedSandbox,
+    isolated: RemoteSandbox,
 ) -> None:
     assert isolated.server_pid is not None
     await isolated.upload("scheduling.py", SCHEDULING.encode())

@@ -4,31 +4,31 @@ import pytest
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, bash, new_provider, new_sandbox, output, running
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4000])
-async def test_bytes_come_back_as_they_went(sandbox: ServedSandbox, content: bytes) -> None:
+async def test_bytes_come_back_as_they_went(sandbox: RemoteSandbox, content: bytes) -> None:
     await sandbox.upload("made/for/it.bin", content)
     assert await sandbox.download("made/for/it.bin") == content
     assert await output(sandbox, "wc -c <made/for/it.bin") == str(len(content))
 
 
-async def test_relative_paths_start_at_the_working_directory(sandbox: ServedSandbox) -> None:
+async def test_relative_paths_start_at_the_working_directory(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "mkdir sub; cd sub; echo made by bash >there")
     assert await sandbox.download("sub/there") == b"made by bash\n"
     directory = await output(sandbox, "pwd")
     assert await sandbox.download(f"{directory}/there") == b"made by bash\n"
 
 
-async def test_upload_replaces_a_longer_file(sandbox: ServedSandbox) -> None:
+async def test_upload_replaces_a_longer_file(sandbox: RemoteSandbox) -> None:
     await sandbox.upload("file", b"something longer")
     await sandbox.upload("file", b"short")
     assert await sandbox.download("file") == b"short"
 
 
-async def test_a_files_own_faults_are_os_errors(sandbox: ServedSandbox) -> None:
+async def test_a_files_own_faults_are_os_errors(sandbox: RemoteSandbox) -> None:
     await bash(
         sandbox, "mkdir directory; mkfifo fifo; ln -s loop loop; echo >file; truncate -s 7M big"
     )

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox import runtime
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host import spec
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import (
     KINDS,
     Kind,
@@ -33,7 +33,7 @@ DAEMONS = (
 )
 
 
-def processes_of(sandbox: ServedSandbox) -> list[psutil.Process]:
+def processes_of(sandbox: RemoteSandbox) -> list[psutil.Process]:
     assert sandbox.server_pid is not None
     server = psutil.Process(sandbox.server_pid)
     return [server, *server.children(recursive=True)]
@@ -211,9 +211,9 @@ async def test_a_template_that_is_killed_is_replaced_and_leaves_nothing(
 ) -> None:
     before = held()
     async with new_provider(kind) as provider, started(provider) as sandbox:
-        template = psutil.Process(sandbox.server_pid).parent()
-        assert template is not None
-        template.kill()
+        zygote = psutil.Process(sandbox.server_pid).parent()
+        assert zygote is not None
+        zygote.kill()
         await asyncio.sleep(delay_ms / 1000)
         async with started(provider) as next_one:
             assert await output(next_one, "echo here") == "here"
@@ -223,7 +223,7 @@ async def test_a_template_that_is_killed_is_replaced_and_leaves_nothing(
 async def test_what_a_failing_start_wrote_is_in_the_error(
     provider: SandboxProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "OPEN_FILES", 1)
+    monkeypatch.setattr(spec, "OPEN_FILES", 1)
     before = held()
     sandbox = new_sandbox(provider)
     with pytest.raises(SandboxError, match=r"died: OSError: .* Too many open files"):

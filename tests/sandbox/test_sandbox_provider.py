@@ -34,7 +34,7 @@ async def test_auto_takes_apptainer_for_images_and_bubblewrap_for_the_rest() -> 
     auto = provider("auto")
     assert auto.kind == "apptainer+bubblewrap"
     image = str(debian_image())
-    auto.expect([image, None])
+    auto.prewarm([image, None])
     for name in (image, None):
         sandbox = auto.create(image=name, limits=LIMITS)
         await sandbox.start()

@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.sandbox.warm import PARALLEL_STARTS, WarmSandboxes
+from prorl_service.sandbox.warm_pool import PARALLEL_STARTS, WarmPool
 from tests.sandbox.warm_fakes import LIMITS, OTHER_LIMITS, Provider, background, started
 
 
@@ -17,8 +17,8 @@ def provider() -> Provider:
 
 
 async def test_what_is_expected_is_there_before_it_is_asked_for(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=4)
-    pool.expect(["a", "b"])
+    pool = WarmPool(provider, spares=4)
+    pool.prewarm(["a", "b"])
     assert provider.expected == ["a", "b"]
     await background()
     provider.may_start.clear()
@@ -28,9 +28,9 @@ async def test_what_is_expected_is_there_before_it_is_asked_for(provider: Provid
 
 
 async def test_the_soonest_are_made_first_a_few_at_a_time(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=4)
+    pool = WarmPool(provider, spares=4)
     provider.may_start.clear()
-    pool.expect(["a", "b", "a", "c", "d"])
+    pool.prewarm(["a", "b", "a", "c", "d"])
     await background()
     assert [sandbox.image for sandbox in provider.made] == ["a", "b"]
     assert len(provider.made) == PARALLEL_STARTS
@@ -40,17 +40,17 @@ async def test_the_soonest_are_made_first_a_few_at_a_time(provider: Provider) ->
 
 
 async def test_those_not_expected_any_more_make_room(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=3)
-    pool.expect(["a", "a", "b"])
+    pool = WarmPool(provider, spares=3)
+    pool.prewarm(["a", "a", "b"])
     await background()
-    pool.expect(["b", "c"])
+    pool.prewarm(["b", "c"])
     await background()
     assert provider.running() == ["b", "c"]
 
 
 async def test_a_start_uses_up_what_was_expected(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=2)
-    pool.expect(["a", "a", "b", "c"])
+    pool = WarmPool(provider, spares=2)
+    pool.prewarm(["a", "a", "b", "c"])
     await background()
     first = await started(pool)
     await background()
@@ -60,7 +60,7 @@ async def test_a_start_uses_up_what_was_expected(provider: Provider) -> None:
 
 
 async def test_without_expectations_what_was_used_last_is_replaced(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=2)
+    pool = WarmPool(provider, spares=2)
     for image in ("a", "b", "b"):
         await (await started(pool, image)).stop()
         await background()
@@ -71,20 +71,20 @@ async def test_without_expectations_what_was_used_last_is_replaced(provider: Pro
 
 
 async def test_a_spare_has_the_limits_that_are_usual(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=2)
-    pool.expect(["a"])
+    pool = WarmPool(provider, spares=2)
+    pool.prewarm(["a"])
     await background()
     sandbox = await started(pool, limits=OTHER_LIMITS)
     assert (pool.hits, pool.misses) == (0, 1)
-    pool.expect(["b"])
+    pool.prewarm(["b"])
     await background()
     assert {one.limits for one in provider.made if one.image == "b"} == {OTHER_LIMITS}
     await sandbox.stop()
 
 
 async def test_nobody_notices_spares_that_died(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=3)
-    pool.expect(["a"] * 3)
+    pool = WarmPool(provider, spares=3)
+    pool.prewarm(["a"] * 3)
     await background()
     dead = provider.made[:2]
     for sandbox in dead:
@@ -103,15 +103,15 @@ async def test_nobody_notices_spares_that_died(provider: Provider) -> None:
 async def test_a_failure_is_logged_and_waits_for_a_better_sign(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = WarmSandboxes(provider, spares=2)
+    pool = WarmPool(provider, spares=2)
     provider.broken = {"a"}
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            pool.expect(["a", "b", "b"])
+            pool.prewarm(["a", "b", "b"])
             await background()
     assert "it is broken" in caplog.text
     assert [one.image for one in provider.made] == ["a", "b"]
-    pool.expect(["a"] * 5)
+    pool.prewarm(["a"] * 5)
     with pytest.raises(SandboxError, match="broken"):
         await started(pool)
     provider.broken = set()
@@ -123,25 +123,25 @@ async def test_a_failure_is_logged_and_waits_for_a_better_sign(
 
 
 async def test_an_image_that_failed_is_tried_again_when_it_comes_back(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=1)
+    pool = WarmPool(provider, spares=1)
     provider.broken = {"a"}
-    pool.expect(["a"])
+    pool.prewarm(["a"])
     await background()
     provider.broken = set()
-    pool.expect(["b"])
-    pool.expect(["a"])
+    pool.prewarm(["b"])
+    pool.prewarm(["a"])
     await background()
     assert provider.running() == ["a"]
 
 
 async def test_spares_are_not_started_while_others_are_handed_out(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=2)
-    pool.expect(["a"] * 9)
+    pool = WarmPool(provider, spares=2)
+    pool.prewarm(["a"] * 9)
     await background()
     provider.may_answer.clear()
     starts = [asyncio.create_task(started(pool)) for _ in range(2)]
     await background()
-    pool.expect(["a"] * 7)
+    pool.prewarm(["a"] * 7)
     await background()
     assert len(provider.made) == 2
     provider.may_answer.set()
@@ -153,7 +153,7 @@ async def test_spares_are_not_started_while_others_are_handed_out(provider: Prov
 async def test_a_start_that_does_not_notice_the_stop_counts_for_nothing(
     provider: Provider,
 ) -> None:
-    pool = WarmSandboxes(provider, spares=0)
+    pool = WarmPool(provider, spares=0)
     provider.may_start.clear()
     provider.starts_notice_stop = False
     sandbox = pool.create(image="a", limits=LIMITS)
@@ -164,7 +164,7 @@ async def test_a_start_that_does_not_notice_the_stop_counts_for_nothing(
 
 
 async def test_what_the_kind_refuses_is_refused(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=1)
+    pool = WarmPool(provider, spares=1)
     with pytest.raises(TaskError, match="no such images"):
         pool.check("refused")
     with pytest.raises(TaskError, match="no such images"):
@@ -172,7 +172,7 @@ async def test_what_the_kind_refuses_is_refused(provider: Provider) -> None:
 
 
 async def test_a_sandbox_is_used_once(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=2)
+    pool = WarmPool(provider, spares=2)
     for _ in range(10):
         sandbox = await started(pool)
         with pytest.raises(SandboxError, match="only once"):
@@ -184,7 +184,7 @@ async def test_a_sandbox_is_used_once(provider: Provider) -> None:
 
 
 async def test_one_never_started_can_be_stopped(provider: Provider) -> None:
-    sandbox = WarmSandboxes(provider, spares=1).create(image=None, limits=LIMITS)
+    sandbox = WarmPool(provider, spares=1).create(image=None, limits=LIMITS)
     with pytest.raises(SandboxError, match="not started"):
         await sandbox.download("file")
     await sandbox.stop()
@@ -198,8 +198,8 @@ async def test_one_never_started_can_be_stopped(provider: Provider) -> None:
 async def test_ending_a_start_half_way_leaves_nothing(
     provider: Provider, warm: bool, way: str
 ) -> None:
-    pool = WarmSandboxes(provider, spares=1 if warm else 0)
-    pool.expect(["a"])
+    pool = WarmPool(provider, spares=1 if warm else 0)
+    pool.prewarm(["a"])
     await background()
     provider.may_start.clear()
     provider.may_answer.clear()
@@ -222,25 +222,25 @@ async def test_ending_a_start_half_way_leaves_nothing(
 
 
 async def test_closing_ends_spares_that_run_and_those_that_start(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=4)
-    pool.expect(["a", "a", "b", "b"])
+    pool = WarmPool(provider, spares=4)
+    pool.prewarm(["a", "a", "b", "b"])
     await background()
     provider.may_start.clear()
-    pool.expect(["a", "c", "c", "c"])
+    pool.prewarm(["a", "c", "c", "c"])
     await background()
     await pool.close()
     assert not provider.running()
     assert provider.closed
     made = len(provider.made)
-    pool.expect(["d"])
+    pool.prewarm(["d"])
     provider.may_start.set()
     await background()
     assert (len(provider.made), provider.running()) == (made, [])
 
 
 async def test_without_spares_it_only_counts(provider: Provider) -> None:
-    pool = WarmSandboxes(provider, spares=0)
-    pool.expect(["a", "b"])
+    pool = WarmPool(provider, spares=0)
+    pool.prewarm(["a", "b"])
     sandbox = await started(pool)
     await background()
     assert provider.running() == ["a"]

@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.apptainer import ApptainerProvider
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
-from prorl_service.sandbox.served import ServedSandbox
-from prorl_service.sandbox.template import MAX_AHEAD
-from prorl_service.sandbox.warm import WarmSandboxes
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.host.zygotes import MAX_AHEAD
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
+from prorl_service.sandbox.warm_pool import WarmPool
 from tests.sandbox.helpers import LIMITS, Kind, new_provider
 from tests.sandbox.images.debian import debian_image
 from tests.sandbox.test_sandbox_lifecycle import held
@@ -28,12 +28,12 @@ class Recording(SandboxProvider):
 
     def __init__(self, provider: SandboxProvider) -> None:
         self.kind = provider.kind
-        self.made: list[ServedSandbox] = []
+        self.made: list[RemoteSandbox] = []
         self._provider = provider
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> ServedSandbox:
+    def create(self, *, image: str | None, limits: SandboxLimits) -> RemoteSandbox:
         sandbox = self._provider.create(image=image, limits=limits)
-        assert isinstance(sandbox, ServedSandbox)
+        assert isinstance(sandbox, RemoteSandbox)
         self.made.append(sandbox)
         return sandbox
 
@@ -42,8 +42,8 @@ class Recording(SandboxProvider):
 
 
 @asynccontextmanager
-async def pool_of(kind: Kind, spares: int) -> AsyncIterator[WarmSandboxes]:
-    pool = WarmSandboxes(new_provider(kind), spares=spares)
+async def pool_of(kind: Kind, spares: int) -> AsyncIterator[WarmPool]:
+    pool = WarmPool(new_provider(kind), spares=spares)
     try:
         yield pool
     finally:
@@ -60,7 +60,7 @@ async def run(sandbox: Sandbox, command: str) -> str:
     return (await sandbox.call_tool("bash", {"command": command}, timeout_s=20)).output
 
 
-async def once(pool: WarmSandboxes, image: str | None) -> str:
+async def once(pool: WarmPool, image: str | None) -> str:
     sandbox = pool.create(image=image, limits=LIMITS)
     try:
         await sandbox.start()
@@ -76,7 +76,7 @@ async def test_two_hundred_cycles_leave_nothing_behind(kind: Kind) -> None:
     before = held()
     async with pool_of(kind, spares=8) as pool:
         for _ in range(20):
-            pool.expect([image] * 10)
+            pool.prewarm([image] * 10)
             outputs = await asyncio.gather(*(once(pool, image) for _ in range(10)))
             assert "file" not in "".join(outputs)
         assert (pool.running, pool.hits + pool.misses) == (0, 200)
@@ -87,9 +87,9 @@ async def test_two_hundred_cycles_leave_nothing_behind(kind: Kind) -> None:
 async def test_a_spare_that_was_killed_is_not_given_out(kind: Kind) -> None:
     image = image_of(kind)
     provider = Recording(new_provider(kind))
-    pool = WarmSandboxes(provider, spares=3)
+    pool = WarmPool(provider, spares=3)
     await once(pool, image)
-    pool.expect([image] * 3)
+    pool.prewarm([image] * 3)
     await until(lambda: pool.counts()["warm"] == 3)
     for sandbox in provider.made[-3:-1]:
         psutil.Process(sandbox.server_pid).kill()
@@ -108,7 +108,7 @@ async def test_closing_while_spares_start_leaves_nothing(kind: Kind, delay_ms: i
         await once(pool, image)
     before = held()
     async with pool_of(kind, spares=4) as pool:
-        pool.expect([image] * 4)
+        pool.prewarm([image] * 4)
         await asyncio.sleep(delay_ms / 1000)
     assert held() == before
 
@@ -162,10 +162,10 @@ async def test_containers_are_started_for_the_first_images_expected() -> None:
     images = Images()
     provider = ApptainerProvider(images.image)
     names = [f"docker://registry.test/image:{number}" for number in range(2 * MAX_AHEAD)]
-    provider.expect([name for name in names for _ in range(3)])
+    provider.prewarm([name for name in names for _ in range(3)])
     await until(lambda: len(images.in_use) == MAX_AHEAD)
     assert images.fetched == names[:MAX_AHEAD]
-    provider.expect(names[1:3])
+    provider.prewarm(names[1:3])
     sandbox = provider.create(image=names[1], limits=LIMITS)
     await sandbox.start()
     assert await run(sandbox, "echo up") == "up\n"
@@ -179,7 +179,7 @@ async def test_a_container_that_fails_ahead_is_left_to_those_who_ask() -> None:
     images = Images()
     provider = ApptainerProvider(images.image)
     for _ in range(5):
-        provider.expect(["broken"])
+        provider.prewarm(["broken"])
         await asyncio.sleep(0)
     assert len(images.fetched) == 1
     with pytest.raises(SandboxError, match="cannot be fetched"):

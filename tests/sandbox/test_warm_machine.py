@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from prorl_service.sandbox.warm import WarmSandbox, WarmSandboxes
+from prorl_service.sandbox.warm_pool import WarmPool, WarmSandbox
 from tests.sandbox.warm_fakes import LIMITS, Provider, background
 
 
@@ -25,7 +25,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     async def _make(self) -> None:
         self.provider = Provider()
-        self.pool = WarmSandboxes(self.provider, spares=3)
+        self.pool = WarmPool(self.provider, spares=3)
 
     def in_loop(self, work: Any = None) -> None:
         async def settle() -> None:
@@ -36,9 +36,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.runner.run(settle())
 
     @rule(images=st.lists(images, max_size=6))
-    def expect(self, images: list[str | None]) -> None:
+    def prewarm(self, images: list[str | None]) -> None:
         async def call() -> None:
-            self.pool.expect(images)
+            self.pool.prewarm(images)
 
         self.in_loop(call())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, ToolResult
-from prorl_service.sandbox.warm import WarmSandbox, WarmSandboxes
+from prorl_service.sandbox.warm_pool import WarmPool, WarmSandbox
 from prorl_service.testing import FakeSandbox
 
 LIMITS = SandboxLimits()
@@ -71,7 +71,7 @@ class Provider(SandboxProvider):
         if image == "refused":
             raise TaskError("there are no such images")
 
-    def expect(self, images: Sequence[str | None]) -> None:
+    def prewarm(self, images: Sequence[str | None]) -> None:
         self.expected = images
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ async def background() -> None:
         await asyncio.sleep(0)
 
 
-async def started(pool: WarmSandboxes, image: str | None = "a", **options: Any) -> WarmSandbox:
+async def started(pool: WarmPool, image: str | None = "a", **options: Any) -> WarmSandbox:
     sandbox = pool.create(image=image, limits=options.get("limits", LIMITS))
     await sandbox.start()
     return sandbox

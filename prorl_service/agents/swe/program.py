@@ -13,18 +13,18 @@ import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from prorl_service.sandbox.execd.call import Call
+    from prorl_service.sandbox.guest.execd.request import Request
 
 DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
 
-def tool(call: Call) -> None:
+def tool(request: Request) -> None:
     """`argv`, and `environment`: all of it. Ends with its whole process group at the time-out."""
     null = os.devnull
     pid = os.posix_spawnp(
-        call.arguments["argv"][0],
-        call.arguments["argv"],
-        call.arguments["environment"],
+        request.arguments["argv"][0],
+        request.arguments["argv"],
+        request.arguments["environment"],
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, null, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, null, os.O_WRONLY, 0),
@@ -42,10 +42,10 @@ def tool(call: Call) -> None:
             os.killpg(pid, signal.SIGKILL)
 
     def ended(exit_code: int) -> None:
-        call.loop.clear_timer(pid)
+        request.loop.clear_timer(pid)
         data = {"exit_code": None if timed_out else exit_code, "timed_out": timed_out}
-        call.reply_tool("", is_error=timed_out or exit_code != 0, data=data)
+        request.reply_tool("", is_error=timed_out or exit_code != 0, data=data)
 
-    call.loop.on_exit(pid, ended)
-    call.loop.set_timer(pid, call.deadline, end)
-    call.on_cancel(end)
+    request.loop.on_exit(pid, ended)
+    request.loop.set_timer(pid, request.deadline, end)
+    request.on_cancel(end)

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from prorl_service.sandbox.execd.call import Call
+    from prorl_service.sandbox.guest.execd.request import Request
 
 READ_BYTES = 1 << 16
 MAX_PACKET_BYTES = 4096
@@ -57,34 +57,34 @@ class Host:
 host: Host | None = None
 
 
-def tool(call: Call) -> None:
+def tool(request: Request) -> None:
     if os.getpid() != 1:
         raise OSError(errno.EPERM, "programs are run only in a PID namespace of their own")
-    Case(call)
+    Case(request)
 
 
 class Case:
     """Answers its call when the program has ended, or has been ended."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, request: Request) -> None:
         global host
-        self._call = call
-        self._loop = call.loop
-        self._input = memoryview(call.arguments["input"].encode())
+        self._request = request
+        self._loop = request.loop
+        self._input = memoryview(request.arguments["input"].encode())
         self._output = bytearray()
         self._stdin = self._stdout = -1
         self._started = time.monotonic()
         if host is None:
-            host = Host(call.arguments["program"], call.arguments["options"])
+            host = Host(request.arguments["program"], request.arguments["options"])
         self._host = host
         self._loop.watch(host.control.fileno(), self._host_says)
-        self._loop.set_timer(self, call.deadline, self._time_is_up)
-        call.on_cancel(self._time_is_up)
+        self._loop.set_timer(self, request.deadline, self._time_is_up)
+        request.on_cancel(self._time_is_up)
         if host.is_ready:
             self._start()
 
     def _start(self) -> None:
-        arguments = self._call.arguments
+        arguments = self._request.arguments
         stdin, self._stdin = os.pipe()
         self._stdout, stdout = os.pipe()
         message = json.dumps({"cpu_s": arguments["cpu_s"]}).encode()
@@ -116,7 +116,7 @@ class Case:
         self._output += data
         if not data:
             self._loop.unwatch(self._stdout)
-        elif len(self._output) > self._call.arguments["max_output_bytes"]:
+        elif len(self._output) > self._request.arguments["max_output_bytes"]:
             self._abort("output_limit")
 
     def _read_the_rest(self) -> None:
@@ -156,7 +156,7 @@ class Case:
         """Nothing of the program has run yet."""
         self._close()
         kill_all()
-        self._call.fail("python3 does not start in the sandbox")
+        self._request.fail("python3 does not start in the sandbox")
 
     def _abort(self, end: str) -> None:
         self._close()
@@ -166,7 +166,7 @@ class Case:
 
     def _reply(self, said: dict[str, Any]) -> None:
         said["wall_s"] = time.monotonic() - self._started
-        self._call.reply_tool(self._output.decode("utf-8", "replace"), is_error=False, data=said)
+        self._request.reply_tool(self._output.decode("utf-8", "replace"), is_error=False, data=said)
 
     def _close(self) -> None:
         self._loop.clear_timer(self)

@@ -1,125 +1,181 @@
-"""Runs `apptainer build` as a child that can be waited for, cancelled, and found after a crash.
-
-spython is not used for this: its commands block their thread, cannot be cancelled and do not end
-what they started. Squashfs is compressed by zstd: on two cores a 156 MB tree took 2.8 s instead of
-10 s with gzip, for 4 % more bytes, and reads faster.
-"""
+"""Makes images that are not there: one process at a time for each, within the budget."""
 
 import asyncio
-import os
-import re
-import signal
-from collections.abc import Callable
-from contextlib import suppress
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_service.errors import ProRLError, SandboxError, TaskError
-from prorl_service.sandbox.images.store import CHILD
+from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox.images import apptainer_build
+from prorl_service.sandbox.images.aio import in_thread
+from prorl_service.sandbox.images.apptainer_build import Source
+from prorl_service.sandbox.images.leases import Lease, Leases
+from prorl_service.sandbox.images.locks import FileLock, Heartbeat
+from prorl_service.sandbox.images.store import Store
 
-INSTALL_HINT = "run scripts/install-sandbox: it installs apptainer, or says what is in the way"
-COMPRESSION = "-comp zstd -Xcompression-level 3"
-MESSAGES_BYTES = 4096
-"""How much of the end of apptainer's messages is looked at and kept."""
+LOCK_POLL_S = (0.05, 1.0)
+"""First and longest pause between looks at another process's lock: files tell no events."""
 
-# Recorded before apptainer starts: there is no moment in which it runs and could not be found.
-_RECORD_AND_RUN = 'cat /proc/$$/stat >"$0" && exec "$@"'
-
-_DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
-_NETWORK = re.compile(
-    r"dial tcp|i/o timeout|TLS handshake|connection (refused|reset)|toomanyrequests|"
-    r"no such host|deadline exceeded|unexpected http status|status code 5\d\d|"
-    r"pinging container registry",
-    re.IGNORECASE,
-)
-_MACHINE = re.compile(
-    r"capability set|subuid|user namespace|unprivileged_userns|mksquashfs|executable file not found"
-)
-_NOISE = re.compile(r"\x1b\[[0-9;]*m|^(INFO|WARNING): .*\n?", re.MULTILINE)
+WORK_FACTOR = 2
+"""Disk that a build needs at the least, in sizes of its layers: these, and the image."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    shown: str
-    """What users call it."""
-    prepare: Callable[[Path], str]
-    """Given the workspace, what `apptainer build` is to make an image of. Blocking."""
-    plain_http: bool = False
-    cwd: Path | None = None
-    """Where relative paths in a definition begin."""
+class Wanted:
+    digest: str
+    source: Source | None
+    """None: it cannot be made again."""
+    size_bytes: int | None = None
+    """Of the compressed layers, if known."""
+    digest_now: Callable[[], str] | None = None
+    """Of a source that can change while it is read. Blocking."""
 
 
-async def build(made: Path, source: Source, *, workspace: Path, timeout_s: float) -> None:
-    """Make the SIF file `made`; everything temporary is kept in `workspace`.
+class ImageBuilder:
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        heartbeat: Heartbeat,
+        *,
+        budget_bytes: int | None,
+        evict_one: Callable[[], Awaitable[bool]],
+        build_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._heartbeat = heartbeat
+        self._budget_bytes = budget_bytes
+        self._give_up_one = evict_one
+        self._build_timeout_s = build_timeout_s
 
-    Raises `TaskError` when the source is at fault, `SandboxError` for disk, network, this machine.
-    """
-    messages = workspace / "messages"
-    uri = await asyncio.to_thread(source.prepare, workspace)
-    command = [
-        *("apptainer", "--nocolor", "build", "--disable-cache"),
-        *("--mksquashfs-args", COMPRESSION),
-        *(["--no-https"] if source.plain_http else []),
-        *(str(made), uri),
-    ]
-    try:
-        async with asyncio.timeout(timeout_s):
-            status = await _run(command, messages, workspace, cwd=source.cwd or workspace)
-    except TimeoutError:
-        raise SandboxError(
-            f"building {source.shown} took more than {timeout_s:g} s",
-            hint="raise the cache's build_timeout_s",
-        ) from None
-    if status != 0:
-        text = await asyncio.to_thread(_tail, messages)
-        raise _failure(source.shown, status, text)
+    async def make(self, wanted: Wanted) -> None:
+        """Nothing if it is there when the lock is free. The caller holds a lease on it."""
+        async with self._locked(wanted.digest):
+            if await in_thread(self._store.image(wanted.digest).exists):
+                return
+            if wanted.source is None:
+                raise TaskError("the image was removed", hint="make it again: prorl images build")
+            if wanted.size_bytes is not None:
+                await in_thread(self._check_disk, wanted.source.shown, wanted.size_bytes)
+                await self._make_room(wanted.source.shown, wanted.size_bytes)
+            async with self._workspace() as workspace:
+                made = await self._build(wanted.source, workspace)
+                if wanted.digest_now and await in_thread(wanted.digest_now) != wanted.digest:
+                    raise SandboxError(f"{wanted.source.shown} was changed while it was read")
+                await self._publish(wanted.digest, made, wanted.source.shown)
 
+    async def make_local(self, source: Source | Path) -> Lease:
+        """Of something without a digest, or a SIF file: it is known by that of the image made."""
+        shown = str(source) if isinstance(source, Path) else source.shown
+        async with self._workspace() as workspace:
+            if isinstance(source, Path):
+                made = Path(await in_thread(shutil.copyfile, source, workspace / "image.sif"))
+            else:
+                made = await self._build(source, workspace)
+            digest = await in_thread(_digest_of_file, made)
+            lease = await self._leases.lease(digest)
+            try:
+                async with self._locked(digest):
+                    if not await in_thread(self._store.image(digest).exists):
+                        await self._publish(digest, made, shown)
+            except BaseException:
+                await lease.release()
+                raise
+        return lease
 
-async def _run(command: list[str], messages: Path, workspace: Path, *, cwd: Path) -> int:
-    environment = {
-        **os.environ,
-        "APPTAINER_TMPDIR": str(workspace),
-        "APPTAINER_CACHEDIR": str(workspace),
-        "TMPDIR": str(workspace),
-    }
-    with messages.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", _RECORD_AND_RUN, str(workspace / CHILD)),
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,
+    async def _build(self, source: Source, workspace: Path) -> Path:
+        made = workspace / "image.sif"
+        await apptainer_build.build(
+            made, source, workspace=workspace, timeout_s=self._build_timeout_s
         )
-    try:
-        return await process.wait()
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        return made
+
+    async def _publish(self, digest: str, made: Path, shown: str) -> None:
+        size = await in_thread(lambda: made.stat().st_size)
+        await self._make_room(shown, size)
+        await in_thread(self._store.publish, digest, made, shown)
+
+    # --- room -----------------------------------------------------------------------------------
+
+    def _check_disk(self, shown: str, size_bytes: int) -> None:
+        free = shutil.disk_usage(self._store.root).free
+        if free < WORK_FACTOR * size_bytes:
+            raise SandboxError(
+                f"{shown} needs {mb(WORK_FACTOR * size_bytes)} of disk for its making; "
+                f"{self._store.root} has {mb(free)}",
+                hint="free space, or set PRORL_CACHE to another place",
+            )
+
+    async def _make_room(self, shown: str, size_bytes: int) -> None:
+        """Within the budget. Raises `SandboxError` where what is in use leaves none."""
+        if self._budget_bytes is None:
+            return
+        has = f"it has {mb(size_bytes)}, the budget is {mb(self._budget_bytes)}"
+        if size_bytes > self._budget_bytes:
+            message = f"{shown} is larger than the budget: {has}"
+            raise SandboxError(message, hint="raise the budget", retryable=False)
+        while not await in_thread(self._evict_others, self._budget_bytes - size_bytes):
+            if not await self._give_up_one():
+                raise SandboxError(
+                    f"no room for {shown}: {has}, and too much of it is in use or was made here",
+                    hint="raise the budget, or use fewer images at once; see `prorl images list`",
+                )
+
+    def _evict_others(self, max_bytes: int) -> bool:
+        """The least recently used go until the others have `max_bytes` at most."""
+        entries = self._store.entries()
+        excess = sum(entry.size_bytes for entry in entries) - max_bytes
+        for entry in entries:
+            if excess > 0 and not entry.is_local and self._store.evict(entry.digest):
+                excess -= entry.size_bytes
+        return excess <= 0
+
+    # --- locks ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _locked(self, digest: str) -> AsyncIterator[None]:
+        lock = self._store.lock(digest)
+        try:
+            await self._wait_for(lock)
+            self._heartbeat.add(lock)
+            yield
+        finally:
+            self._heartbeat.remove(lock)
+            await in_thread(lock.release)
+
+    async def _wait_for(self, lock: FileLock) -> None:
+        pause_s, longest_s = LOCK_POLL_S
+        try:
+            async with asyncio.timeout(self._build_timeout_s):
+                while not await in_thread(lock.take_over):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, longest_s)
+        except TimeoutError:
+            raise SandboxError(
+                f"another process has been making this image for {self._build_timeout_s:g} s",
+                hint=f"who it is stands in {lock.path}",
+            ) from None
+
+    @asynccontextmanager
+    async def _workspace(self) -> AsyncIterator[Path]:
+        workspace = self._store.workspace()
+        self._heartbeat.add(workspace.lock)
+        try:
+            await in_thread(workspace.make)
+            yield workspace.path
+        finally:
+            self._heartbeat.remove(workspace.lock)
+            await in_thread(workspace.remove)
 
 
-def _failure(shown: str, status: int, messages: str) -> ProRLError:
-    said = _NOISE.sub("", messages).strip() or messages.strip() or f"it ended with {status}"
-    message = f"apptainer cannot make an image of {shown}: {said}"
-    if status == 127:
-        return SandboxError("apptainer is not installed", hint=INSTALL_HINT, retryable=False)
-    if _DISK_FULL.search(messages):
-        return SandboxError(message, hint="free space, or move the cache: set PRORL_CACHE")
-    if _NETWORK.search(messages):
-        return SandboxError(message, hint="check the network, or bring the image as an archive")
-    if _MACHINE.search(said):
-        hint = "as root in a container, build as an ordinary user; otherwise " + INSTALL_HINT
-        return SandboxError(message, hint=hint, retryable=False)
-    if status < 0:
-        return SandboxError(f"{message} (killed by signal {-status})", hint="is memory short?")
-    return TaskError(message)
+def mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
 
 
-def _tail(messages: Path) -> str:
-    with messages.open("rb") as file:
-        file.seek(max(0, messages.stat().st_size - MESSAGES_BYTES))
-        return file.read().decode(errors="replace")
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

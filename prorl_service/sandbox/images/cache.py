@@ -20,12 +20,13 @@ from typing import Literal
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.images import layouts, registry
-from prorl_service.sandbox.images.builder import Source
-from prorl_service.sandbox.images.claims import Heart
+from prorl_service.sandbox.images import oci_layout, registry
+from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
+from prorl_service.sandbox.images.apptainer_build import Source
+from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
+from prorl_service.sandbox.images.definitions import Definition
 from prorl_service.sandbox.images.leases import Lease, Leases
-from prorl_service.sandbox.images.maker import Maker, Wanted
-from prorl_service.sandbox.images.recipes import Recipe
+from prorl_service.sandbox.images.locks import Heartbeat
 from prorl_service.sandbox.images.references import (
     ArchiveReference,
     LayoutReference,
@@ -35,7 +36,6 @@ from prorl_service.sandbox.images.references import (
     parse,
 )
 from prorl_service.sandbox.images.store import Entry, Ref, Store
-from prorl_service.sandbox.images.tasks import SingleFlight, disk_errors, in_thread
 
 log = logging.getLogger(__name__)
 
@@ -68,25 +68,25 @@ class ImageCache:
         root: Path | None = None,
         *,
         budget_bytes: int | None = None,
-        give_up_one: Callable[[], Awaitable[bool]] = _nothing_to_give_up,
+        evict_one: Callable[[], Awaitable[bool]] = _nothing_to_give_up,
         build_timeout_s: float = BUILD_TIMEOUT_S,
     ) -> None:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
-        `give_up_one` is called where what is leased leaves no room: it gets one lease or more
+        `evict_one` is called where what is leased leaves no room: it gets one lease or more
         released, or says False, and there is an error. `build_timeout_s` also bounds the wait for
         another process that makes the same image.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
-        heart = Heart()
-        self._leases = Leases(self._store, heart)
-        self._maker = Maker(
+        heartbeat = Heartbeat()
+        self._leases = Leases(self._store, heartbeat)
+        self._builder = ImageBuilder(
             self._store,
             self._leases,
-            heart,
+            heartbeat,
             budget_bytes=budget_bytes,
-            give_up_one=give_up_one,
+            evict_one=evict_one,
             build_timeout_s=build_timeout_s,
         )
         self._flights = SingleFlight()
@@ -142,18 +142,18 @@ class ImageCache:
             pulls = [group.create_task(pull(reference)) for reference in unique]
         return [done.result() for done in pulls]
 
-    async def build(self, name: str, recipe: Recipe | str) -> Entry:
+    async def build(self, name: str, definition: Definition | str) -> Entry:
         """Make `local:name` of a definition, or of what a reference stands for."""
         local = str(parse(f"local:{name}"))
         with disk_errors(self.root):
             await self._prepare()
-            if isinstance(recipe, Recipe):
-                source = Source(recipe.shown, recipe.write, cwd=recipe.directory)
-                lease = await self._maker.make_local(source)
+            if isinstance(definition, Definition):
+                source = Source(definition.shown, definition.write, cwd=definition.directory)
+                lease = await self._builder.make_local(source)
             else:
-                lease = await self.get(recipe, refresh=True)
+                lease = await self.get(definition, refresh=True)
                 if lease.digest is None:
-                    lease = await self._maker.make_local(await in_thread(_to_copy, lease.path))
+                    lease = await self._builder.make_local(await in_thread(_to_copy, lease.path))
             async with lease:
                 assert lease.digest is not None
                 ref = Ref(local, lease.digest, lease.digest, None)
@@ -213,7 +213,7 @@ class ImageCache:
         lease = await self._leases.lease(wanted.digest)
         try:
             if not await in_thread(self._store.is_ready, wanted.digest):
-                await self._flights.run(wanted.digest, lambda: self._maker.make(wanted))
+                await self._flights.run(wanted.digest, lambda: self._builder.make(wanted))
         except BaseException:
             await lease.release()
             raise
@@ -228,16 +228,16 @@ class ImageCache:
                     hint=f"make it: prorl images build {parsed.name} ...",
                 )
             return Wanted(ref.digest, None)
-        content = layouts.inspect(parsed)
+        content = oci_layout.inspect(parsed)
         shown = str(parsed)
         if isinstance(parsed, LayoutReference):
-            view = functools.partial(layouts.view, parsed.path, content.digest)
+            view = functools.partial(oci_layout.view, parsed.path, content.digest)
             return Wanted(content.digest, Source(shown, view), content.size_bytes)
         return Wanted(
             content.digest,
             Source(shown, lambda _: shown),
             content.size_bytes,
-            digest_now=lambda: layouts.inspect(parsed).digest,
+            digest_now=lambda: oci_layout.inspect(parsed).digest,
         )
 
     async def _at_registry(self, parsed: RegistryReference, *, refresh: bool) -> Wanted:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from prorl_service.sandbox.images.claims import Claim, Heart
+from prorl_service.sandbox.images.aio import in_thread
+from prorl_service.sandbox.images.locks import FileLock, Heartbeat
 from prorl_service.sandbox.images.store import Store
-from prorl_service.sandbox.images.tasks import in_thread
 
 
 class Lease:
@@ -40,14 +40,14 @@ class Lease:
 
 @dataclass(slots=True)
 class _Held:
-    claim: Claim
+    lock: FileLock
     leases: int = 0
 
 
 class Leases:
-    def __init__(self, store: Store, heart: Heart) -> None:
+    def __init__(self, store: Store, heartbeat: Heartbeat) -> None:
         self._store = store
-        self._heart = heart
+        self._heartbeat = heartbeat
         self._held: dict[str, _Held] = {}
         self._changing = asyncio.Lock()
 
@@ -61,16 +61,16 @@ class Leases:
             held.leases += 1
         return Lease(self._store.image(digest), digest, lambda: self._give_back(digest))
 
-    async def _take(self, digest: str) -> Claim:
-        claim = self._store.lease(digest)
+    async def _take(self, digest: str) -> FileLock:
+        lock = self._store.lease(digest)
         try:
-            await in_thread(claim.take)
+            await in_thread(lock.take)
             await in_thread(self._store.touch, digest)
         except BaseException:
-            await in_thread(claim.release)
+            await in_thread(lock.release)
             raise
-        self._heart.add(claim)
-        return claim
+        self._heartbeat.add(lock)
+        return lock
 
     async def _give_back(self, digest: str) -> None:
         async with self._changing:
@@ -78,6 +78,6 @@ class Leases:
             held.leases -= 1
             if held.leases == 0:
                 del self._held[digest]
-                self._heart.remove(held.claim)
+                self._heartbeat.remove(held.lock)
                 await in_thread(self._store.touch, digest)
-                await in_thread(held.claim.release)
+                await in_thread(held.lock.release)

@@ -7,7 +7,7 @@
     refs/SHA256.json              what a tag or a local name stands for
     tmp/TOKEN/, tmp/TOKEN.claim   the work of a process, also apptainer's
 
-The claims of an image live beside it: a new file there is what makes an NFS client see the others.
+The locks of an image live beside it: a new file there is what makes an NFS client see the others.
 Who wants an image leases it, then looks for the lock; who removes one locks it, then looks for
 leases. So one of the two always notices the other.
 """
@@ -26,15 +26,14 @@ from pathlib import Path
 
 import orjson
 
-from prorl_service.sandbox.images.claims import (
+from prorl_service.sandbox.images.locks import (
     STALE_S,
     UNFINISHED,
-    Claim,
+    FileLock,
     file_system_time,
     is_abandoned,
-    process_start,
-    start_in_stat,
 )
+from prorl_service.utils import processes
 
 CHILD = "child"
 """In a working directory: /proc/PID/stat of the program that works there."""
@@ -84,11 +83,11 @@ class Store:
     def image(self, digest: str) -> Path:
         return self._directory(digest) / "image.sif"
 
-    def lock(self, digest: str) -> Claim:
-        return Claim(self._directory(digest) / "lock")
+    def lock(self, digest: str) -> FileLock:
+        return FileLock(self._directory(digest) / "lock")
 
-    def lease(self, digest: str) -> Claim:
-        return Claim(self._directory(digest) / f"lease.{secrets.token_hex(8)}")
+    def lease(self, digest: str) -> FileLock:
+        return FileLock(self._directory(digest) / f"lease.{secrets.token_hex(8)}")
 
     def _directory(self, digest: str) -> Path:
         return self._blobs / digest.replace(":", "-")
@@ -195,9 +194,9 @@ class Store:
             if is_workspace and is_abandoned(path.with_name(f"{path.name}.claim")):
                 kill_recorded(path / CHILD)
                 remove_tree(path)
-        for claim in (*self._tmp.glob("*.claim"), *self._blobs.glob("*/lease.*")):
-            if is_abandoned(claim, missing=False):
-                claim.unlink(missing_ok=True)
+        for lock in (*self._tmp.glob("*.claim"), *self._blobs.glob("*/lease.*")):
+            if is_abandoned(lock, missing=False):
+                lock.unlink(missing_ok=True)
         now = file_system_time(self._tmp)
         for pattern in ("*", "blobs/*"):
             for unfinished in self.root.glob(f"{pattern}/{UNFINISHED}*"):
@@ -210,19 +209,19 @@ class Store:
 
 
 class Workspace:
-    """A directory for one piece of work, with a claim that says whose it is."""
+    """A directory for one piece of work, with a lock that says whose it is."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.claim = Claim(path.with_name(f"{path.name}.claim"))
+        self.lock = FileLock(path.with_name(f"{path.name}.claim"))
 
     def make(self) -> None:
-        self.claim.take()
+        self.lock.take()
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
         remove_tree(self.path)
-        self.claim.release()
+        self.lock.release()
 
 
 def _digest(directory: Path) -> str:
@@ -234,7 +233,7 @@ def kill_recorded(record: Path) -> None:
     with suppress(FileNotFoundError, ProcessLookupError):
         stat_line = record.read_text()
         pid = int(stat_line.split()[0])
-        if process_start(pid) == start_in_stat(stat_line):
+        if processes.start_time(pid) == processes.start_in_stat(stat_line):
             os.killpg(pid, signal.SIGKILL)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prorl_service.rewards.swe.grade import SweReport
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading
 from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.patches import Checkout

@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider, BubblewrapSandbox
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider, BubblewrapSandbox
 from recipes.swebench.grading import Admission, admit, sometimes
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import checkout, instance

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.sandbox.archives import load_archive
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading, offline, second_grader
 from recipes.swebench.rows import read_rows, write_rows
 from tests.recipes.swebench.instances import checkout, instance, patch_of

@@ -12,7 +12,7 @@ import pytest
 from prorl_service.errors import InvalidRequest
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.rewards.swe.patch import patched_files
-from prorl_service.sandbox.bubblewrap import BubblewrapProvider
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import offline
 from recipes.swebench.grading import graded
 from recipes.swebench.own import Bug, build

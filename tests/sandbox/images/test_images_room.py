@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.apptainer import ApptainerProvider
 from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from tests.sandbox.helpers import output, started
 from tests.sandbox.images.oci import Layout
 from tests.sandbox.test_apptainer import make_tiny_image
@@ -24,7 +24,7 @@ async def test_an_idle_container_gives_its_image_up_for_another(
     async with ImageCache(tmp_path / "other").image(references[0]) as first:
         budget_bytes = first.stat().st_size * 3 // 2
     cache = ImageCache(
-        root, budget_bytes=budget_bytes, give_up_one=lambda: provider.give_up_image(wait_s=1)
+        root, budget_bytes=budget_bytes, evict_one=lambda: provider.evict_image(wait_s=1)
     )
     provider = ApptainerProvider(cache.image)
     try:

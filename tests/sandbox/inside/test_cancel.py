@@ -6,14 +6,14 @@ from contextlib import suppress
 import pytest
 
 from prorl_service.errors import SandboxError
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, bash, output, running
 from tests.sandbox.inside.test_execd_trees import assert_only_the_shell_runs
 from tests.sandbox.inside.test_shell_traps import IGNORES_SIGNALS
 from tests.sandbox.inside.test_streaming import Viewer
 
 
-async def begin(sandbox: ServedSandbox, command: str) -> asyncio.Task[object]:
+async def begin(sandbox: RemoteSandbox, command: str) -> asyncio.Task[object]:
     """Once it is running."""
     viewer = Viewer()
     arguments = {"command": f"echo begun\n{command}"}
@@ -55,14 +55,14 @@ async def test_the_command_stops_and_the_shell_is_kept(kind: Kind) -> None:
     await asyncio.gather(*(cancel(kind, command) for command in COMMANDS))
 
 
-async def test_a_shell_that_cannot_be_won_back_is_replaced(sandbox: ServedSandbox) -> None:
+async def test_a_shell_that_cannot_be_won_back_is_replaced(sandbox: RemoteSandbox) -> None:
     await cancelled(await begin(sandbox, "trap '' INT TERM; while true; do :; done"))
     result = await bash(sandbox, "echo alive")
     assert "alive" in result.output
 
 
 async def test_a_waiting_call_is_dropped_and_those_behind_it_go_on(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     first = await begin(sandbox, "sleep 1000")
     second = asyncio.create_task(bash(sandbox, "touch ran", timeout_s=1000))
@@ -74,7 +74,7 @@ async def test_a_waiting_call_is_dropped_and_those_behind_it_go_on(
     assert second.cancelled()
 
 
-async def test_a_call_given_up_on_by_the_channel_stops_too(sandbox: ServedSandbox) -> None:
+async def test_a_call_given_up_on_by_the_channel_stops_too(sandbox: RemoteSandbox) -> None:
     assert sandbox._channel is not None
     with pytest.raises(SandboxError, match="did not answer"):
         await sandbox._channel.request(
@@ -87,7 +87,7 @@ async def test_a_call_given_up_on_by_the_channel_stops_too(sandbox: ServedSandbo
     assert await output(sandbox, "echo free") == "free"
 
 
-async def test_many_cancels_leave_nothing_behind(sandbox: ServedSandbox) -> None:
+async def test_many_cancels_leave_nothing_behind(sandbox: RemoteSandbox) -> None:
     for _ in range(5):
         calls = [asyncio.create_task(bash(sandbox, "sleep 1000", 1000)) for _ in range(10)]
         await sandbox.upload("on their way", b"")
@@ -97,7 +97,7 @@ async def test_many_cancels_leave_nothing_behind(sandbox: ServedSandbox) -> None
     assert await output(sandbox, "jobs; echo done") == "done"
 
 
-async def test_cancelling_what_has_ended_is_harmless(sandbox: ServedSandbox) -> None:
+async def test_cancelling_what_has_ended_is_harmless(sandbox: RemoteSandbox) -> None:
     for _ in range(20):
         call = asyncio.create_task(bash(sandbox, "true"))
         await asyncio.sleep(0)

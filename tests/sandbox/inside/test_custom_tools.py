@@ -5,7 +5,7 @@ from pydantic import BaseModel, Field
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset
 from tests.sandbox.helpers import bash
@@ -36,7 +36,7 @@ class WordCount:
         return await sandbox.call_tool(self.name, arguments.model_dump(), timeout_s=timeout_s)
 
 
-async def test_the_example_works(sandbox: ServedSandbox) -> None:
+async def test_the_example_works(sandbox: RemoteSandbox) -> None:
     await sandbox.upload("text", b"one two\nthree\n")
     tools = Toolset([WordCount()], sandbox, timeout_s=20)
     for _ in range(2):
@@ -61,7 +61,7 @@ def tool(call):
 """
 
 
-async def test_it_may_wait_and_stream(sandbox: ServedSandbox) -> None:
+async def test_it_may_wait_and_stream(sandbox: RemoteSandbox) -> None:
     pieces: list[bytes] = []
     await sandbox.add_tool("waits", WAITS)
     result = await sandbox.call_tool("waits", {}, timeout_s=20, on_output=pieces.append)
@@ -69,7 +69,7 @@ async def test_it_may_wait_and_stream(sandbox: ServedSandbox) -> None:
     assert pieces == [b"soon"]
 
 
-async def test_its_faults_are_its_own(sandbox: ServedSandbox) -> None:
+async def test_its_faults_are_its_own(sandbox: RemoteSandbox) -> None:
     for source in ("def tool(call:", "tool = 1 / 0", "x = 1"):
         with pytest.raises(SandboxError, match="could not be added"):
             await sandbox.add_tool("broken", source)
@@ -81,7 +81,7 @@ async def test_its_faults_are_its_own(sandbox: ServedSandbox) -> None:
     assert (await bash(sandbox, "echo fine")).output == "fine\n"
 
 
-async def test_a_tool_may_be_replaced_by_a_newer_one(sandbox: ServedSandbox) -> None:
+async def test_a_tool_may_be_replaced_by_a_newer_one(sandbox: RemoteSandbox) -> None:
     for number in (1, 2):
         source = f"def tool(call): call.reply_tool('{number}', is_error=False)"
         await sandbox.add_tool("versioned", source)

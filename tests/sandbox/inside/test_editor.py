@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from prorl_service.sandbox.base import SandboxLimits, ToolResult
-from prorl_service.sandbox.execd.editor import HISTORY_BYTES
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.guest.execd.editor import HISTORY_BYTES
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output, running
 
 
 class Files:
     """Commands of the editor on paths relative to the working directory, given as absolute ones."""
 
-    def __init__(self, sandbox: ServedSandbox, home: str) -> None:
+    def __init__(self, sandbox: RemoteSandbox, home: str) -> None:
         self.sandbox = sandbox
         self.home = home
 
@@ -40,7 +40,7 @@ async def files() -> AsyncIterator[Files]:
         yield Files(sandbox, "/workspace")
 
 
-async def test_a_session_in_every_kind_of_sandbox(sandbox: ServedSandbox) -> None:
+async def test_a_session_in_every_kind_of_sandbox(sandbox: RemoteSandbox) -> None:
     files = Files(sandbox, await output(sandbox, "pwd"))
     text = "def f():\n\treturn 1\n"
     assert await files.done("create", "src/f.py", file_text=text) == (

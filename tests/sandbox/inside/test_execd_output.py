@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.sandbox.execd.output import HeadTail
+from prorl_service.sandbox.guest.execd.output import HeadTail
 
 
 def kept(chunks: list[bytes], limit_bytes: int) -> tuple[str, int]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.sandbox.execd.protocol import (
+from prorl_service.sandbox.guest.execd.protocol import (
     MAX_HEADER_BYTES,
     FrameDecoder,
     ProtocolError,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.sandbox import execd
+from prorl_service.sandbox.guest import execd
 
 SOURCES = sorted(Path(execd.__path__[0]).glob("*.py"))
 

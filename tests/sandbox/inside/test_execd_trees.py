@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import LIMITS, Kind, bash, output, running
 
 
@@ -26,14 +26,14 @@ def content(tar: bytes, name: str) -> bytes:
         return file.read()
 
 
-def assert_only_the_shell_runs(sandbox: ServedSandbox) -> None:
+def assert_only_the_shell_runs(sandbox: RemoteSandbox) -> None:
     assert sandbox.server_pid is not None
     shell, *others = psutil.Process(sandbox.server_pid).children(recursive=True)
     assert shell.name() == "bash"
     assert not psutil.wait_procs(others, timeout=10)[1]
 
 
-async def test_a_tree_comes_back_as_it_went(sandbox: ServedSandbox) -> None:
+async def test_a_tree_comes_back_as_it_went(sandbox: RemoteSandbox) -> None:
     await bash(
         sandbox,
         "mkdir -p tree/a/b tree/empty; cd tree && echo x >a/b/x && chmod 750 a/b/x"
@@ -59,7 +59,7 @@ async def test_a_tree_comes_back_as_it_went(sandbox: ServedSandbox) -> None:
     assert await sandbox.snapshot("tree") == tar
 
 
-async def test_a_hostile_tree_does_no_harm(isolated: ServedSandbox) -> None:
+async def test_a_hostile_tree_does_no_harm(isolated: RemoteSandbox) -> None:
     await bash(
         isolated,
         "mkdir t; cd t; ln -s /etc out; ln -s loop loop; mkfifo fifo; echo kept >kept;"
@@ -86,7 +86,7 @@ async def test_what_may_not_be_read_is_not_left_out_silently() -> None:
             await sandbox.snapshot("closed")
 
 
-async def test_a_tree_that_changes_while_it_is_read(isolated: ServedSandbox) -> None:
+async def test_a_tree_that_changes_while_it_is_read(isolated: RemoteSandbox) -> None:
     churn = "while :; do echo x >t/a; mkdir t/d; mv t/a t/d/b; rm -rf t/d; done"
     await bash(isolated, f"mkdir t; ({churn}) 2>/dev/null &")
     taken = 0
@@ -112,7 +112,7 @@ async def test_what_is_too_large_is_refused(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "l/out"])
-async def test_nothing_is_restored_elsewhere(isolated: ServedSandbox, name: str) -> None:
+async def test_nothing_is_restored_elsewhere(isolated: RemoteSandbox, name: str) -> None:
     await bash(isolated, "mkdir in; ln -s .. in/l")
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
@@ -122,7 +122,7 @@ async def test_nothing_is_restored_elsewhere(isolated: ServedSandbox, name: str)
     assert await output(isolated, "ls") == "in"
 
 
-async def test_what_is_no_tar_is_refused(sandbox: ServedSandbox) -> None:
+async def test_what_is_no_tar_is_refused(sandbox: RemoteSandbox) -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         await sandbox.restore("t", b"no tar")
 
@@ -143,7 +143,7 @@ async def test_large_files_do_not_keep_others_waiting(kind: Kind) -> None:
         assert content(await snapshot, "large") == large
 
 
-async def test_a_cancelled_snapshot_ends_inside(isolated: ServedSandbox) -> None:
+async def test_a_cancelled_snapshot_ends_inside(isolated: RemoteSandbox) -> None:
     await bash(isolated, "head -c 7000000 /dev/zero >file")
     for _ in range(5):
         call = asyncio.create_task(isolated.snapshot("."))
@@ -154,7 +154,7 @@ async def test_a_cancelled_snapshot_ends_inside(isolated: ServedSandbox) -> None
     assert_only_the_shell_runs(isolated)
 
 
-async def test_at_its_limit_of_processes_a_sandbox_refuses(isolated: ServedSandbox) -> None:
+async def test_at_its_limit_of_processes_a_sandbox_refuses(isolated: RemoteSandbox) -> None:
     await bash(isolated, "head -c 3000000 /dev/zero >file")
     with suppress(BlockingIOError):
         for _ in range(LIMITS.processes):
@@ -166,7 +166,7 @@ async def test_at_its_limit_of_processes_a_sandbox_refuses(isolated: ServedSandb
     assert await isolated.download("small") == b"x"
 
 
-async def test_files_of_proc_have_an_end(sandbox: ServedSandbox) -> None:
+async def test_files_of_proc_have_an_end(sandbox: RemoteSandbox) -> None:
     assert b"MemTotal" in await sandbox.download("/proc/meminfo")
     with pytest.raises(OSError, match="pagemap"):
         await sandbox.download("/proc/self/pagemap")

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from prorl_service.sandbox.base import ToolResult
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, output, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -18,11 +18,11 @@ PNG = base64.b64decode(
 )
 
 
-async def ipython(sandbox: ServedSandbox, code: str, timeout_s: float = 30) -> ToolResult:
+async def ipython(sandbox: RemoteSandbox, code: str, timeout_s: float = 30) -> ToolResult:
     return await sandbox.call_tool("ipython", {"code": code}, timeout_s=timeout_s)
 
 
-async def value(sandbox: ServedSandbox, code: str) -> str:
+async def value(sandbox: RemoteSandbox, code: str) -> str:
     """Output of code that must succeed, without the line end."""
     result = await ipython(sandbox, code)
     assert result.data["status"] == "ok", result
@@ -31,7 +31,7 @@ async def value(sandbox: ServedSandbox, code: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["process", "bubblewrap"])
-async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[ServedSandbox]:
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[RemoteSandbox]:
     """One for all that must not harm it."""
     kind: Kind = request.param
     async with running(kind) as sandbox:
@@ -112,7 +112,7 @@ TRAPS = [
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.code[:30])
-async def test_the_kernel_and_its_state_survive(sandbox: ServedSandbox, trap: Trap) -> None:
+async def test_the_kernel_and_its_state_survive(sandbox: RemoteSandbox, trap: Trap) -> None:
     await value(sandbox, "kept = 41")
     result = await ipython(sandbox, trap.code)
     assert (result.data["status"], result.is_error) == (trap.status, trap.status != "ok"), result
@@ -120,7 +120,7 @@ async def test_the_kernel_and_its_state_survive(sandbox: ServedSandbox, trap: Tr
     assert await value(sandbox, "kept + 1") == "42"
 
 
-async def test_executions_are_counted(sandbox: ServedSandbox) -> None:
+async def test_executions_are_counted(sandbox: RemoteSandbox) -> None:
     first, second = [(await ipython(sandbox, "In[-1]")).data for _ in range(2)]
     assert second["execution_count"] == first["execution_count"] + 1
     assert first == {
@@ -132,7 +132,7 @@ async def test_executions_are_counted(sandbox: ServedSandbox) -> None:
     }
 
 
-async def test_directory_and_variables_are_those_of_bash(sandbox: ServedSandbox) -> None:
+async def test_directory_and_variables_are_those_of_bash(sandbox: RemoteSandbox) -> None:
     workdir = await output(sandbox, "pwd")
     assert await value(sandbox, "import os; print(os.getcwd())") == workdir
     assert await value(sandbox, "print(os.environ['HOME'], os.environ['USER'])") == await output(
@@ -142,12 +142,12 @@ async def test_directory_and_variables_are_those_of_bash(sandbox: ServedSandbox)
     assert await value(sandbox, "print(os.getcwd())\n%cd -q {os.environ['HOME']}") == "/"
 
 
-async def test_modules_of_the_working_directory_can_be_imported(sandbox: ServedSandbox) -> None:
+async def test_modules_of_the_working_directory_can_be_imported(sandbox: RemoteSandbox) -> None:
     await sandbox.upload("my_module.py", b"answer = 42")
     assert await value(sandbox, "import my_module; my_module.answer") == "42"
 
 
-async def test_background_output_belongs_to_the_next_result(sandbox: ServedSandbox) -> None:
+async def test_background_output_belongs_to_the_next_result(sandbox: RemoteSandbox) -> None:
     """Here it comes surely between two calls: once bash sees that it was written."""
     for start in (
         "import threading; threading.Thread(target=background).start()",
@@ -169,7 +169,7 @@ async def test_background_output_belongs_to_the_next_result(sandbox: ServedSandb
         assert await value(sandbox, "print('main')") == "background\nmain"
 
 
-async def test_images_come_beside_the_text(sandbox: ServedSandbox) -> None:
+async def test_images_come_beside_the_text(sandbox: RemoteSandbox) -> None:
     await sandbox.upload("dot.png", PNG)
     result = await ipython(
         sandbox,
@@ -193,7 +193,7 @@ async def test_images_come_beside_the_text(sandbox: ServedSandbox) -> None:
     ],
 )
 async def test_displays_are_cleared_and_updated(
-    sandbox: ServedSandbox, code: str, n_images: int
+    sandbox: RemoteSandbox, code: str, n_images: int
 ) -> None:
     await sandbox.upload("dot.png", PNG)
     definitions = (
@@ -205,7 +205,7 @@ async def test_displays_are_cleared_and_updated(
 
 
 async def test_too_many_and_too_large_images_are_dropped_with_a_word(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     await sandbox.upload("dot.png", PNG)
     many = await ipython(
@@ -224,13 +224,13 @@ async def test_it_leaves_no_files_in_the_working_directory() -> None:
         assert await output(sandbox, "ls -A") == ""
 
 
-async def test_wrong_arguments_are_answered(sandbox: ServedSandbox) -> None:
+async def test_wrong_arguments_are_answered(sandbox: RemoteSandbox) -> None:
     for arguments in ({}, {"code": 1}, {"code": "1", "restart": "yes"}):
         result = await sandbox.call_tool("ipython", arguments, timeout_s=20)
         assert result.is_error
 
 
-async def test_truncation_keeps_head_and_tail(sandbox: ServedSandbox) -> None:
+async def test_truncation_keeps_head_and_tail(sandbox: RemoteSandbox) -> None:
     result = await ipython(sandbox, "print('first'); print('x' * 10**6); 'last'")
     assert result.data["truncated"]
     assert result.output.startswith("first\n")
@@ -251,12 +251,12 @@ print(socket.SOCK_STREAM in kinds, socket.SOCK_SEQPACKET in kinds)
 """
 
 
-async def test_the_way_to_the_service_is_not_inherited(sandbox: ServedSandbox) -> None:
+async def test_the_way_to_the_service_is_not_inherited(sandbox: RemoteSandbox) -> None:
     """The kernel has sockets of its own, of streams."""
     assert await value(sandbox, DESCRIPTORS) == "True False"
 
 
-async def test_a_long_traceback_shows_its_ends(sandbox: ServedSandbox) -> None:
+async def test_a_long_traceback_shows_its_ends(sandbox: RemoteSandbox) -> None:
     code = "def odd(n): return even(n + 1)\ndef even(n): return odd(n + 1)\nodd(0)"
     result = await ipython(sandbox, code)
     assert len(result.output) < 8000
@@ -266,7 +266,7 @@ async def test_a_long_traceback_shows_its_ends(sandbox: ServedSandbox) -> None:
     assert "RecursionError: maximum recursion depth exceeded" in tail.splitlines()[-1]
 
 
-async def test_other_tracebacks_are_whole(sandbox: ServedSandbox) -> None:
+async def test_other_tracebacks_are_whole(sandbox: RemoteSandbox) -> None:
     frames = "".join(f"def f{n + 1}(): f{n}()\n" for n in range(8))
     result = await ipython(sandbox, f"def f0(): 1 / 0\n{frames}f8()")
     assert "left out" not in result.output

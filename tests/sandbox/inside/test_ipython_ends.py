@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prorl_service.sandbox import runtime
 from prorl_service.sandbox.base import SandboxLimits
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host import spec
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, bash, output, running
 from tests.sandbox.inside.test_cancel import cancelled
 from tests.sandbox.inside.test_ipython import ipython, value
@@ -22,12 +22,12 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return kind
 
 
-def descendants(sandbox: ServedSandbox) -> list[psutil.Process]:
+def descendants(sandbox: RemoteSandbox) -> list[psutil.Process]:
     found: list[psutil.Process] = psutil.Process(sandbox.server_pid).children(recursive=True)
     return found
 
 
-def client_of(sandbox: ServedSandbox) -> psutil.Process:
+def client_of(sandbox: RemoteSandbox) -> psutil.Process:
     [client] = [p for p in descendants(sandbox) if "client.py" in " ".join(p.cmdline())]
     return client
 
@@ -43,7 +43,7 @@ ENDLESS = [
 ]
 
 
-async def test_a_time_out_interrupts_and_state_is_kept(sandbox: ServedSandbox) -> None:
+async def test_a_time_out_interrupts_and_state_is_kept(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "kept = 42")
     for code in ENDLESS:
         result = await ipython(sandbox, f"print('begun')\n{code}", timeout_s=1)
@@ -54,7 +54,7 @@ async def test_a_time_out_interrupts_and_state_is_kept(sandbox: ServedSandbox) -
         assert await value(sandbox, "kept") == "42"
 
 
-async def test_code_that_ignores_the_interrupt_costs_the_kernel(sandbox: ServedSandbox) -> None:
+async def test_code_that_ignores_the_interrupt_costs_the_kernel(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "kept = 42")
     deaf = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint('begun')\ntime.sleep(1000)"
     result = await ipython(sandbox, deaf, timeout_s=2)
@@ -63,7 +63,7 @@ async def test_code_that_ignores_the_interrupt_costs_the_kernel(sandbox: ServedS
     assert (await ipython(sandbox, "kept")).data["status"] == "error"
 
 
-async def test_a_cancelled_call_is_interrupted(sandbox: ServedSandbox) -> None:
+async def test_a_cancelled_call_is_interrupted(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "kept = 42")
     viewer = Viewer()
     arguments = {"code": "print('begun'); import time; time.sleep(1000)"}
@@ -84,7 +84,7 @@ DEATHS = {
 }
 
 
-async def test_the_death_of_the_kernel_is_told_at_once(sandbox: ServedSandbox) -> None:
+async def test_the_death_of_the_kernel_is_told_at_once(sandbox: RemoteSandbox) -> None:
     for code, death in DEATHS.items():
         result = await ipython(sandbox, f"print('begun')\n{code}", timeout_s=1000)
         assert result.is_error
@@ -94,7 +94,7 @@ async def test_the_death_of_the_kernel_is_told_at_once(sandbox: ServedSandbox) -
         assert await value(sandbox, "1 + 1") == "2"
 
 
-async def test_a_death_between_calls_is_told_by_the_next(sandbox: ServedSandbox) -> None:
+async def test_a_death_between_calls_is_told_by_the_next(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "import os; kept = 42; pid = os.getpid()")
     pid = await value(sandbox, "pid")
     await bash(sandbox, f"kill -9 {pid}; while kill -0 {pid} 2>/dev/null; do :; done")
@@ -104,7 +104,7 @@ async def test_a_death_between_calls_is_told_by_the_next(sandbox: ServedSandbox)
     assert await value(sandbox, "2") == "2"
 
 
-async def test_the_death_of_the_client_is_a_death_of_the_kernel(sandbox: ServedSandbox) -> None:
+async def test_the_death_of_the_client_is_a_death_of_the_kernel(sandbox: RemoteSandbox) -> None:
     viewer = Viewer()
     arguments = {"code": "print('begun'); import time; time.sleep(1000)"}
     call = asyncio.create_task(
@@ -116,7 +116,7 @@ async def test_the_death_of_the_client_is_a_death_of_the_kernel(sandbox: ServedS
     assert await value(sandbox, "1 + 1") == "2"
 
 
-async def test_restart_gives_a_new_kernel(sandbox: ServedSandbox) -> None:
+async def test_restart_gives_a_new_kernel(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "kept = 42")
     again = {"code": "print('kept' in dir())", "restart": True}
     result = await sandbox.call_tool("ipython", again, timeout_s=20)
@@ -124,7 +124,7 @@ async def test_restart_gives_a_new_kernel(sandbox: ServedSandbox) -> None:
     assert result.data["execution_count"] == 1
 
 
-async def test_calls_wait_for_one_another_and_waiting_counts(sandbox: ServedSandbox) -> None:
+async def test_calls_wait_for_one_another_and_waiting_counts(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "import time; order = []")
     slow = asyncio.create_task(ipython(sandbox, "time.sleep(1); order.append(1)"))
     queued = asyncio.create_task(ipython(sandbox, "order.append(2)"))
@@ -136,7 +136,7 @@ async def test_calls_wait_for_one_another_and_waiting_counts(sandbox: ServedSand
     assert await value(sandbox, "order") == "[1, 2]"
 
 
-async def test_bash_and_files_go_on_beside_it(sandbox: ServedSandbox) -> None:
+async def test_bash_and_files_go_on_beside_it(sandbox: RemoteSandbox) -> None:
     code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('go').read()"
     waiting = asyncio.create_task(ipython(sandbox, code))
     assert await output(sandbox, "echo alive") == "alive"
@@ -145,7 +145,7 @@ async def test_bash_and_files_go_on_beside_it(sandbox: ServedSandbox) -> None:
     assert (await waiting).output == "'gone'\n"
 
 
-async def test_output_is_seen_before_the_code_ends(sandbox: ServedSandbox) -> None:
+async def test_output_is_seen_before_the_code_ends(sandbox: RemoteSandbox) -> None:
     viewer = Viewer()
     arguments = {"code": "import os, time\nprint('first')\nwhile not os.path.exists('go'): pass"}
     call = asyncio.create_task(
@@ -205,7 +205,7 @@ async def test_the_images_own_ipython_is_preferred_and_draws(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What runs these tests has ipykernel and matplotlib, as an image may."""
-    monkeypatch.setattr(runtime, "HOST_PATH", f"{sys.prefix}/bin:{runtime.HOST_PATH}")
+    monkeypatch.setattr(spec, "HOST_PATH", f"{sys.prefix}/bin:{spec.HOST_PATH}")
     async with running("process", SandboxLimits(memory_mb=4096)) as sandbox:
         assert await value(sandbox, "import sys; print(sys.prefix)") == sys.prefix
         result = await ipython(sandbox, "import matplotlib.pyplot as plt; plt.plot([1, 2]);")

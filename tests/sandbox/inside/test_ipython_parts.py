@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from prorl_service.sandbox.execd.call import Call
-from prorl_service.sandbox.execd.ipython import IPythonTool
-from prorl_service.sandbox.execd.kernel import MAX_IMAGE_CHARS, MAX_IMAGES, PROGRAMS, check
-from prorl_service.sandbox.execd.loop import Loop
-from prorl_service.sandbox.execd.protocol import ProtocolError
-from prorl_service.sandbox.kernel.packages import kernel_packages
+from prorl_service.sandbox.guest.execd.ipython import IPythonTool
+from prorl_service.sandbox.guest.execd.kernel import MAX_IMAGE_CHARS, MAX_IMAGES, PROGRAMS, check
+from prorl_service.sandbox.guest.execd.loop import Loop
+from prorl_service.sandbox.guest.execd.protocol import ProtocolError
+from prorl_service.sandbox.guest.execd.request import Request
+from prorl_service.sandbox.host.kernel_packages import kernel_packages
 
 
 def test_the_packages_are_all_that_is_needed(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_without_an_installation_it_says_so() -> None:
     answers: list[tuple[dict[str, Any], bytes]] = []
     loop = Loop()
     header = {"id": 1, "op": "tool", "arguments": {"code": "1"}, "timeout_s": 1}
-    call = Call(header, b"", lambda *answer: answers.append(answer), loop)
+    call = Request(header, b"", lambda *answer: answers.append(answer), loop)
     IPythonTool(loop, kernel=None, output_bytes=100)(call)
     [(answer, text)] = answers
     assert (answer["result"]["is_error"], text) == (True, b"there is no IPython in this sandbox")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output
 
 NOTE = "[the command redirected the shell's own output with `exec`; it is shown again from now on]"
@@ -23,7 +23,7 @@ MUTED = [
 
 
 @pytest.mark.parametrize("command", MUTED)
-async def test_a_muted_shell_is_heard_again(sandbox: ServedSandbox, command: str) -> None:
+async def test_a_muted_shell_is_heard_again(sandbox: RemoteSandbox, command: str) -> None:
     await bash(sandbox, "KEPT=kept")
     result = await bash(sandbox, command)
     assert NOTE in result.output
@@ -34,19 +34,19 @@ async def test_a_muted_shell_is_heard_again(sandbox: ServedSandbox, command: str
     assert NOTE not in after.output
 
 
-async def test_a_function_of_before_may_mute_it(sandbox: ServedSandbox) -> None:
+async def test_a_function_of_before_may_mute_it(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "quiet() { exec >file; }")
     assert (await bash(sandbox, "quiet")).output == NOTE
 
 
-async def test_what_it_wrote_elsewhere_stays(sandbox: ServedSandbox) -> None:
+async def test_what_it_wrote_elsewhere_stays(sandbox: RemoteSandbox) -> None:
     result = await bash(sandbox, "exec >file; echo written; (exit 3)")
     assert result.output == f"[exit code 3]\n{NOTE}"
     assert result.data["exit_code"] == 3
     assert await output(sandbox, "cat file") == "written"
 
 
-async def test_a_muted_command_out_of_time_says_both(sandbox: ServedSandbox) -> None:
+async def test_a_muted_command_out_of_time_says_both(sandbox: RemoteSandbox) -> None:
     result = await bash(sandbox, "exec >file; sleep 100", timeout_s=1)
     assert result.output.strip() == f"[timed out after 1 s]\n{NOTE}"
     assert await output(sandbox, "echo heard") == "heard"
@@ -56,12 +56,12 @@ async def test_a_muted_command_out_of_time_says_both(sandbox: ServedSandbox) -> 
     "command",
     ["(exec >file; echo x)", "exec 3>file", "exec 2>file", "exec 3>&1 >&3", "{ echo x; } >file"],
 )
-async def test_other_redirections_stay(sandbox: ServedSandbox, command: str) -> None:
+async def test_other_redirections_stay(sandbox: RemoteSandbox, command: str) -> None:
     assert (await bash(sandbox, command)).output == ""
     assert await output(sandbox, "echo heard") == "heard"
 
 
-async def test_errors_sent_elsewhere_alone_stay_there(sandbox: ServedSandbox) -> None:
+async def test_errors_sent_elsewhere_alone_stay_there(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "exec 2>file")
     assert (await bash(sandbox, "echo error >&2; echo heard")).output == "heard\n"
     assert await output(sandbox, "cat file") == "error"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, bash, output, running
 
 
@@ -82,7 +82,7 @@ SURVIVED = [
 
 
 @pytest.mark.parametrize("trap", SURVIVED, ids=lambda trap: trap.command[:30])
-async def test_the_shell_and_its_state_survive(sandbox: ServedSandbox, trap: Trap) -> None:
+async def test_the_shell_and_its_state_survive(sandbox: RemoteSandbox, trap: Trap) -> None:
     await bash(sandbox, "KEPT=kept; f() { builtin printf 'f %s\\n' $KEPT; }")
     result = await bash(sandbox, trap.command)
     assert result.data == {
@@ -113,7 +113,7 @@ ENDED = [
 
 @pytest.mark.parametrize("trap", ENDED, ids=lambda trap: trap.command[:30])
 async def test_a_shell_that_ends_is_replaced_and_the_result_says_so(
-    sandbox: ServedSandbox, trap: Trap
+    sandbox: RemoteSandbox, trap: Trap
 ) -> None:
     directory = await output(sandbox, "pwd")
     await bash(sandbox, "LOST=lost; cd /")
@@ -200,7 +200,7 @@ async def test_a_shell_that_cannot_be_won_back_is_replaced(kind: Kind) -> None:
     )
 
 
-async def test_state_persists(sandbox: ServedSandbox) -> None:
+async def test_state_persists(sandbox: RemoteSandbox) -> None:
     await bash(
         sandbox, "cd /usr; export A=1; B=2; f() { echo f$1; }; alias g='echo g'; set -o noglob"
     )
@@ -209,21 +209,21 @@ async def test_state_persists(sandbox: ServedSandbox) -> None:
     )
 
 
-async def test_errexit_is_for_one_command(sandbox: ServedSandbox) -> None:
+async def test_errexit_is_for_one_command(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "set -e")
     result = await bash(sandbox, "false; echo went on")
     assert result.output == "went on\n"
 
 
 async def test_background_jobs_live_on_and_their_output_comes_with_the_next_result(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     await bash(sandbox, "mkfifo go done; (read x <go; echo from the background; echo >done) &")
     assert "from the background" in await output(sandbox, "echo >go; read x <done; jobs")
 
 
 async def test_a_background_job_never_blocks_on_output_nobody_asked_for(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     await bash(sandbox, "mkfifo done; (head -c 1000000 /dev/zero | tr '\\0' x; echo >done) &")
     result = await bash(sandbox, "read x <done; echo finished")
@@ -232,7 +232,7 @@ async def test_a_background_job_never_blocks_on_output_nobody_asked_for(
     assert "finished\n" in result.output
 
 
-async def test_huge_output_is_cut_while_it_is_read(sandbox: ServedSandbox) -> None:
+async def test_huge_output_is_cut_while_it_is_read(sandbox: RemoteSandbox) -> None:
     result = await bash(
         sandbox, "echo first; head -c 30000000 /dev/zero | tr '\\0' x; echo; echo last"
     )
@@ -246,7 +246,7 @@ async def test_huge_output_is_cut_while_it_is_read(sandbox: ServedSandbox) -> No
 
 
 async def test_commands_of_one_sandbox_wait_for_each_other_and_for_nothing_else(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     first = asyncio.create_task(bash(sandbox, "read x </dev/tty; echo first", timeout_s=1))
     second = asyncio.create_task(bash(sandbox, "echo second"))
@@ -256,7 +256,7 @@ async def test_commands_of_one_sandbox_wait_for_each_other_and_for_nothing_else(
     assert first.done()
 
 
-async def test_waiting_for_the_shell_is_part_of_the_budget(sandbox: ServedSandbox) -> None:
+async def test_waiting_for_the_shell_is_part_of_the_budget(sandbox: RemoteSandbox) -> None:
     first = asyncio.create_task(bash(sandbox, "sleep 100", timeout_s=1))
     await sandbox.upload("first is on its way", b"")
     second = await bash(sandbox, "touch ran", timeout_s=0.2)
@@ -268,29 +268,29 @@ async def test_waiting_for_the_shell_is_part_of_the_budget(sandbox: ServedSandbo
 
 @pytest.mark.parametrize("arguments", [{}, {"command": 5}, {"command": "echo \0"}])
 async def test_a_malformed_call_is_the_models_error(
-    sandbox: ServedSandbox, arguments: dict[str, object]
+    sandbox: RemoteSandbox, arguments: dict[str, object]
 ) -> None:
     result = await sandbox.call_tool("bash", arguments, timeout_s=5)
     assert result.is_error
     assert "command" in result.output
 
 
-async def test_an_unknown_tool_is_the_models_error(sandbox: ServedSandbox) -> None:
+async def test_an_unknown_tool_is_the_models_error(sandbox: RemoteSandbox) -> None:
     result = await sandbox.call_tool("teleport", {}, timeout_s=5)
     assert result.is_error
     assert result.output.startswith("there is no tool 'teleport' here, only: bash")
 
 
-async def test_no_history_is_written(sandbox: ServedSandbox) -> None:
+async def test_no_history_is_written(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "echo remembered; exit")
     assert await output(sandbox, "ls -A") == ""
 
 
-async def test_lone_surrogates_do_no_harm(sandbox: ServedSandbox) -> None:
+async def test_lone_surrogates_do_no_harm(sandbox: RemoteSandbox) -> None:
     assert await output(sandbox, "echo \ud800") == "?"
 
 
-async def test_any_amount_of_output_takes_no_memory(isolated: ServedSandbox) -> None:
+async def test_any_amount_of_output_takes_no_memory(isolated: RemoteSandbox) -> None:
     assert isolated.server_pid is not None
     server = psutil.Process(isolated.server_pid)
     await bash(isolated, "seq 100000")

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from prorl_service.sandbox.execd.stream import INTERVAL_S, PIECE_BYTES
-from prorl_service.sandbox.served import ServedSandbox
+from prorl_service.sandbox.guest.execd.stream import INTERVAL_S, PIECE_BYTES
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash
 
 
@@ -25,7 +25,7 @@ class Viewer:
                 await self._came.wait()
 
 
-async def test_output_is_seen_before_the_command_ends(sandbox: ServedSandbox) -> None:
+async def test_output_is_seen_before_the_command_ends(sandbox: RemoteSandbox) -> None:
     viewer = Viewer()
     command = {"command": "echo first; until [ -e go ]; do sleep 0.01; done; echo second"}
     call = asyncio.create_task(sandbox.call_tool("bash", command, timeout_s=20, on_output=viewer))
@@ -38,7 +38,7 @@ async def test_output_is_seen_before_the_command_ends(sandbox: ServedSandbox) ->
 
 
 async def test_it_is_coalesced_and_bounded_and_the_result_is_unchanged(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     command = "seq 300000; sleep 0.2; seq 10"
     plain = await bash(sandbox, command)
@@ -56,7 +56,7 @@ async def test_it_is_coalesced_and_bounded_and_the_result_is_unchanged(
 
 
 async def test_what_was_printed_between_calls_is_not_streamed_twice(
-    sandbox: ServedSandbox,
+    sandbox: RemoteSandbox,
 ) -> None:
     viewer = Viewer()
     await sandbox.call_tool("bash", {"command": "echo one"}, timeout_s=20, on_output=viewer)
@@ -64,7 +64,7 @@ async def test_what_was_printed_between_calls_is_not_streamed_twice(
     assert b"".join(viewer.pieces) == b"one\n"
 
 
-async def test_a_viewer_that_fails_fails_the_call_alone(sandbox: ServedSandbox) -> None:
+async def test_a_viewer_that_fails_fails_the_call_alone(sandbox: RemoteSandbox) -> None:
     def broken(piece: bytes) -> None:
         raise LookupError("of the viewer")
 

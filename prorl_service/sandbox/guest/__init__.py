@@ -1,0 +1,1 @@
+"""What runs inside a sandbox. Imports nothing of ours: it is copied there."""

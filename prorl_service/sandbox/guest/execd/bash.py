@@ -1,0 +1,249 @@
+"""The bash tool: one shell, one command at a time, whatever the commands do to it.
+
+A command that is cancelled, or not done by its deadline, is interrupted, then terminated, then
+killed; when none of that brings the shell back, the shell itself is killed. A shell that is gone is
+replaced by a new one in the working directory, and the result says so. Output that comes between
+two commands is read at once, so that background jobs never block on it, and belongs to the next
+result.
+
+Between commands the shell is lent to the service, which runs short commands in it by itself and
+comes here with what takes longer: each switch between processes costs as much as a short command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from functools import partial
+
+from .command import exit_notes, muted_notes, result_data, with_notes
+from .fd_passing import send_fds
+from .output import HeadTail
+from .shell import Shell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from .loop import Loop
+    from .request import Request
+
+ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+GRACE_S = 1.0
+"""How long each step of the escalation may take to bring the shell back."""
+
+READING_S = 0.001
+"""How often it is looked whether bash has read a command that is to be interrupted at once, and
+what an interrupted one has left."""
+
+TIMED_OUT = "timed out"
+CANCELLED = "cancelled"
+
+
+class BashTool:
+    def __init__(self, loop: Loop, handover: socket.socket | None, *, output_bytes: int) -> None:
+        """`handover` is where the descriptors of a lent shell go; None if it is never lent."""
+        self._loop = loop
+        self._handover = handover
+        self._handed_over: Shell | None = None
+        self._lent = False
+        self._output_bytes = output_bytes
+        self._output = HeadTail(output_bytes)
+        self._waiting: deque[Request] = deque()
+        self._request: Request | None = None
+        self._steps: list[int] = []
+        self._ending = ""
+        self._settling = False
+        self._restarted = False
+        self._muted = False
+        self._shell: Shell | None = self._start_shell()
+
+    def __call__(self, request: Request) -> None:
+        """The payload is what was read while the shell was lent; `nonce` tells that the command was
+        begun then; `elapsed_s` is what the service has had of the time for it."""
+        if "nonce" not in request.arguments:
+            self._take_back(request.payload)
+        command = request.arguments.get("command")
+        if not isinstance(command, str) or "\0" in command:
+            request.reply_tool("bash needs a `command`: text without NUL", is_error=True)
+            return
+        self._waiting.append(request)
+        deadline = request.deadline - request.arguments.get("elapsed_s", 0.0)
+        self._loop.set_timer(request, deadline, partial(self._stop, request, TIMED_OUT))
+        request.on_cancel(partial(self._stop, request, CANCELLED))
+        self._next()
+
+    def _next(self) -> None:
+        if self._request is not None or not self._waiting:
+            return
+        self._request = self._waiting.popleft()
+        self._ending = ""
+        self._settling = False
+        self._steps = list(ESCALATION)
+        nonce = self._request.arguments.get("nonce")
+        if nonce is not None:
+            self._take_back(self._request.payload, nonce)
+            return
+        try:
+            if self._shell is None:
+                self._shell = self._new_shell()
+        except OSError as error:
+            self._output.append(f"no shell could be started: {error}\n".encode())
+            self._finish(None)
+        else:
+            self._shell.run(self._request.arguments["command"])
+
+    def return_shell(self, request: Request) -> None:
+        self._take_back(request.payload)
+        request.reply()
+
+    def _take_back(self, data: bytes, nonce: str | None = None) -> None:
+        if self._lent:
+            self._lent = False
+            assert self._shell is not None
+            self._shell.take_back(data, nonce)
+
+    def _lend(self) -> bool:
+        shell = self._shell
+        if self._handover is None or shell is None or shell.has_exited or self._waiting:
+            return False
+        if shell is not self._handed_over:
+            try:
+                send_fds(self._handover, shell.descriptors)
+            except OSError:  # as many are under way as may be
+                return False
+            self._handed_over = shell
+        shell.lend()
+        self._lent = True
+        return True
+
+    def _new_shell(self) -> Shell:
+        try:
+            return self._start_shell()
+        except OSError:
+            # No process left to be had. The first of a PID namespace may end all the others.
+            if os.getpid() != 1:
+                raise
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            self._loop.reap()
+            return self._start_shell()
+
+    def _start_shell(self) -> Shell:
+        return Shell(
+            self._loop,
+            on_output=self._append,
+            on_done=self._done,
+            on_exit=self._shell_exited,
+        )
+
+    def _append(self, data: bytes) -> None:
+        self._output.append(data)
+        if self._request is not None:
+            self._request.stream(data)
+
+    def _stop(self, request: Request, reason: str) -> None:
+        """Begin to end the call, which is running or waiting."""
+        if request is not self._request:
+            self._waiting.remove(request)
+            self._loop.clear_timer(request)
+            request.reply_tool(
+                f"[{_note(reason, request)}, before the shell was free]",
+                is_error=True,
+                data=result_data(timed_out=reason == TIMED_OUT),
+            )
+        elif not self._ending:
+            self._ending = reason
+            self._escalate_once_read(time.monotonic() + GRACE_S)
+
+    def _escalate_once_read(self, deadline: float) -> None:
+        assert self._shell is not None
+        now = time.monotonic()
+        if now < deadline and self._shell.is_reading():
+            again = partial(self._escalate_once_read, deadline)
+            self._loop.set_timer(self._request, now + READING_S, again)
+        else:
+            self._escalate()
+
+    def _escalate(self) -> None:
+        assert self._shell is not None
+        if self._steps:
+            self._shell.signal_foreground(self._steps.pop(0))
+            self._loop.set_timer(self._request, time.monotonic() + GRACE_S, self._escalate)
+        else:
+            self._shell.kill()
+
+    def _shell_exited(self, code: int) -> None:
+        self._shell = None
+        self._restarted = True
+        self._finish(code)
+
+    def _done(self, exit_code: int, rest: bytes, muted: bool) -> None:
+        self._muted |= muted
+        if self._ending and not self._settling:
+            self._settle(rest)
+            return
+        # Output that is here already is not to come after what will be read elsewhere.
+        self._finish(exit_code, may_lend=not rest)
+        if rest:
+            self._append(rest)
+
+    def _settle(self, rest: bytes) -> None:
+        """An interrupt that meets bash just as it starts a program makes it drop the command, and
+        wait for the program with the next. So the next one is empty, and what has the terminal
+        meanwhile is killed."""
+        assert self._shell is not None
+        self._settling = True
+        self._append(rest)
+        self._shell.run("")
+        self._end_what_is_left(time.monotonic() + GRACE_S)
+
+    def _end_what_is_left(self, deadline: float) -> None:
+        assert self._shell is not None
+        now = time.monotonic()
+        if now < deadline:
+            self._shell.end_foreground_job()
+            again = partial(self._end_what_is_left, deadline)
+            self._loop.set_timer(self._request, now + READING_S, again)
+        else:
+            self._shell.kill()
+
+    def _finish(self, exit_code: int | None, *, may_lend: bool = False) -> None:
+        """Answer the command that is running, if one is, and go on to the next."""
+        request, output, ending, restarted = (
+            self._request,
+            self._output,
+            self._ending,
+            self._restarted,
+        )
+        if request is None:
+            return
+        self._loop.clear_timer(request)
+        self._output = HeadTail(self._output_bytes)
+        self._request = None
+        self._restarted = False
+        if ending:
+            exit_code = None
+        notes = [_note(ending, request)] if ending else exit_notes(exit_code)
+        notes += muted_notes(self._muted and not restarted)
+        self._muted = False
+        if restarted:
+            notes.append("the shell exited and was restarted")
+        text = with_notes(output.text(), notes)
+        data = result_data(
+            exit_code,
+            timed_out=ending == TIMED_OUT,
+            truncated=output.dropped_bytes > 0,
+            restarted=restarted,
+        )
+        # Nobody takes the answer of a call that was cancelled, nor the shell with it.
+        lent = may_lend and ending != CANCELLED and self._lend()
+        request.reply_tool(text, is_error=exit_code != 0 or restarted, data=data, lent=lent)
+        self._next()
+
+
+def _note(reason: str, request: Request) -> str:
+    return f"{reason} after {request.timeout_s:g} s" if reason == TIMED_OUT else reason

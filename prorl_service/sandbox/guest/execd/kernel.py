@@ -1,0 +1,249 @@
+"""The two processes of one IPython kernel: the kernel itself, and the client that talks with it.
+
+All text that the kernel and its children print comes through one pipe, hence in order; what became
+of a request, and its images, is told by the client. When either process ends, so does the other.
+Queues, time-outs, truncation and restarts are not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+from functools import partial
+
+from .protocol import FrameDecoder, ProtocolError, encode
+from .shell import RESTORED_SIGNALS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .loop import Loop
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "jupyter")
+OPTIONS_VARIABLE = "PRORL_KERNEL"
+
+_CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+_READ_BYTES = 65536
+_MAX_LAST_READS = 256
+
+MAX_IMAGES = 16
+MAX_IMAGE_CHARS = 4 << 20
+"""Of base64, all images of one reply together."""
+
+READ, WRITE = 0, 1
+
+
+class Kernel:
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        python: list[str],
+        packages: str,
+        on_output: Callable[[bytes], None],
+        on_reply: Callable[[dict[str, Any]], None],
+        on_exit: Callable[[int], None],
+    ) -> None:
+        """Starts in the working directory of this process, and may be told to run at once.
+
+        `python` is how to start the service's own, `packages` the directory of what it needs
+        besides. `on_reply` gets `status`, `execution_count` and `images`. Raises `OSError`.
+        """
+        self._loop = loop
+        self._on_output = on_output
+        self._on_reply = on_reply
+        self._on_exit = on_exit
+        self._exit_code = 0
+        self._unwritten = b""
+        self._decoder = FrameDecoder(max_payload_bytes=0)
+        self._output, output = _pipe(ours=READ)
+        requests, self._requests = _pipe(ours=WRITE)
+        self._replies, replies = _pipe(ours=READ)
+        theirs = [output, requests, replies]
+        try:
+            options = _options(python, packages)
+            self._kernel, ready = _spawn_kernel(options, output)
+            theirs.append(ready)
+            self._client = _spawn_client(options, requests, replies, output, ready)
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._alive = {self._kernel, self._client}
+        loop.watch(self._output, self._output_came)
+        loop.watch(self._replies, self._read_replies)
+        for pid in self._alive:
+            loop.on_exit(pid, partial(self._exited, pid))
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether one of the two has ended, and `on_exit` will be called without more ado."""
+        return len(self._alive) < 2
+
+    def run(self, code: str) -> None:
+        """Start `code`; `on_reply` or `on_exit` will be called."""
+        self._unwritten += encode({}, code.encode("utf-8", "backslashreplace"))
+        self._write()
+
+    def interrupt(self) -> None:
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Also what the kernel started, unless that left its process group."""
+        self._signal(signal.SIGKILL)
+        if self._client in self._alive:
+            os.kill(self._client, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._kernel, number)
+
+    def _write(self) -> None:
+        """Write what the pipe takes now; code may be longer than it."""
+        self._loop.unwatch(self._requests)
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._requests, self._unwritten) :]
+        except BlockingIOError:
+            self._loop.watch(self._requests, self._write, selectors.EVENT_WRITE)
+        except BrokenPipeError:  # its exit says the rest
+            self._unwritten = b""
+
+    def _output_came(self) -> None:
+        if not self._read_output():
+            self._loop.unwatch(self._output)
+
+    def _read_output(self) -> bytes:
+        data = os.read(self._output, _READ_BYTES)
+        if data:
+            self._on_output(data)
+        return data
+
+    def _read_replies(self) -> None:
+        data = os.read(self._replies, _READ_BYTES)
+        if not data:
+            self._loop.unwatch(self._replies)
+        try:
+            for reply, _ in self._decoder.feed(data):
+                check(reply)
+                self._read_output_so_far()  # what was printed before the reply
+                self._on_reply(reply)
+        except ProtocolError:
+            self.kill()
+
+    def _read_output_so_far(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MAX_LAST_READS):  # something else may be writing for ever
+                if not self._read_output():
+                    return
+
+    def _exited(self, pid: int, code: int) -> None:
+        self._alive.remove(pid)
+        if pid == self._kernel:
+            self._exit_code = code
+        self.kill()
+        if not self._alive:
+            self._read_output_so_far()
+            self._close()
+            self._on_exit(self._exit_code)
+
+    def _close(self) -> None:
+        for fd in (self._output, self._requests, self._replies):
+            self._loop.unwatch(fd)
+            os.close(fd)
+
+
+def check(reply: dict[str, Any]) -> None:
+    """It comes from where the user's code runs. Raises `ProtocolError`."""
+    images = reply.get("images")
+    if (
+        not isinstance(reply.get("status"), str)
+        or not isinstance(reply.get("execution_count"), (int, type(None)))
+        or not isinstance(images, list)
+        or len(images) > MAX_IMAGES
+        or not all(map(_is_image, images))
+        or sum(len(image["base64"]) for image in images) > MAX_IMAGE_CHARS
+    ):
+        raise ProtocolError("not a reply of a kernel")
+
+
+def _is_image(image: Any) -> bool:
+    return (
+        isinstance(image, dict)
+        and image.keys() == {"mime", "base64"}
+        and all(isinstance(value, str) for value in image.values())
+    )
+
+
+def _pipe(ours: int) -> tuple[int, int]:
+    """A pipe of which our end, `READ` or `WRITE`, never blocks."""
+    ends = os.pipe()
+    os.set_blocking(ends[ours], False)
+    return ends
+
+
+def _options(python: list[str], packages: str) -> dict[str, Any]:
+    """Abstract sockets: seen in this network namespace alone, gone with the kernel, short."""
+    return {
+        "connection": {
+            "transport": "ipc",
+            "ip": f"@prorl-{os.urandom(16).hex()}",
+            **{f"{channel}_port": number for number, channel in enumerate(_CHANNELS, 1)},
+        },
+        "key": os.urandom(32).hex(),
+        "packages": packages,
+        "python": python,
+        "max_images": MAX_IMAGES,
+        "max_image_chars": MAX_IMAGE_CHARS,
+    }
+
+
+def _spawn_kernel(options: dict[str, Any], output: int) -> tuple[int, int]:
+    """Its process, and a descriptor that gives a byte when it is ready."""
+    ready, is_ready = os.pipe()
+    os.set_inheritable(is_ready, True)
+    options = {**options, "is_ready": is_ready}
+    python = options["python"]
+    if any(os.access(os.path.join(path, "python3"), os.X_OK) for path in os.get_exec_path()):
+        python = ["python3"]
+    else:
+        options["python"] = None
+    try:
+        return _spawn(python, "launch.py", options, {1: output, 2: output}), ready
+    except BaseException:
+        os.close(ready)
+        raise
+    finally:
+        os.close(is_ready)
+
+
+def _spawn_client(
+    options: dict[str, Any], requests: int, replies: int, errors: int, ready: int
+) -> int:
+    os.set_inheritable(ready, True)
+    options = {**options, "ready": ready}
+    python = [*options["python"], "-I", "-S"]
+    return _spawn(python, "client.py", options, {0: requests, 1: replies, 2: errors})
+
+
+def _spawn(
+    python: list[str], program: str, options: dict[str, Any], descriptors: dict[int, int]
+) -> int:
+    """Leads a session of its own. This program's standard input is the service's connection."""
+    given = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in descriptors.items()]
+    argv = [*python, os.path.join(PROGRAMS, program)]
+    return os.posix_spawnp(
+        argv[0],
+        argv,
+        {**os.environ, OPTIONS_VARIABLE: json.dumps(options)},
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *given],
+        setsid=True,
+        setsigdef=RESTORED_SIGNALS,
+    )

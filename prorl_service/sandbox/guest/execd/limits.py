@@ -1,0 +1,58 @@
+"""What the execution server does to itself before it starts anything, and last of all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+
+from . import linux
+
+NICENESS = 5
+"""The service that waits for a hundred sandboxes must not wait behind them."""
+
+
+def be_killed_first() -> None:
+    """When memory runs out. `namespaces.enter` makes it final for what this process will start."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def confine(*, workdir: str, rlimits: dict[str, int]) -> None:
+    """Go to `workdir`, and take the limits."""
+    os.chdir(workdir)
+    os.nice(NICENESS)
+    with contextlib.suppress(PermissionError):
+        # Waking up interrupts no other sandbox: a fifth more calls when many are busy.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    for name, limit in rlimits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (allowed, allowed))
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # nobody may trace it
+    if os.getpid() != 1:
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # orphans stay in sight
+        signal.signal(signal.SIGTERM, lambda *_: kill_all_and_exit())
+
+
+def kill_all_and_exit() -> None:
+    """End every process of this sandbox, this one last. The kernel does so for a PID namespace."""
+    if os.getpid() != 1:
+        signal.set_wakeup_fd(-1)
+        _kill_descendants()
+    os._exit(0)
+
+
+def _kill_descendants() -> None:
+    """Kill children until none are left: a killed one's children become this process's own."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            children = file.read().split()
+        for pid in children:
+            os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return

@@ -1,0 +1,141 @@
+"""The server itself: requests from standard input's socket, handed to operations and tools.
+
+An operation is a function of one `Request` that answers it, at once or later; it must not block. A
+tool is an operation a model may call by name. To add one is to add an entry to a table, or to send
+its source in `add_tool`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import traceback
+from functools import partial
+
+from .bash import BashTool
+from .editor import Editor
+from .fd_passing import receive
+from .files import download, upload
+from .ipython import IPythonTool
+from .limits import confine, kill_all_and_exit
+from .loop import Loop
+from .memory import MemoryGuard
+from .protocol import FrameDecoder, encode
+from .request import Request
+from .tar import restore, snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Operation = Callable[[Request], None]
+
+CONNECTION = 0
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_READ_BYTES = 1 << 16  # more would be mapped and unmapped anew for each read
+
+
+def serve(
+    *,
+    workdir: str,
+    rlimits: dict[str, int],
+    memory_bytes: int | None,
+    output_bytes: int,
+    file_bytes: int,
+    kernel: dict[str, Any] | None,
+) -> None:
+    """Until the connection ends."""
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    confine(workdir=workdir, rlimits=rlimits)
+    handover = receive(CONNECTION)
+    # The first request tells that this process is where its limits are: children inherit that.
+    select.select([CONNECTION], [], [])
+    loop = Loop()
+    bash = BashTool(loop, handover, output_bytes=output_bytes)
+    tools: dict[str, Operation] = {
+        "bash": bash,
+        "str_replace_editor": Editor(output_bytes=output_bytes),
+        "ipython": IPythonTool(loop, kernel=kernel, output_bytes=output_bytes),
+    }
+    operations: dict[str, Operation] = {
+        "ping": lambda request: request.reply(),
+        "upload": upload,
+        "download": partial(download, max_bytes=file_bytes),
+        "snapshot": partial(snapshot, max_bytes=file_bytes),
+        "restore": restore,
+        "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),
+        "return_shell": bash.return_shell,
+        "add_tool": partial(add_tool, tools, frozenset(tools)),
+    }
+    connection = Connection(loop, operations, FrameDecoder(file_bytes))
+    loop.watch(CONNECTION, connection.read)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no need to look at it again
+    loop.run()
+
+
+def call_tool(tools: dict[str, Operation], guard: MemoryGuard, request: Request) -> None:
+    guard.watch()
+    name = request.arguments["name"]
+    request.arguments = request.arguments["arguments"]
+    if name in tools:
+        tools[name](request)
+    else:
+        known = ", ".join(sorted(tools))
+        request.reply_tool(f"there is no tool {name!r} here, only: {known}", is_error=True)
+
+
+def add_tool(tools: dict[str, Operation], own: frozenset[str], request: Request) -> None:
+    """Take the function `tool` of the source in the payload. The service vouches for it."""
+    name = request.arguments["name"]
+    if name in own:
+        raise ValueError(f"{name!r} is a tool of the server itself")
+    module: dict[str, Any] = {"__name__": f"tool_{name}"}
+    exec(compile(request.payload, f"<tool {name}>", "exec"), module)
+    tools[name] = module["tool"]
+    request.reply()
+
+
+class Connection:
+    def __init__(self, loop: Loop, operations: dict[str, Operation], decoder: FrameDecoder) -> None:
+        self._loop = loop
+        self._operations = operations
+        self._decoder = decoder
+        self._requests: dict[int, Request] = {}
+
+    def read(self) -> None:
+        try:
+            data = os.read(CONNECTION, _READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            kill_all_and_exit()
+        for header, payload in self._decoder.feed(data):
+            if header["op"] != "cancel":
+                self._perform(header, payload)
+            elif header["id"] in self._requests:
+                self._requests[header["id"]].cancel()
+
+    def _perform(self, header: dict[str, Any], payload: bytes) -> None:
+        request = self._requests[header["id"]] = Request(header, payload, self._answer, self._loop)
+        try:
+            self._operations[request.operation](request)
+        except OSError as error:
+            request.fail(error.strerror or str(error), error.errno)
+        except Exception:  # the boundary: a bug in one operation is that call's failure alone
+            request.fail(traceback.format_exc())
+
+    def _answer(self, header: dict[str, Any], payload: bytes) -> None:
+        if "part" not in header:
+            del self._requests[header["id"]]
+        data = encode(header, payload)
+        try:
+            written = os.write(CONNECTION, data)
+            while written < len(data):
+                written += os.write(CONNECTION, memoryview(data)[written:])
+        except (BrokenPipeError, ConnectionResetError):
+            kill_all_and_exit()

@@ -1,0 +1,121 @@
+"""A directory as an uncompressed tar, and back. Done by a worker, so that no tree can do harm.
+
+A snapshot has directories, regular files and symbolic links: their names below the directory, modes
+and times of change. Links are kept, never followed; sockets, FIFOs and devices are left out, and so
+is what is removed while it is being read. Names come in order, so that equal trees give equal tars.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import tarfile
+from functools import partial
+
+from .files import NEVER_WAIT, checked_path, open_regular
+from .worker import in_worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from .request import Request
+
+MAX_DEPTH = 200
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | NEVER_WAIT
+_FILE = os.O_RDONLY | os.O_NOFOLLOW
+
+
+def snapshot(request: Request, max_bytes: int) -> None:
+    root = os.open(checked_path(request.arguments["path"]), _DIRECTORY & ~os.O_NOFOLLOW)
+    try:
+        in_worker(request, partial(_snapshot, root, max_bytes))
+    finally:
+        os.close(root)
+
+
+def restore(request: Request) -> None:
+    path = checked_path(request.arguments["path"])
+    os.makedirs(path, exist_ok=True)
+    in_worker(request, partial(_restore, path, request.payload))
+
+
+def _snapshot(root: int, max_bytes: int, out: BinaryIO) -> None:
+    with tarfile.open(fileobj=_Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
+        _add_directory(tar, root, "", MAX_DEPTH)
+
+
+def _restore(path: str, content: bytes, out: BinaryIO) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise OSError(errno.ENOTSUP, "needs a Python with extraction filters")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            tar.extractall(path, filter="data")
+    except tarfile.FilterError as error:
+        raise OSError(errno.EPERM, str(error)) from error
+    except tarfile.TarError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+
+
+def _add_directory(tar: tarfile.TarFile, directory: int, prefix: str, depth: int) -> None:
+    if not depth:
+        raise OSError(errno.ELOOP, "nested too deeply")
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries)
+    for name in names:
+        try:
+            _add(tar, directory, name, prefix, depth)
+        except FileNotFoundError:
+            continue
+
+
+def _add(tar: tarfile.TarFile, directory: int, name: str, prefix: str, depth: int) -> None:
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    info = tar.tarinfo(prefix + name)
+    info.mode = stat.S_IMODE(status.st_mode)
+    info.mtime = int(status.st_mtime)
+    if stat.S_ISDIR(status.st_mode):
+        _add_subdirectory(tar, info, os.open(name, _DIRECTORY, dir_fd=directory), depth)
+    elif stat.S_ISLNK(status.st_mode):
+        info.type = b"2"
+        info.linkname = os.readlink(name, dir_fd=directory)
+        tar.addfile(info)
+    elif stat.S_ISREG(status.st_mode):
+        with open(open_regular(name, _FILE, directory), "rb") as file:
+            info.size = os.fstat(file.fileno()).st_size
+            tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
+
+
+def _add_subdirectory(
+    tar: tarfile.TarFile, info: tarfile.TarInfo, directory: int, depth: int
+) -> None:
+    try:
+        info.type = b"5"
+        tar.addfile(info)
+        _add_directory(tar, directory, info.name + "/", depth - 1)
+    finally:
+        os.close(directory)
+
+
+class _Bounded:
+    def __init__(self, out: BinaryIO, max_bytes: int) -> None:
+        self._out = out
+        self._left = max_bytes
+
+    def write(self, data: bytes) -> int:
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, "too large")
+        return self._out.write(data)
+
+
+class _Padded:
+    """A file that grows shorter while it is read still has the length its header says."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(size).ljust(size, b"\0")

@@ -1,0 +1,92 @@
+"""Work on files that may take long or be made to hang: done by a process of its own.
+
+What it writes reaches the service piece by piece and is never held as a whole. It ends with its
+work, its call's deadline or cancellation. At its limit of processes a sandbox refuses such work
+with `EAGAIN`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import traceback
+from functools import partial
+
+from .protocol import PART_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    from .request import Request
+
+_BUG = 255
+
+
+def in_worker(request: Request, work: Callable[[BinaryIO], None]) -> None:
+    """Answer `request` with what `work` writes, or the errno of the `OSError` that it raises."""
+    read, write = os.pipe()
+    try:
+        pid = os.fork()
+    except BaseException:
+        os.close(read)
+        raise
+    else:
+        if pid == 0:
+            _work(write, work)
+    finally:
+        os.close(write)
+    os.set_blocking(read, False)
+    loop = request.loop
+    kill = partial(os.kill, pid, signal.SIGKILL)
+    loop.watch(read, partial(_pass_on, request, read))
+    loop.on_exit(pid, partial(_ended, request, read))
+    loop.set_timer(request, request.deadline, kill)
+    request.on_cancel(kill)
+
+
+def _work(write: int, work: Callable[[BinaryIO], None]) -> None:
+    """Never returns. The service's connection is not this process's."""
+    code = _BUG
+    try:
+        os.close(0)
+        with open(write, "wb", PART_BYTES) as out:
+            work(out)
+        code = 0
+    except OSError as error:
+        code = error.errno or errno.EIO
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _pass_on(request: Request, read: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        data = os.read(read, PART_BYTES)
+        if data:
+            request.send_part(data)
+        else:
+            request.loop.unwatch(read)
+
+
+def _ended(request: Request, read: int, code: int) -> None:
+    while True:
+        data = os.read(read, PART_BYTES)
+        if not data:
+            break
+        request.send_part(data)
+    request.loop.clear_timer(request)
+    request.loop.unwatch(read)
+    os.close(read)
+    if code == 0:
+        request.reply()
+    elif code == 128 + signal.SIGKILL:
+        request.fail(f"not done within {request.timeout_s:g} s")
+    elif code == _BUG:
+        request.fail("the worker failed, see what the server wrote")
+    else:
+        request.fail(os.strerror(code), code)

@@ -1,0 +1,101 @@
+"""The one program of a zygote: forks a sandbox whenever it is told to.
+
+A message on standard input, a socket of packets, is the JSON of `Order` with two descriptors: the
+new sandbox's connection and where it writes its messages. The answer is a descriptor of the new
+process. The zygote runs nothing of the model's. In a container its end is the end of all its
+sandboxes: it is the first process of the PID namespace.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+
+from . import linux, namespaces
+from .fd_passing import receive_fds
+from .limits import be_killed_first
+from .server import CONNECTION, serve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypedDict
+
+    class Order(TypedDict):
+        namespaces: dict[str, Any] | None
+        """Arguments of `namespaces.enter`, without `runtime`; None: not isolated."""
+        environment: dict[str, str]
+        """Over the container's own."""
+        filter: str
+        """System-call filter, in hexadecimal digits; empty for none."""
+        serve: dict[str, Any]
+        """Arguments of `server.serve`."""
+
+
+RUNTIME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MAX_ORDER_BYTES = 1 << 16
+_CONTAINERS_OWN = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "PS1")
+
+
+def main() -> None:
+    """Serve until the connection ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits: the service holds descriptors
+    for name in [name for name in os.environ if name.startswith(_CONTAINERS_OWN)]:
+        del os.environ[name]
+    # A user may have as many descriptors in flight between processes as the sender may have open;
+    # its sandboxes, which are the same user's, may have half of that.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.freeze()  # a collection would write to pages that all sandboxes share
+    control = socket.socket(fileno=0)
+    control.send(b"done")
+    while True:
+        message, fds = receive_fds(control, MAX_ORDER_BYTES, 2)
+        if not message:
+            os._exit(0)
+        try:
+            fds.append(_fork(json.loads(message), *fds))
+            socket.send_fds(control, [b"done"], fds[-1:])
+        except OSError as error:  # a sandbox whose descriptor is not sent has no connection
+            control.send(str(error).encode())
+        for fd in fds:
+            os.close(fd)
+
+
+def _fork(order: Order, connection: int, messages: int) -> int:
+    pid = linux.fork_into(namespaces.NAMESPACES if order["namespaces"] else 0)
+    if pid:
+        return os.pidfd_open(pid)
+    try:
+        os.setsid()
+        for fd in (1, 2):
+            os.dup2(messages, fd)
+        os.dup2(connection, CONNECTION)
+        os.closerange(3, 64)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.environ.update(order["environment"])
+        be_killed_first()
+        if order["namespaces"]:
+            namespaces.enter(runtime=RUNTIME, **order["namespaces"])
+        if order["filter"]:
+            linux.filter_system_calls(bytes.fromhex(order["filter"]))
+        serve(**order["serve"])
+    except BaseException as error:  # the boundary: what went wrong is for the service to read
+        os.write(2, f"{type(error).__name__}: {error}".encode())
+    os._exit(1)
+
+
+def probe(arguments: str) -> None:
+    """Exit with 0 if a sandbox can be made here, with what is in the way otherwise.
+
+    `arguments` is the JSON of what `Order` has for `namespaces.enter`.
+    """
+    pid = linux.fork_into(namespaces.NAMESPACES)
+    if pid == 0:
+        namespaces.enter(runtime=RUNTIME, **json.loads(arguments))
+        os._exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -1,0 +1,1 @@
+"""How the service starts, reaches, limits and ends what runs inside a sandbox."""

@@ -1,0 +1,141 @@
+"""A Python with the execution server that runs in any image, whatever it has: also in one without
+Python, or with another C library.
+
+It is the service's own Python, copied once into the cache with every shared library it loads, and
+started through the dynamic loader that comes with them. With it are the execution server, the
+packages of a Jupyter kernel, and an /etc for sandboxes that have no image.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ptyprocess
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox import guest
+from prorl_service.sandbox.cache import cache_root
+from prorl_service.sandbox.host.kernel_packages import kernel_packages
+
+INSIDE = "/.prorl"
+"""Where every sandbox that isolates has it."""
+
+_GUEST = Path(guest.__path__[0])
+_SOURCES = (_GUEST / "execd", _GUEST / "jupyter", Path(ptyprocess.__path__[0]))
+_PACKAGES = "packages"
+_ETC = Path(__file__).parent / "etc"
+_PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_LEFT_OUT = shutil.ignore_patterns(
+    *("site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo"),
+    *("ensurepip", "lib2to3", "config-*", "*.a"),
+)
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+
+def python(at: str = INSIDE) -> list[str]:
+    """The beginning of a command line."""
+    loader = [f"{at}/libraries/loader", "--library-path", f"{at}/libraries"]
+    return [*loader, f"{at}/python/bin/{_PYTHON_NAME}"]
+
+
+def server(program: str, *arguments: str, at: str = INSIDE) -> list[str]:
+    """The command line of a program that may import the execution server."""
+    boot = f"import sys; sys.path.append('{at}/lib'); {program}"
+    # It looks at neither the environment nor other packages, which is faster and safer.
+    return [*python(at), "-I", "-S", "-c", boot, *arguments]
+
+
+def kernel(at: str = INSIDE) -> dict[str, Any]:
+    """What `execd.ipython` needs to know."""
+    return {"python": python(at), "packages": f"{at}/{_PACKAGES}"}
+
+
+def directory() -> Path:
+    """The copy for this service, made if there is none: two seconds of work, 150 MB.
+
+    Raises `SandboxError`.
+    """
+    try:
+        path = cache_root() / "runtime" / _key()
+        if not path.is_dir():
+            _make_at(path)
+    except OSError as error:
+        raise SandboxError(
+            f"the runtime of sandboxes cannot be made: {error}",
+            hint="name a directory that can be written in $PRORL_CACHE",
+            retryable=False,
+        ) from error
+    return path
+
+
+def _make_at(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=path.parent))
+    try:
+        _make(making)
+        with suppress(OSError):  # another process was faster
+            making.rename(path)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+@cache  # tens of milliseconds of reading, and asked for with every sandbox
+def _key() -> str:
+    """A digest of everything that goes into the copy."""
+    state = hashlib.sha256(f"{sys.version} {sys.base_prefix}".encode())
+    for source in sorted([*_GUEST.glob("*/*.py"), *_ETC.iterdir()]):
+        state.update(source.read_bytes())
+    for path in kernel_packages():
+        state.update(path.name.encode())  # the version is in the name of its metadata
+    return state.hexdigest()[:16]
+
+
+def _make(path: Path) -> None:
+    for name in ("mnt", "libraries", "bin", "python/bin", "python/lib"):
+        (path / name).mkdir(parents=True)
+    library = path / "python" / "lib" / _STANDARD_LIBRARY.name
+    _copy(_STANDARD_LIBRARY, library)
+    program = path / "python" / "bin" / _PYTHON_NAME
+    shutil.copy(Path(sys.base_prefix) / "bin" / _PYTHON_NAME, program)
+    for source in _SOURCES:
+        _copy(source, path / "lib" / source.name)
+    for source in kernel_packages():
+        _copy(source, path / _PACKAGES / source.name)
+    _copy(_ETC, path / _ETC.name)
+    _copy_libraries([program, *path.glob("**/*.so")], path / "libraries")
+    script = path / "bin" / "python3"
+    script.write_text(f'#!/bin/sh\nat=${{0%/bin/*}}\nexec {" ".join(python("$at"))} "$@"\n')
+    script.chmod(0o755)
+    _make_readable(path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_file():
+        shutil.copy2(source, target)  # byte code goes by the time
+    else:
+        shutil.copytree(source, target, ignore=_LEFT_OUT, symlinks=True)
+
+
+def _copy_libraries(programs: Iterable[Path], target: Path) -> None:
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout
+    for line in listed.splitlines():
+        name, _, found = line.strip().partition(" => ")
+        source = (found or name).split(" (")[0]
+        if source.startswith("/") and not source.endswith(":"):
+            loader = Path(source).name.startswith("ld-")
+            shutil.copy(source, target / ("loader" if loader else Path(source).name))
+
+
+def _make_readable(path: Path) -> None:
+    """To the user whom sandboxes run as, whatever this process's umask."""
+    for entry in [path, *path.rglob("*")]:
+        if not entry.is_symlink():
+            entry.chmod(entry.stat().st_mode | (0o555 if entry.is_dir() else 0o444))

@@ -1,0 +1,350 @@
+"""The verbs of a sandbox whose tools are served by an execution server, forked from a zygote.
+
+Owns the server's process and the connection to it, from `start` to the end of `stop`. There is no
+socket file: the server's standard input is one end of a socket pair, so nothing else can reach it,
+and the death of the service closes it, which is what ends the sandbox then.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import OnOutput, SandboxLimits, ToolResult
+from prorl_service.sandbox.guest.execd import fd_passing
+from prorl_service.sandbox.host import cgroups
+from prorl_service.sandbox.host.cgroups import ControlGroup
+from prorl_service.sandbox.host.direct_shell import DirectShell
+from prorl_service.sandbox.host.processes import Process, close_in_forks
+from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
+from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
+
+START_TIMEOUT_S = 60.0
+FILE_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0
+"""For what was told to end to be gone; then its process group is killed."""
+
+MARGIN_S = 30.0
+"""Beyond a tool's own budget, for the server to end what it runs and to answer, on a busy host."""
+
+
+class RemoteSandbox(ABC):
+    _zygote: Zygote | None = None
+
+    def __init__(self, zygotes: Zygotes, image: str, limits: SandboxLimits) -> None:
+        """`image` is what `zygotes` knows it by."""
+        self._zygotes = zygotes
+        self._image = image
+        self._limits = limits
+        self._child: Process | None = None
+        self._channel: Channel | None = None
+        self._shell: DirectShell | None = None
+        self._added_tools: dict[str, str] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._start_ended = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._group: ControlGroup | None = None
+
+    @property
+    def server_pid(self) -> int | None:
+        """Of the execution server, as seen from here. For inspection."""
+        return None if self._child is None else self._child.pid
+
+    @abstractmethod
+    def _order(self) -> dict[str, object]:
+        """What `execd.zygote` calls an order. Raises `OSError`."""
+
+    async def spawn(self, connection: int) -> Process:
+        """Start the server with `connection` as its standard input."""
+        self._zygote, process = await self._zygotes.fork(self._image, self._order(), connection)
+        return process
+
+    def _end(self, child: Process) -> None:
+        """Make everything inside end, at any time after `_spawn`; `child` will be the last."""
+        child.kill()
+
+    async def clean_up(self) -> None:
+        """Remove what was made, after everything has ended or where nothing was spawned."""
+        if self._zygote is not None:
+            self._zygotes.release(self._zygote)
+
+    async def start(self) -> None:
+        if self._starting or self._closing:
+            raise SandboxError("a sandbox can be started only once", retryable=False)
+        self._starting = asyncio.create_task(self._start())
+        try:
+            await self._starting
+        except BaseException as error:
+            self._start_ended.set()
+            stopped = self._closing is not None
+            await self.stop()
+            if stopped and self._starting.cancelled():
+                raise SandboxError("the sandbox was stopped") from None
+            if isinstance(error, OSError):
+                raise SandboxError(f"the sandbox could not be started: {error}") from error
+            raise
+        self._start_ended.set()
+
+    async def _start(self) -> None:
+        ours, shell, child = await self._connect()
+        child.ended.add_done_callback(lambda _: shell.close())
+        channel = Channel(
+            # Text decoded with replacement is up to three times what was kept of the output.
+            max_payload_bytes=(self._limits.file_mb << 20) + 4 * self._limits.output_bytes,
+            why_lost=self._why_lost,
+        )
+        ours.setblocking(False)
+        close_in_forks(ours)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
+        self._channel = channel
+        self._limit_together(child)
+        # The server starts nothing before its first request.
+        await channel.request("ping", timeout_s=START_TIMEOUT_S)
+
+    async def _connect(self) -> tuple[socket.socket, DirectShell, Process]:
+        """To a new server. A container that died unnoticed is replaced."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._shell = shell = DirectShell(
+                    fd_passing.offer(ours),
+                    max_bytes=self._limits.output_bytes,
+                    give_back=self._return_shell,
+                )
+                self._child = child = await self.spawn(theirs.fileno())
+            except ContainerDied:
+                ours.close()
+                shell.close()
+            except BaseException:
+                ours.close()
+                raise
+            else:
+                return ours, shell, child
+        return await self._connect()
+
+    def _limit_together(self, child: Process) -> None:
+        delegation = cgroups.delegation()
+        if delegation is not None:
+            self._group = delegation.group(self._limits)
+            self._group.add(child.pid)
+
+    def _why_lost(self) -> str:
+        if self._closing is not None or self._child is None:
+            return "the sandbox was stopped"
+        return f"the sandbox died: {self._child.messages() or 'it was killed'}"
+
+    async def ping(self, *, timeout_s: float) -> None:
+        try:
+            await self._request("ping", timeout_s=timeout_s, margin_s=0)
+        except Refused as refusal:
+            raise SandboxError(f"ping failed inside: {refusal.message}") from None
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
+    ) -> ToolResult:
+        if name == "bash" and self._shell is not None:
+            return await self._call_bash(self._shell, dict(arguments), timeout_s, on_output)
+        return _tool_result(*await self._request_tool(name, dict(arguments), timeout_s, on_output))
+
+    async def _call_bash(
+        self,
+        shell: DirectShell,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        on_output: OnOutput | None,
+    ) -> ToolResult:
+        """In the lent shell if it can be done there, by the execution server otherwise."""
+        began_at = time.monotonic()
+        while shell.running is not None:
+            await asyncio.wait([shell.running])
+        command = arguments.get("command")
+        if on_output is None and isinstance(command, str):
+            try:
+                result = await shell.run(command, timeout_s)
+            except asyncio.CancelledError:
+                self._abandon(shell, arguments)
+                raise
+            if result is not None:
+                return result
+        read, nonce = shell.give_up()
+        arguments |= _begun(nonce) | {"elapsed_s": time.monotonic() - began_at}
+        answer = await self._request_tool("bash", arguments, timeout_s, on_output, payload=read)
+        if answer[0].get("lent"):
+            shell.take()
+        return _tool_result(*answer)
+
+    def _abandon(self, shell: DirectShell, arguments: dict[str, Any]) -> None:
+        """Nobody waits for the command any more."""
+        read, nonce = shell.give_up()
+        if nonce is None:
+            self._return_shell(read)
+        elif self._channel is not None:
+            arguments |= _begun(nonce)
+            self._channel.tell("tool", payload=read, name="bash", arguments=arguments)
+
+    def _return_shell(self, read: bytes) -> None:
+        if self._channel is not None:
+            self._channel.tell("return_shell", payload=read)
+
+    async def _request_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        on_output: OnOutput | None,
+        payload: bytes = b"",
+    ) -> tuple[dict[str, Any], bytes]:
+        try:
+            return await self._request(
+                "tool",
+                timeout_s=timeout_s,
+                payload=payload,
+                on_part=on_output,
+                stream=on_output is not None,
+                name=name,
+                arguments=arguments,
+            )
+        except Refused as refusal:
+            raise SandboxError(f"the tool {name!r} failed inside: {refusal.message}") from None
+
+    async def add_tool(self, name: str, source: str) -> None:
+        if self._added_tools.get(name) == source:
+            return
+        try:
+            await self._request(
+                "add_tool", timeout_s=FILE_TIMEOUT_S, payload=source.encode(), name=name
+            )
+        except Refused as refusal:
+            raise SandboxError(
+                f"the tool {name!r} could not be added: {refusal.message}", retryable=False
+            ) from None
+        self._added_tools[name] = source
+
+    async def upload(self, path: str, content: bytes) -> None:
+        """Raises `OSError` of the right kind when the file cannot be written."""
+        await self._file_request("upload", path, content)
+
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        """Raises `OSError` of the right kind when there is no such file, or it cannot be read."""
+        limit = {} if max_bytes is None else {"max_bytes": max_bytes}
+        return await self._file_request("download", path, b"", **limit)
+
+    async def snapshot(self, path: str) -> bytes:
+        return await self._file_request("snapshot", path)
+
+    async def restore(self, path: str, tar: bytes) -> None:
+        await self._file_request("restore", path, tar)
+
+    async def _file_request(
+        self, operation: str, path: str, content: bytes = b"", **arguments: Any
+    ) -> bytes:
+        max_bytes = self._limits.file_mb << 20
+        if len(content) > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        parts = _Parts(max_bytes)
+        try:
+            _, last = await self._request(
+                operation,
+                timeout_s=FILE_TIMEOUT_S,
+                payload=content,
+                on_part=parts.append,
+                path=path,
+                **arguments,
+            )
+        except Refused as refusal:
+            if refusal.errno is None:
+                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
+            raise OSError(refusal.errno, refusal.message, path) from None
+        return parts.joined() or last
+
+    async def _request(
+        self,
+        operation: str,
+        *,
+        timeout_s: float,
+        margin_s: float = MARGIN_S,
+        payload: bytes = b"",
+        on_part: OnPart | None = None,
+        stream: bool = False,
+        **arguments: Any,
+    ) -> tuple[dict[str, Any], bytes]:
+        if self._channel is None:
+            raise SandboxError("the sandbox was not started", retryable=False)
+        return await self._channel.request(
+            operation,
+            timeout_s=timeout_s,
+            margin_s=margin_s,
+            payload=payload,
+            on_part=on_part,
+            stream=stream,
+            **arguments,
+        )
+
+    async def stop(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        # A caller that is cancelled leaves the work to go on; it holds what must be released.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._child is not None:
+            self._end(self._child)
+        if self._starting is not None:
+            if self._child is None:
+                self._starting.cancel()
+            await self._start_ended.wait()
+        if self._channel is not None:
+            await self._channel.close()
+        if self._shell is not None:
+            self._shell.close()
+        if self._child is not None:
+            await _wait_for_end(self._child)
+        if self._group is not None:
+            await self._group.remove()
+        await self.clean_up()
+
+
+def _begun(nonce: str | None) -> dict[str, Any]:
+    return {} if nonce is None else {"nonce": nonce}
+
+
+def _tool_result(result: dict[str, Any], output: bytes) -> ToolResult:
+    match result:
+        case {"is_error": bool(is_error), "data": dict(data)}:
+            return ToolResult(output.decode("utf-8", "replace"), is_error, data)
+    raise SandboxError(f"the sandbox broke its protocol: no result of a tool: {result}")
+
+
+class _Parts:
+    """A payload that comes in parts. Raises `SandboxError` when it is more than agreed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._parts: list[bytes] = []
+        self._left = max_bytes
+
+    def append(self, part: bytes) -> None:
+        self._left -= len(part)
+        if self._left < 0:
+            raise SandboxError("the sandbox broke its protocol: more than may be sent")
+        self._parts.append(part)
+
+    def joined(self) -> bytes:
+        return b"".join(self._parts)
+
+
+async def _wait_for_end(child: Process) -> None:
+    done, _ = await asyncio.wait([child.ended], timeout=STOP_TIMEOUT_S)
+    if not done:
+        child.kill()
+        await child.ended
+    child.close()

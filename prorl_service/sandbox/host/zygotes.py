@@ -1,0 +1,335 @@
+"""Running containers that sandboxes are forked from, one per image, and how many are kept.
+
+What a container is made of is its kind's business; one kind has a process of no container. Inside
+runs `execd.zygote`, never a command of a model.
+"""
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from functools import cache, partial
+from pathlib import Path
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.guest.execd.fd_passing import receive_fds
+from prorl_service.sandbox.host.processes import (
+    Child,
+    Process,
+    bounded_memory,
+    close_in_forks,
+    readable,
+)
+from prorl_service.utils import descriptors
+from prorl_service.utils.tasks import wait_uncancelled
+
+MAX_IDLE = 16
+"""Containers without sandboxes that are kept for the next one: 70 MB of memory each."""
+
+MAX_AHEAD = 8
+"""Containers that are started, and images that are fetched, before a sandbox is asked for."""
+
+NOBODY = 65534
+
+START_TIMEOUT_S = 120.0
+FORK_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 2.0
+TRIAL_TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 4096
+
+Launch = Callable[[AsyncExitStack], Awaitable[list[str]]]
+"""Gives a container's command line. Enters in the stack what must last as long as the container."""
+
+
+@cache  # asked for with every container
+def container_user() -> int | None:
+    """Who runs containers: `NOBODY` where the service is root and may choose, else None."""
+    if os.geteuid() != 0:
+        return None
+    maps = [Path(f"/proc/self/{kind}_map").read_text().split() for kind in ("uid", "gid")]
+    return NOBODY if all(_covers(list(map(int, fields)), NOBODY) for fields in maps) else None
+
+
+def _covers(id_map: list[int], wanted: int) -> bool:
+    """Whether lines of (first id here, first id outside, number of ids) contain an id."""
+    return any(
+        first <= wanted < first + count
+        for first, count in zip(id_map[::3], id_map[2::3], strict=True)
+    )
+
+
+def try_once(name: str, command: list[str], *, hint: str) -> None:
+    """Run it as a container is run. Raises `SandboxError` with what is in the way."""
+    user = container_user()
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+            timeout=TRIAL_TIMEOUT_S,
+        )
+        reason = done.stderr.strip() or f"exit code {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        if done.returncode == 0:
+            return
+    raise SandboxError(f"{name} does not work: {reason}", hint=hint, retryable=False)
+
+
+class ContainerDied(SandboxError):
+    """One that had forked others. It may have forked this one, too: the connection is spoilt."""
+
+
+class Zygote:
+    """A container of one image. It runs from here on, until `stop` or until it dies."""
+
+    def __init__(self, launch: Launch, *, user: int | None) -> None:
+        self._user = user
+        self.users = 0
+        self.proven = False
+        """It has forked sandboxes."""
+        self.has_served = False
+        """One of them has answered."""
+        self._ending = False
+        self._one_at_a_time = asyncio.Lock()
+        self._ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._live(launch))
+
+    @property
+    def usable(self) -> bool:
+        return not (self._ending or self._life.done() or self._life.cancelling())
+
+    async def _live(self, launch: Launch) -> None:
+        try:
+            async with AsyncExitStack() as resources:
+                argv = await launch(resources)
+                await self._run(argv)
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            stopped = isinstance(error, asyncio.CancelledError)
+            reason = SandboxError("the container was stopped") if stopped else error
+            self._ready.set_exception(reason)
+            self._ready.exception()  # it is for whoever asks, if anybody does
+
+    async def _run(self, argv: list[str]) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control.setblocking(False)
+        close_in_forks(control)
+        with control:
+            with theirs:
+                child = Child(
+                    argv,
+                    stdin=theirs.fileno(),
+                    env={"PATH": os.environ.get("PATH", os.defpath), "HOME": "/"},
+                    cwd="/",
+                    user=self._user,
+                )
+            helpers: list[Process] = []
+            try:
+                await _answer(control, START_TIMEOUT_S)
+                helpers = child.descendants()
+                self._ready.set_result(control)
+                # Without any one of them it is of no use: one serves the files of its image.
+                whoever = [process.ended for process in (child, *helpers)]
+                await asyncio.wait(whoever, return_when=asyncio.FIRST_COMPLETED)
+            except OSError as error:
+                raise SandboxError(f"no container: {child.messages() or error}") from None
+            finally:
+                self._ending = True
+                control.shutdown(socket.SHUT_RDWR)  # tells whoever waits here for an answer, too
+                await _end([child, *helpers])
+                async with self._one_at_a_time:  # until then somebody waits at its descriptor
+                    pass
+
+    async def fork(self, order: dict[str, object], connection: int) -> Process:
+        """A new sandbox with that connection.
+
+        Raises `SandboxError`, `ContainerDied` among them, and what starting raised.
+        """
+        control = await asyncio.shield(self._ready)
+        forking = asyncio.create_task(self._fork(control, order, connection))
+        try:
+            # An answer that nobody takes would be taken for the next one's.
+            return await wait_uncancelled(forking)
+        except asyncio.CancelledError:
+            if forking.exception() is None:
+                await wait_uncancelled(asyncio.create_task(_discard(forking.result())))
+            raise
+
+    async def _fork(
+        self, control: socket.socket, order: dict[str, object], connection: int
+    ) -> Process:
+        messages = bounded_memory()
+        try:
+            async with self._one_at_a_time:
+                packet = json.dumps(order).encode()
+                socket.send_fds(control, [packet], [connection, messages])
+                pidfds = await _answer(control, FORK_TIMEOUT_S)
+            if not pidfds:  # the kernel had nowhere to put it
+                raise SandboxError(f"no sandbox: {os.strerror(errno.EMFILE)}")
+        except BaseException as error:
+            os.close(messages)
+            if not isinstance(error, OSError):
+                raise
+            self._begin_to_end()
+            died = ContainerDied if self.proven else SandboxError
+            raise died(f"the container died: {error}") from error
+        self.proven = True
+        return Process(pidfds[0], messages)
+
+    async def stop(self) -> None:
+        """End it, and with it all its sandboxes."""
+        self._begin_to_end()
+        await asyncio.wait([self._life])
+
+    def _begin_to_end(self) -> None:
+        if self.usable:  # once: a second time would interrupt the end itself
+            self._life.cancel()
+
+
+class Zygotes:
+    """The containers of one service. The least recently used idle ones are ended."""
+
+    def __init__(
+        self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]], *, user: int | None
+    ) -> None:
+        """`launch` is given the image, too. `user` runs them, or the service's own if None."""
+        descriptors.raise_limit()
+        self._launch = launch
+        self._user = user
+        self._running: dict[str, Zygote] = {}
+        self._ahead: dict[str, Zygote | None] = {}
+        """None: it was given up for another's image, and is not started again ahead."""
+        self._changed = asyncio.Event()
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    async def fork(
+        self, image: str, order: dict[str, object], connection: int
+    ) -> tuple[Zygote, Process]:
+        """A new sandbox of the image, and its container, to be given back.
+
+        Raises as `Zygote.fork`.
+        """
+        zygote = self.acquire(image)
+        try:
+            return zygote, await zygote.fork(order, connection)
+        except BaseException:
+            self.release(zygote)
+            raise
+
+    def acquire(self, image: str) -> Zygote:
+        """A container of the image, started if there is none."""
+        if image in self._running and not self._running[image].usable:
+            self._end(image)  # it died; what is left of it takes a while
+        zygote = self._running.pop(image, None)
+        if zygote is None:
+            launch = partial(self._launch, image)
+            zygote = Zygote(launch, user=self._user)
+        self._running[image] = zygote  # the last used is the last in order
+        zygote.users += 1
+        return zygote
+
+    def release(self, zygote: Zygote) -> None:
+        zygote.users -= 1
+        self._changed.set()
+        idle = self._idle()
+        for image in idle[: max(0, len(idle) - MAX_IDLE)]:
+            self._end(image)
+
+    def _end(self, image: str) -> asyncio.Task[None]:
+        stopping = asyncio.create_task(self._running.pop(image).stop())
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        return stopping
+
+    def _idle(self) -> list[str]:
+        """Images whose containers nobody uses, least recently used first."""
+        return [image for image, zygote in self._running.items() if not zygote.users]
+
+    async def evict_one(self, wait_s: float) -> bool:
+        """End a container that nobody uses; if there is none, the last that was started ahead.
+
+        Waits for one to become idle. False if none does within `wait_s`.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                while not (idle := self._idle()):
+                    self._changed.clear()
+                    if not self._give_up_ahead():
+                        await self._changed.wait()
+        except TimeoutError:
+            return False
+        await asyncio.shield(self._end(idle[0]))
+        return True
+
+    def _give_up_ahead(self) -> bool:
+        for image, zygote in reversed(self._ahead.items()):
+            if zygote is not None and zygote.users == 1:
+                self._ahead[image] = None
+                self.release(zygote)
+                return True
+        return False
+
+    def prewarm(self, images: Iterable[str]) -> None:
+        """Have containers of the first of these, and keep them until they are expected no more.
+
+        One that fails is not tried again: whoever asks for its image is told why.
+        """
+        expected = list(dict.fromkeys(images))[:MAX_AHEAD]
+        for image in self._ahead.keys() - set(expected):
+            zygote = self._ahead.pop(image)
+            if zygote is not None:
+                self.release(zygote)
+        for image in expected:
+            if image not in self._ahead:
+                self._ahead[image] = self.acquire(image)
+        self._changed.set()
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._stopping, *_stop_all(self._running.values()))
+
+
+def _stop_all(zygotes: Iterable[Zygote]) -> list[Awaitable[None]]:
+    return [zygote.stop() for zygote in zygotes]
+
+
+async def _discard(process: Process) -> None:
+    process.kill()
+    await asyncio.wait([process.ended])
+    process.close()
+
+
+async def _answer(control: socket.socket, timeout_s: float) -> list[int]:
+    """Raises `OSError` when there is none, `SandboxError` when it is that it cannot be done."""
+    async with asyncio.timeout(timeout_s):
+        await readable(control.fileno())
+    text, fds = receive_fds(control, MAX_ANSWER_BYTES, 1)
+    if not text:
+        raise ConnectionResetError("it ended")
+    if text != b"done":
+        raise SandboxError(f"the container cannot start a sandbox: {text.decode()}")
+    return fds
+
+
+async def _end(processes: list[Process]) -> None:
+    """They end by themselves, for the connection is closed; unless one of them was killed."""
+    ended = [process.ended for process in processes]
+    try:
+        await asyncio.wait(ended, timeout=STOP_TIMEOUT_S)
+    finally:
+        for process in processes:
+            process.kill()
+        await asyncio.wait(ended)
+        for process in processes:
+            process.close()

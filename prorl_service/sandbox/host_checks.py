@@ -1,0 +1,279 @@
+"""What this host offers to sandboxes, one small function per question. They try before they read.
+
+What a service would do is tried as whom it would do it: by root as `nobody`. Whether a kind of
+sandbox works is not decided here but by its provider (`doctor` asks it). Nothing is changed.
+"""
+
+import getpass
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from prorl_service.sandbox.cache import cache_root
+from prorl_service.sandbox.host import seccomp
+from prorl_service.sandbox.host.zygotes import container_user
+from prorl_service.sandbox.kinds.apptainer import OPTIONS
+
+COMMAND_TIMEOUT_S = 20.0
+WANTED_SPACE_GB = 20
+WANTED_MEMORY_GB = 4
+WANTED_CONTROLLERS = {"cpu", "memory", "pids"}
+DELEGATE = (
+    "systemd-run --user --scope -p Delegate=yes -p MemoryMax=64G prorl serve ...; "
+    "a Slurm job has limits of its own: --mem, --cpus-per-task"
+)
+
+
+class Status(StrEnum):
+    OK = "ok"
+    LIMITED = "limited"
+    """Works, but not as well as it could, or is needed for some things only."""
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    status: Status
+    found: str
+    next_step: str = ""
+    """What to do about it, exactly; empty if nothing has to be done."""
+
+
+def kernel() -> Finding:
+    release = platform.release()
+    version = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    newer = "boot a newer kernel: 5.14 or later"
+    if version < (5, 11):
+        return Finding(Status.LIMITED, f"Linux {release}: no overlays without root", newer)
+    if version < (5, 14):
+        return Finding(Status.LIMITED, f"Linux {release}: no limit of processes", newer)
+    return Finding(Status.OK, f"Linux {release}")
+
+
+def user_namespaces() -> Finding:
+    failure = _try(["unshare", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"])
+    if failure is None:
+        return Finding(Status.OK, "made one, with mounts, processes and network of its own")
+    return Finding(Status.MISSING, failure, _how_to_get_user_namespaces())
+
+
+def _how_to_get_user_namespaces() -> str:
+    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return "scripts/install-sandbox gives the sandboxes' programs an AppArmor profile"
+    for name, off in (("kernel/unprivileged_userns_clone", "0"), ("user/max_user_namespaces", "0")):
+        if _read(f"/proc/sys/{name}") == off:
+            return f"as root: sysctl {name.replace('/', '.')}={'1' if 'clone' in name else '65536'}"
+    return (
+        "in a container: --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+        "--cap-add SYS_ADMIN; elsewhere ask whoever administers the machine"
+    )
+
+
+def overlays() -> Finding:
+    failure = _try(
+        [
+            *("unshare", "--map-root-user", "--mount", "sh", "-euc"),
+            "mount -t tmpfs tmpfs /mnt; cd /mnt; mkdir lower upper work merged; "
+            "mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work,userxattr "
+            "overlay merged; echo x >merged/file",
+        ]
+    )
+    if failure is None:
+        return Finding(Status.OK, "mounted one in a user namespace")
+    return Finding(Status.MISSING, failure, "Linux 5.11 or later, and user namespaces")
+
+
+def image_files() -> Finding:
+    apptainer = shutil.which("apptainer") or shutil.which("singularity")
+    if apptainer is None:
+        return Finding(Status.MISSING, "no Apptainer", "scripts/install-sandbox")
+    version = subprocess.run(
+        [apptainer, "--version"], capture_output=True, text=True, check=False, timeout=10
+    ).stdout.strip()
+    with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as directory:
+        work = Path(directory)
+        binds = _empty_image(work / "image")
+        if (user := container_user()) is not None:
+            os.chown(work, user, user)
+        build = [apptainer, "--silent", "build", "image.sif", "image"]
+        run = [apptainer, "--silent", "exec", *OPTIONS, "--bind", ",".join(binds), "image.sif"]
+        failure = _try(build, cwd=directory) or _try([*run, "/usr/bin/true"], cwd=directory)
+    if failure is None:
+        return Finding(Status.OK, f"{version}: built one and ran a command in it")
+    return Finding(
+        Status.LIMITED,
+        f"{version}: {failure}",
+        "scripts/install-sandbox, or keep images as directories",
+    )
+
+
+def _empty_image(image: Path) -> list[str]:
+    """Mount points only. Returns what to bind in it for the host's programs to run."""
+    for name in ("usr", "dev", "proc", "sys", "tmp", "etc", "root"):
+        (image / name).mkdir(parents=True)
+    binds = ["/usr:/usr:ro"]
+    for name in ("bin", "lib", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            (image / name).symlink_to(os.readlink(path))
+        elif path.is_dir():
+            (image / name).mkdir()
+            binds.append(f"{path}:{path}:ro")
+    return binds
+
+
+def fuse() -> Finding:
+    if not Path("/dev/fuse").exists():
+        return Finding(
+            Status.LIMITED,
+            "no /dev/fuse: image files cannot be mounted",
+            "as root: modprobe fuse; for a container: --device /dev/fuse",
+        )
+    if _try(["test", "-r", "/dev/fuse", "-a", "-w", "/dev/fuse"]) is not None:
+        step = "as root: chmod 666 /dev/fuse"
+        return Finding(Status.LIMITED, "/dev/fuse is closed to the service", step)
+    return Finding(Status.OK, "/dev/fuse is open to all")
+
+
+def subordinate_ids() -> Finding:
+    if os.geteuid() == 0:
+        return Finding(Status.OK, "root needs none")
+    user = getpass.getuser()
+    without = [path for path in ("/etc/subuid", "/etc/subgid") if user not in _first_fields(path)]
+    if not without:
+        return Finding(Status.OK, f"{user} has ranges in /etc/subuid and /etc/subgid")
+    return Finding(
+        Status.LIMITED,
+        f"none for {user} in {' and '.join(without)}; sandboxes run without",
+        f"to build images: as root, usermod --add-subuids 100000-165535 "
+        f"--add-subgids 100000-165535 {user}",
+    )
+
+
+def _first_fields(path: str) -> set[str]:
+    return {line.split(":")[0] for line in _read(path).splitlines()}
+
+
+def system_call_filter() -> Finding:
+    machine = platform.machine()
+    if "errno" not in _read("/proc/sys/kernel/seccomp/actions_avail").split():
+        return Finding(Status.MISSING, "not in this kernel", "a kernel with CONFIG_SECCOMP_FILTER")
+    if machine not in seccomp.ARCHITECTURES:
+        known = ", ".join(seccomp.ARCHITECTURES)
+        return Finding(Status.LIMITED, f"{machine} has no filter", f"run the service on {known}")
+    return Finding(Status.OK, f"known for {machine}")
+
+
+def control_groups() -> Finding:
+    directory = _own_control_group()
+    if directory is None:
+        return Finding(
+            Status.LIMITED, "no cgroup v2", "boot with systemd.unified_cgroup_hierarchy=1"
+        )
+    missing = WANTED_CONTROLLERS - set(_read(directory / "cgroup.controllers").split())
+    if missing:
+        found = f"{directory} lacks {', '.join(sorted(missing))}"
+        return Finding(Status.LIMITED, found, DELEGATE)
+    if not os.access(directory / "cgroup.procs", os.W_OK):
+        return Finding(Status.LIMITED, f"{directory} belongs to another user", DELEGATE)
+    return Finding(Status.OK, f"{directory} is the service's own to divide")
+
+
+def _own_control_group() -> Path | None:
+    mount = _cgroup2_mount()
+    for line in _read("/proc/self/cgroup").splitlines():
+        if mount is not None and line.startswith("0::/"):
+            return Path(mount, line.removeprefix("0::/"))
+    return None
+
+
+def _cgroup2_mount() -> str | None:
+    for line in _read("/proc/self/mountinfo").splitlines():
+        fields = line.split()
+        if fields[fields.index("-") + 1] == "cgroup2":
+            return fields[4]
+    return None
+
+
+def space() -> Finding:
+    cache = cache_root()
+    existing = next(path for path in (cache, *cache.parents) if path.exists())
+    free_gb = shutil.disk_usage(existing).free / 1e9
+    found = f"{free_gb:.0f} GB free for {cache}"
+    if not os.access(existing, os.W_OK):
+        step = "PRORL_CACHE=DIRECTORY names another place"
+        return Finding(Status.MISSING, f"{existing} is not writable", step)
+    if free_gb < WANTED_SPACE_GB:
+        step = f"PRORL_CACHE=DIRECTORY names a place with {WANTED_SPACE_GB} GB"
+        return Finding(Status.LIMITED, found, step)
+    return Finding(Status.OK, found)
+
+
+def memory() -> Finding:
+    lines = _read("/proc/meminfo").splitlines()
+    values = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
+    free_gb = values["MemAvailable"] / 1e6
+    found = f"{free_gb:.0f} GB available; what sandboxes write is in memory too"
+    if free_gb < WANTED_MEMORY_GB:
+        return Finding(Status.LIMITED, found, "fewer sandboxes at once: prorl serve --run-workers")
+    return Finding(Status.OK, found)
+
+
+def other_containers() -> Finding:
+    usable: list[str] = []
+    unusable: list[str] = []
+    for name in filter(shutil.which, ("docker", "podman")):
+        failure = _try([name, "info"], as_service=False)
+        (usable if failure is None else unusable).append(name)
+    if usable:
+        return Finding(Status.OK, f"{' and '.join(usable)}: can be asked for images")
+    found = f"{' and '.join(unusable)} without access" if unusable else "neither Docker nor Podman"
+    return Finding(Status.LIMITED, found)
+
+
+def slurm() -> Finding:
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is not None:
+        return Finding(Status.OK, f"in job {job}")
+    if shutil.which("sbatch") is None:
+        return Finding(Status.LIMITED, "not a Slurm cluster")
+    return Finding(Status.OK, "sbatch is here; this is no job")
+
+
+def _try(argv: list[str], *, cwd: str = "/", as_service: bool = True) -> str | None:
+    """Why the command failed, in its last line; None if it did not."""
+    user = container_user() if as_service else None
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=COMMAND_TIMEOUT_S,
+            cwd=cwd,
+            env={**os.environ, "HOME": cwd} if as_service else None,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def _read(path: Path | str) -> str:
+    """Empty if it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,109 @@
+"""Definitions that images are made from here: files of the user, or a Debian suite.
+
+Apptainer runs debootstrap itself, as root or in a user namespace of an ordinary user.
+"""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_service.errors import SandboxError, TaskError
+
+_WORD = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+APT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    text: str
+    """Text of an apptainer definition."""
+    shown: str
+    """What users call it."""
+    directory: Path
+    """Where relative paths in it begin."""
+
+    def write(self, workspace: Path) -> str:
+        path = workspace / "definition"
+        path.write_text(self.text)
+        return str(path)
+
+
+def of_file(path: Path) -> Definition:
+    """A definition, or a Dockerfile (Dockerfile*, *.Dockerfile), of which spython makes one."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} cannot be read: {error}") from error
+    if is_dockerfile(path):
+        text = _of_dockerfile(path)
+    elif not re.search(r"^\s*Bootstrap\s*:", text, re.IGNORECASE | re.MULTILINE):
+        raise TaskError(f"{path} is not a definition: it has no 'Bootstrap:'")
+    return Definition(text, str(path), path.absolute().parent)
+
+
+def is_dockerfile(path: Path) -> bool:
+    return path.name.startswith("Dockerfile") or path.suffix == ".Dockerfile"
+
+
+def of_debian(
+    suite: str, *, include: tuple[str, ...] = (), mirror: str | None = None
+) -> Definition:
+    """A minimal Debian with the packages `include`, from `mirror` or where apt gets its own."""
+    for word in (suite, *include):
+        if not _WORD.fullmatch(word):
+            raise TaskError(f"{word!r} is not the name of a suite or package")
+    mirror = mirror or mirror_of(suite)
+    if re.search(r"\s", mirror):
+        raise TaskError(f"not the URL of a mirror: {mirror!r}")
+    definition = f"""Bootstrap: debootstrap
+OSVersion: {suite}
+MirrorURL: {mirror}
+Include: {" ".join(include) or "base-files"}
+
+%setup
+    rm -rf "$APPTAINER_ROOTFS"/var/cache/apt/* "$APPTAINER_ROOTFS"/var/lib/apt/lists/*
+    : >"$APPTAINER_ROOTFS"/etc/apt/sources.list
+"""
+    return Definition(definition, f"debian {' '.join((suite, *include))}", Path.cwd())
+
+
+def mirror_of(suite: str) -> str:
+    """Where apt of this machine gets `suite` from."""
+    command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(RELEASE) $(REPO_URI)"]
+    try:
+        listed = subprocess.run(
+            [*command, "Created-By: Packages"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=APT_TIMEOUT_S,
+        ).stdout
+    except FileNotFoundError:
+        listed = ""
+    for line in listed.splitlines():
+        *names, uri = line.split()
+        if suite in names:
+            return uri
+    raise SandboxError(
+        f"apt of this machine has no source of {suite}",
+        hint="say where to get it: --mirror URL",
+        retryable=False,
+    )
+
+
+def _of_dockerfile(path: Path) -> str:
+    try:
+        from spython.main.parse.parsers import DockerParser
+        from spython.main.parse.writers import SingularityWriter
+    except ImportError as error:
+        raise SandboxError(
+            f"Dockerfiles need spython: {error}", hint="pip install spython", retryable=False
+        ) from error
+    try:
+        definition = str(SingularityWriter(DockerParser(str(path)).parse()).convert())
+    except SystemExit as error:  # its way to report a mistake
+        raise TaskError(f"{path} is not a Dockerfile that spython understands") from error
+    # ENV and ARG hold for later RUN lines too; and all of %post runs as root, whoever is USER.
+    definition = definition.replace("\n%post\n", "\n%post\nset -a\n")
+    return re.sub(r"^su - .* # USER .*\n", "", definition, flags=re.MULTILINE)

@@ -1,0 +1,1 @@
+"""Kinds of sandbox, one file each."""

@@ -1,0 +1,160 @@
+"""A sandbox over an image in an Apptainer container: needs no root, no daemon, no setuid program.
+
+Apptainer starts one container per image, in 0.1 s; every sandbox of that image is forked from it
+in 8 ms, into PID, mount, network, IPC, UTS, cgroup and user namespaces of its own (`zygotes`,
+`execd.namespaces`). It sees the image unchanged and may write all of it: the writes go to memory
+and end with the sandbox. Nothing of the host is there but the execution server's own files,
+read-only. The user is root of its namespace alone, with the capabilities that root needs for files;
+on the host it is the service's user, or `nobody` if that is root. Rare kernel interfaces are
+filtered (`seccomp`).
+
+Limits that hold for the whole sandbox: processes (Linux >= 5.14), all that is written, output. For
+each process only: file size and private memory. Needs Linux >= 5.11 (overlays in user namespaces)
+and Apptainer >= 1.1. Files of the image must belong to root, or in a directory to the user whom
+the container runs as: others can be read, not written.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.host import bundle, spec
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.host.zygotes import Zygotes, container_user, try_once
+from prorl_service.sandbox.images.references import parse
+
+WORKDIR = "/workspace"
+HOME = "/root"
+USER = 0
+
+INSTALL_HINT = "run scripts/install-sandbox: it installs Apptainer, or says what is in the way"
+
+_FILE_ERRNOS = (
+    *(errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.EACCES),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+)
+IMAGE_HINT = "it needs bash, and files that the user of the containers may read: see docs/images.md"
+# What an image can be to blame for: the provider has started a sandbox of an empty one here.
+_IMAGE_AT_FAULT = re.compile(
+    r"could not open image|read the squashfs image|not a directory"
+    rf"|\[Errno ({'|'.join(str(number) for number in _FILE_ERRNOS)})\]"
+)
+
+OPTIONS = [
+    # Root of a user namespace that maps one user only: what is mounted in it is under its control.
+    *("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command"),
+    # The zygote is the first process of its PID namespace, so that its end ends everything.
+    *("--containall", "--no-init", "--no-eval", "--cwd", "/"),
+    *("--no-mount", "home,tmp,sys,hostfs,cwd,bind-paths"),
+]
+
+ImageSource = Callable[[str], AbstractAsyncContextManager[Path]]
+"""Where an image is, as a file or directory, for as long as it is in use. Raises `TaskError`."""
+
+
+class ApptainerProvider(SandboxProvider):
+    kind = "apptainer"
+
+    def __init__(self, images: ImageSource, *, default_image: str | None = None) -> None:
+        """Tries it once. Raises `SandboxError` with what is in the way.
+
+        Tasks without an image get the `default_image`; raises `TaskError` if it cannot be one.
+        """
+        self._images = images
+        self._default_image = default_image
+        if default_image is not None:
+            self.check(None)
+        self._apptainer = _find_apptainer()
+        self._runtime = bundle.directory()
+        self._try()
+        self._zygotes = Zygotes(self._launch, user=container_user())
+
+    def create(self, *, image: str | None, limits: SandboxLimits) -> "ApptainerSandbox":
+        return ApptainerSandbox(self._zygotes, self._reference(image), limits)
+
+    def check(self, image: str | None) -> None:
+        self._reference(image)
+
+    def prewarm(self, images: Sequence[str | None]) -> None:
+        self._zygotes.prewarm(map(self._reference, dict.fromkeys(images)))
+
+    def _reference(self, image: str | None) -> str:
+        """In full, so that an image has one zygote whatever tasks call it."""
+        if image is None:
+            image = self._default_image
+        if image is None:
+            raise TaskError(
+                "apptainer needs an image, and the task names none",
+                hint="name one in the task, or start the service with --default-image",
+            )
+        return str(parse(image))
+
+    async def evict_image(self, wait_s: float) -> bool:
+        return await self._zygotes.evict_one(wait_s)
+
+    async def close(self) -> None:
+        await self._zygotes.close()
+
+    async def _launch(self, image: str, resources: AsyncExitStack) -> list[str]:
+        path = await resources.enter_async_context(self._images(image))
+        return self._command(path, spec.ZYGOTE)
+
+    def _command(self, image: Path, *program: str) -> list[str]:
+        return [
+            *(self._apptainer, "--silent", "exec", *OPTIONS),
+            *("--bind", f"{self._runtime}:{bundle.INSIDE}:ro", str(image)),
+            *bundle.server(*program),
+        ]
+
+    def _try(self) -> None:
+        """Start a sandbox of an empty image, up to its first command."""
+        user = container_user()
+        namespaces = spec.namespaces(SandboxLimits(), workdir=WORKDIR, user=USER, of_image=True)
+        with tempfile.TemporaryDirectory(prefix="prorl-") as image:
+            for name in ("", "dev", "proc", "etc", "tmp", "root"):
+                path = Path(image, name)
+                path.mkdir(exist_ok=True)
+                if user is not None:
+                    os.chown(path, user, user)
+            command = self._command(Path(image), spec.PROBE, json.dumps(namespaces))
+            try_once("Apptainer", command, hint=INSTALL_HINT)
+
+
+class ApptainerSandbox(RemoteSandbox):
+    def _order(self) -> dict[str, object]:
+        environment = spec.environment(home=HOME, user="root")
+        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=USER, of_image=True)
+        return spec.isolated(self._limits, namespaces, environment)
+
+    async def _start(self) -> None:
+        try:
+            await super()._start()
+        except SandboxError as error:
+            if not _IMAGE_AT_FAULT.search(error.message) or self._container_at_fault():
+                raise
+            raise TaskError(
+                f"the image {self._image} cannot be used: {error.message}", hint=IMAGE_HINT
+            ) from error
+
+        assert self._zygote is not None
+        self._zygote.has_served = True
+
+    def _container_at_fault(self) -> bool:
+        """One that dies takes the files along that a sandbox then misses."""
+        zygote = self._zygote
+        return zygote is not None and (zygote.has_served or not zygote.usable)
+
+
+def _find_apptainer() -> str:
+    path = shutil.which("apptainer") or shutil.which("singularity")
+    if path is None:
+        raise SandboxError("Apptainer is not installed", hint=INSTALL_HINT, retryable=False)
+    return path

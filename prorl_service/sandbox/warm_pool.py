@@ -1,0 +1,304 @@
+"""Sandboxes started ahead of their rollouts, of whatever kind the provider below makes.
+
+The spares are for what the queue will ask for next and, where that is less, for what was used last.
+They are started in the background, a few at a time, so that starts somebody waits for are not
+slowed down; those nobody is expected to ask for are stopped. A spare is handed out once, after it
+answered a ping, and never comes back: a used sandbox cannot be trusted, and a fresh one is a fork
+away. Where there is no spare that lives, the sandbox is started there and then.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prorl_service.errors import SandboxError
+from prorl_service.sandbox.base import (
+    OnOutput,
+    Sandbox,
+    SandboxLimits,
+    SandboxProvider,
+    ToolResult,
+)
+
+log = logging.getLogger(__name__)
+
+PARALLEL_STARTS = 2
+PING_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKey:
+    image: str | None
+    limits: SandboxLimits
+
+
+@dataclass(slots=True, eq=False)
+class Spare:
+    key: PoolKey
+    sandbox: Sandbox
+    starting: asyncio.Task[None] | None = None
+    """Until it is ready."""
+
+
+class WarmPool(SandboxProvider):
+    """For one event loop. Owns the provider below, and closes it."""
+
+    def __init__(self, provider: SandboxProvider, *, spares: int) -> None:
+        """Keeps at most `spares` sandboxes that nobody has asked for yet; 0 keeps none."""
+        self.kind = provider.kind
+        self.running = 0
+        """Sandboxes given out and not stopped."""
+        self.hits = 0
+        """Starts that were given a spare."""
+        self.misses = 0
+        self.hand_outs = 0
+        """Under way. They take half a millisecond, unless others are started meanwhile."""
+        self._provider = provider
+        self._max_spares = spares
+        self._spares: list[Spare] = []
+        self._expected: list[str | None] = []
+        self._used: deque[PoolKey] = deque(maxlen=spares)
+        self._limits: dict[bool, Counter[SandboxLimits]] = {True: Counter(), False: Counter()}
+        """How often sandboxes without an image, and those with one, were asked for with which."""
+        self._failed: set[PoolKey] = set()
+        """No spares for these, until somebody gets one or they are no longer wanted."""
+        self._short_of_room = 0
+        """Images that wait for another's last sandbox to end: no time for spares."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def counts(self) -> dict[str, int]:
+        """For people: see the attributes. `warm` are the spares that are ready."""
+        warm = len(self._spares) - self._starting()
+        return {
+            "running": self.running,
+            "warm": warm,
+            "hits": self.hits,
+            "misses": self.misses,
+        }
+
+    def create(self, *, image: str | None, limits: SandboxLimits) -> "WarmSandbox":
+        self.check(image)
+        return WarmSandbox(self, PoolKey(image, limits))
+
+    def check(self, image: str | None) -> None:
+        self._provider.check(image)
+
+    def prewarm(self, images: Sequence[str | None]) -> None:
+        """Spares are made with the limits that were asked for most often so far."""
+        self._provider.prewarm(images)
+        self._expected = list(images)
+        self.refill()
+
+    async def evict_image(self, wait_s: float) -> bool:
+        """The spares go after all that is idle below, before anything is waited for."""
+        if await self._provider.evict_image(0):
+            return True
+        self._failed.update(spare.key for spare in self._spares)
+        for spare in list(self._spares):
+            self._drop(spare)
+        self._short_of_room += 1
+        try:
+            return await self._provider.evict_image(wait_s)
+        finally:
+            self._short_of_room -= 1
+            self.refill()
+
+    async def close(self) -> None:
+        self._closed = True
+        for spare in list(self._spares):
+            self._drop(spare)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._provider.close()
+
+    # --- for the sandboxes given out ------------------------------------------------------------
+
+    def asked(self, key: PoolKey) -> None:
+        """Once for each start, before anything else."""
+        self._limits[key.image is None][key.limits] += 1
+        if key.image in self._expected:
+            self._expected.remove(key.image)
+
+    def take(self, key: PoolKey) -> Sandbox | None:
+        """A spare that may have died since it was started."""
+        for spare in self._spares:
+            if spare.key == key and spare.starting is None:
+                self._spares.remove(spare)
+                return spare.sandbox
+        return None
+
+    def new(self, key: PoolKey) -> Sandbox:
+        return self._provider.create(image=key.image, limits=key.limits)
+
+    def started(self, key: PoolKey, *, was_warm: bool) -> None:
+        self.running += 1
+        self.hits += was_warm
+        self.misses += not was_warm
+        self._failed.discard(key)
+        self._used.append(key)
+
+    def discard(self, sandbox: Sandbox) -> None:
+        self._in_background(sandbox.stop())
+
+    # --- keeping spares -------------------------------------------------------------------------
+
+    def _wanted(self) -> list[PoolKey]:
+        """The first that is missing is to be made first."""
+        expected = self._expected[: self._max_spares]
+        keys = [PoolKey(image, self._usual_limits(image)) for image in expected]
+        return [*keys, *reversed(self._used)][: self._max_spares]
+
+    def _usual_limits(self, image: str | None) -> SandboxLimits:
+        usual = self._limits[image is None].most_common(1)
+        return usual[0][0] if usual else SandboxLimits()
+
+    def refill(self) -> None:
+        """After every change of what is wanted or there: drop what is too many, start the next."""
+        if self._closed or self.hand_outs or self._short_of_room:
+            return
+        wanted = self._wanted()
+        self._failed.intersection_update(wanted)
+        missing = Counter(wanted)
+        for spare in list(self._spares):
+            missing[spare.key] -= 1
+            if missing[spare.key] < 0:
+                self._drop(spare)
+        for key in wanted:
+            if self._starting() == PARALLEL_STARTS:
+                break
+            if missing[key] > 0 and key not in self._failed:
+                missing[key] -= 1
+                self._add(key)
+
+    def _starting(self) -> int:
+        return sum(spare.starting is not None for spare in self._spares)
+
+    def _add(self, key: PoolKey) -> None:
+        spare = Spare(key, self.new(key))
+        spare.starting = self._in_background(self._start(spare))
+        self._spares.append(spare)
+
+    async def _start(self, spare: Spare) -> None:
+        try:
+            await spare.sandbox.start()
+        except Exception as error:  # the boundary: whoever asks for such a sandbox is told why
+            if spare in self._spares:
+                log.warning("no spare sandboxes of image %s: %s", spare.key.image, error)
+                self._spares.remove(spare)
+                self._failed.add(spare.key)
+        spare.starting = None
+        self.refill()
+
+    def _drop(self, spare: Spare) -> None:
+        self._spares.remove(spare)
+        if spare.starting is not None:
+            spare.starting.cancel()
+        else:
+            self.discard(spare.sandbox)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work on a spare sandbox failed", exc_info=error)
+
+
+class WarmSandbox:
+    """From `start` on a spare, or a sandbox of its own."""
+
+    def __init__(self, pool: WarmPool, key: PoolKey) -> None:
+        self._pool = pool
+        self._key = key
+        self._sandbox: Sandbox | None = None
+        self._may_start = True
+        self._stopped = False
+        self._counted = False
+
+    async def start(self) -> None:
+        if not self._may_start:
+            raise SandboxError("a sandbox can be started only once", retryable=False)
+        self._may_start = False
+        self._pool.asked(self._key)
+        try:
+            was_warm = await self._take_spare()
+            if not was_warm:
+                self._sandbox = self._pool.new(self._key)
+                await self._sandbox.start()
+            if not self._stopped:
+                self._counted = True
+                self._pool.started(self._key, was_warm=was_warm)
+        finally:
+            self._pool.refill()
+
+    async def _take_spare(self) -> bool:
+        while (spare := self._pool.take(self._key)) is not None:
+            self._sandbox = spare
+            self._pool.hand_outs += 1
+            try:
+                await spare.ping(timeout_s=PING_TIMEOUT_S)
+            except SandboxError:
+                self._pool.discard(spare)
+                if self._stopped:
+                    raise
+            except BaseException:
+                await spare.stop()
+                raise
+            else:
+                return True
+            finally:
+                self._pool.hand_outs -= 1
+        return False
+
+    async def stop(self) -> None:
+        self._may_start, self._stopped = False, True
+        if self._counted:
+            self._counted = False
+            self._pool.running -= 1
+        if self._sandbox is not None:
+            await self._sandbox.stop()
+
+    # --- the sandbox's own verbs ----------------------------------------------------------------
+
+    def _inner(self) -> Sandbox:
+        if self._sandbox is None:
+            raise SandboxError("the sandbox was not started", retryable=False)
+        return self._sandbox
+
+    async def ping(self, *, timeout_s: float) -> None:
+        await self._inner().ping(timeout_s=timeout_s)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        on_output: OnOutput | None = None,
+    ) -> ToolResult:
+        return await self._inner().call_tool(
+            name, arguments, timeout_s=timeout_s, on_output=on_output
+        )
+
+    async def add_tool(self, name: str, source: str) -> None:
+        await self._inner().add_tool(name, source)
+
+    async def upload(self, path: str, content: bytes) -> None:
+        await self._inner().upload(path, content)
+
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        return await self._inner().download(path, max_bytes=max_bytes)
+
+    async def snapshot(self, path: str) -> bytes:
+        return await self._inner().snapshot(path)
+
+    async def restore(self, path: str, tar: bytes) -> None:
+        await self._inner().restore(path, tar)

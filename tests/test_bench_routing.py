@@ -4,8 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from bench.routing.policies import MIN_HEAP, OURS
-from bench.routing.summary import Run, headline, rows
+from bench.routing.contenders import MIN_HEAP, OURS
+from bench.routing.headline import Run, headline, rows
 
 OTHER = "round robin"
 ALIKE = [6.0] * 11

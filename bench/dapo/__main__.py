@@ -27,10 +27,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import result
-from bench.dapo import figures, plot, training
+from bench.dapo import headline, plot, training
 from bench.dapo.contenders import CONTENDERS
 from bench.dapo.training import Run
-from bench.dapo.world import Plan
+from bench.dapo.workload import Plan
 from prorl_service.inference.engine.tiny import build_tiny_model
 
 SEEDS = (1, 2, 3)
@@ -44,7 +44,7 @@ def run(plan: Plan, seeds: Sequence[int], directory: Path) -> dict[str, list[Run
         for name, contender in CONTENDERS.items():
             log = directory / "service.log"
             runs[name].append(asyncio.run(training.run(contender(plan, seed), plan, model, log)))
-            row = figures.row(name, runs[name][-1:])
+            row = headline.row(name, runs[name][-1:])
             print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     return dict(runs)
 
@@ -60,8 +60,8 @@ def main() -> None:
     print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
     if not quick:
         plot.draw({name: own[0] for name, own in runs.items()}, result.RESULTS / "dapo.png")
-        rows = [figures.row(name, own) for name, own in runs.items()]
-        result.write("dapo", rows, figures.headline(runs))
+        rows = [headline.row(name, own) for name, own in runs.items()]
+        result.write("dapo", rows, headline.headline(runs))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bench.dapo import world
+from bench.dapo import workload
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.schemas import FinishReason, Message, Stage, Task
 
@@ -11,7 +11,7 @@ ANSWER = [Message(role="user", content="Go on.")]
 
 
 class WorldAgent(AgentHandler):
-    name: ClassVar[str] = world.AGENT
+    name: ClassVar[str] = workload.AGENT
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()
 
     def __init__(self, task: Task) -> None:
@@ -26,10 +26,10 @@ class WorldAgent(AgentHandler):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         prompt_ids: Sequence[int] = rollout.prompt_ids
-        for _ in range(world.end(self._seed, rollout.rollout_id).turns):
+        for _ in range(workload.end(self._seed, rollout.rollout_id).turns):
             await rollout.sample(prompt_ids)
             prompt_ids = rollout.next_prompt(ANSWER)
         return FinishReason.FINISHED
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        return Verdict(world.end(self._seed, rollout.rollout_id).reward)
+        return Verdict(workload.end(self._seed, rollout.rollout_id).reward)

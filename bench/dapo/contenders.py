@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from bench.dapo import world
+from bench.dapo import workload
+from bench.dapo.strategies import Batches, Refill, Service
 from bench.dapo.training import Make
-from bench.dapo.ways import Batches, Refill, Service
-from bench.dapo.world import Plan
+from bench.dapo.workload import Plan
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import SamplerSpec
 
@@ -22,7 +22,7 @@ Contender = Callable[[Plan, int], Make]
 
 
 def _tasks(plan: Plan, seed: int) -> Iterator[Group]:
-    return world.candidates(seed, plan.n)
+    return workload.candidates(seed, plan.n)
 
 
 def _batches(times: int) -> Contender:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench.dapo.agent import WorldAgent
 from bench.dapo.engine import CountingEngine
-from bench.dapo.ways import Fate, Way
-from bench.dapo.world import Plan
+from bench.dapo.strategies import Fate, Way
+from bench.dapo.workload import Plan
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Rollout, RolloutState

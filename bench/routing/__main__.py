@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import uvloop
 
 from bench import result
-from bench.routing import engines, plot, simulate, summary
-from bench.routing.policies import POLICIES
+from bench.routing import engines, headline, plot, simulate
+from bench.routing.contenders import POLICIES
+from bench.routing.headline import Row, Run
 from bench.routing.simulate import SCENARIOS
-from bench.routing.summary import Row, Run
 
 FIRST_SEED = 100
 
@@ -43,7 +43,7 @@ def simulated(effort: Effort) -> list[Row]:
     with ProcessPoolExecutor() as workers:
         done = iter(list(workers.map(_simulate, *zip(*jobs, strict=True))))
     runs = {key: [next(done) for _ in seeds] for key in keys}
-    return summary.rows("simulator", runs)
+    return headline.rows("simulator", runs)
 
 
 def _simulate(scenario: str, policy: str, seed: int) -> Run:
@@ -62,7 +62,7 @@ def measured(effort: Effort) -> list[Row]:
                 for policy in policies[first:] + policies[:first]:
                     run = _measure(fleet, scenario, policy, repetition, effort.groups)
                     runs[scenario, policy].append(run)
-    return summary.rows("engines", runs)
+    return headline.rows("engines", runs)
 
 
 def _measure(fleet: engines.Fleet, scenario: str, policy: str, repetition: int, groups: int) -> Run:
@@ -85,11 +85,11 @@ def main() -> None:
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
     rows = [*simulated(effort), *measured(effort)]
-    headline = summary.headline(rows)
-    print(headline)
+    figures = headline.headline(rows)
+    print(figures)
     if not options.quick:
         plot.draw(rows, result.RESULTS / "routing.png")
-        result.write("routing", rows, headline)
+        result.write("routing", rows, figures)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.routing.headline import Run
 from bench.routing.quota import Quotas
-from bench.routing.summary import Run
 from prorl_service import local
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections

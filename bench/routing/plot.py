@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from bench.routing.policies import POLICIES
-from bench.routing.summary import Row
+from bench.routing.contenders import POLICIES
+from bench.routing.headline import Row
 
 COLORS = ("tab:blue", "0.35", "0.55", "0.75")
 WIDTH = 0.2

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bench.routing.summary import Run
+from bench.routing.headline import Run
 from prorl_service.inference.routing import Call, Load, Router
 
 STEP_S = 0.05

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from bench import result
-from bench.verl.work import GROUP_SIZE, write_demo, write_mix
+from bench.verl.workload import GROUP_SIZE, write_demo, write_mix
 from prorl_service import local
 from prorl_service.net.credentials import authorization
 from recipes.demo.warm_start import WarmStart, warm_started

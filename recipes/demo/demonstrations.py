@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from prorl_service.agents.math import MathAgent
-from recipes.common.imitation import Transcript, tool_call
+from recipes.common.training.imitation import Transcript, tool_call
 from recipes.demo.tasks import Attempt, Instance, instances
 
 RIGHT_SHARE = 0.15

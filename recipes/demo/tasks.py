@@ -13,7 +13,7 @@ from itertools import combinations
 from random import Random
 
 from prorl_service.schemas import Message, Task
-from recipes.common.splits import Split, keys_of
+from recipes.common.data.splits import Split, keys_of
 
 SYSTEM_PROMPT = "Solve the task with one bash command, then answer with its result."
 FORMAT_REWARD = 0.1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.common import imitation
+from recipes.common.training import imitation
 from recipes.demo.demonstrations import demonstrations
 
 VOCAB_SIZE = 1024

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common import evaluation, launch
-from recipes.common.run import begin, known_errors
-from recipes.common.scorecard import facts_of, report
+from recipes.common.cli import begin, known_errors
+from recipes.common.evaluation.evaluate import evaluate
+from recipes.common.evaluation.scorecard import facts_of, report
 from recipes.common.settings import Evaluation, settings_of
+from recipes.common.training import launch
 from recipes.math_code import published, tasks
 from recipes.math_code.rows import Problem
 
@@ -36,13 +37,13 @@ def main(config: DictConfig) -> None:
         chosen = tasks.tasks_of(settings, problems)
         begin(config)
         with launch.evaluating(settings, chosen, lambda: tasks.tiny_model(settings)) as url:
-            evaluate(settings, problems, url)
+            _score(settings, problems, url)
 
 
-def evaluate(settings: Evaluation, problems: Sequence[Problem], url: str) -> None:
+def _score(settings: Evaluation, problems: Sequence[Problem], url: str) -> None:
     """Raises `ProRLError`."""
     facts = facts_of(settings, problems, url, GRADERS[settings.agent.name])
-    result = evaluation.evaluate(settings, tasks.tasks_of(settings, problems), facts, url)
+    result = evaluate(settings, tasks.tasks_of(settings, problems), facts, url)
     report(settings.output, result, facts, published.as_json(settings.agent.name))
     published.compare(settings, result)
 

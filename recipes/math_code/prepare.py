@@ -27,8 +27,8 @@ from rich.console import Console
 
 import prorl_service
 from prorl_service.cli.errors import one_line_errors
-from recipes.common import prepared, sources
-from recipes.common.sources import Source
+from recipes.common.data import preparation, sources
+from recipes.common.data.sources import Source
 from recipes.math_code.data.catalogue import DATA_SETS, IN_NORMAL_FORM
 from recipes.math_code.data.golds import Golds
 from recipes.math_code.data.selection import Selection, questions_of
@@ -66,7 +66,7 @@ class Options:
     workers: int = 4
 
 
-class Manifest(prepared.PreparedManifest):
+class Manifest(preparation.PreparedManifest):
     """`rejected` counts rows."""
 
     problems: int
@@ -81,16 +81,16 @@ class Manifest(prepared.PreparedManifest):
 async def prepare(options: Options, console: Console | None = None) -> Manifest:
     """Raises `ProRLError` where nothing can be prepared: then no rows were written."""
     console = console or Console(stderr=True)
-    prepared.check_directory(options.output, options.dataset)
+    preparation.check_directory(options.output, options.dataset)
     kept_out = questions_of(options.without)
     source = _source(options)
     options.output.mkdir(parents=True, exist_ok=True)
-    unfinished = options.output / f".{prepared.ROWS}.{os.getpid()}"
+    unfinished = options.output / f".{preparation.ROWS}.{os.getpid()}"
     golds = Golds(options.workers, options.output)
     try:
         with (
             unfinished.open("w") as file,
-            prepared.progress("rows", source.total, console) as advance,
+            preparation.progress("rows", source.total, console) as advance,
         ):
 
             def write(problem: Problem) -> None:
@@ -100,23 +100,23 @@ async def prepare(options: Options, console: Console | None = None) -> Manifest:
             selection = Selection(data_set, golds, write, kept_out)
             await selection.select(source, options.limit, advance)
         if not selection.problems:
-            raise prepared.nothing_usable(selection.rejected)
+            raise preparation.nothing_usable(selection.rejected)
         _leave_out(unfinished, selection.conflicting)
-        unfinished.replace(options.output / prepared.ROWS)
+        unfinished.replace(options.output / preparation.ROWS)
     finally:
         unfinished.unlink(missing_ok=True)
         await golds.close()
-    prepared.write_lines(options.output / prepared.REJECTED, selection.rejected)
+    preparation.write_lines(options.output / preparation.REJECTED, selection.rejected)
     if options.dataset == "offline_stem":
         shutil.copytree(stem.CORPUS, options.output / "corpus", dirs_exist_ok=True)
     manifest = _manifest(options, source, selection)
-    prepared.write_manifest(options.output, manifest)
+    preparation.write_manifest(options.output, manifest)
     return manifest
 
 
 def _source(options: Options) -> Source:
     if options.dataset in OFFLINE:
-        prepared.check_offline(options.dataset, options.path, options.split, options.revision)
+        preparation.check_offline(options.dataset, options.path, options.split, options.revision)
         rows = [problem.model_dump() for problem in OFFLINE[options.dataset]()]
         return Source("this repository", prorl_service.__version__, "all", rows, len(rows))
     data_set = DATA_SETS[options.dataset]
@@ -147,14 +147,14 @@ def _manifest(options: Options, source: Source, selection: Selection) -> Manifes
         problems=selection.problems,
         repeated=selection.repeated,
         other_rows=selection.other_rows,
-        rejected=prepared.counts(selection.rejected),
+        rejected=preparation.counts(selection.rejected),
         without=dict(Counter(selection.kept_out.values())),
-        versions=prepared.versions("math-verify"),
+        versions=preparation.versions("math-verify"),
     )
 
 
 def show(manifest: Manifest, console: Console) -> None:
-    table = prepared.summary(manifest, "problems", manifest.problems)
+    table = preparation.summary(manifest, "problems", manifest.problems)
     table.add_row("repeated rows", str(manifest.repeated))
     table.add_row("rows of other parts", str(manifest.other_rows))
     for directory, questions in manifest.without.items():
@@ -164,10 +164,10 @@ def show(manifest: Manifest, console: Console) -> None:
 
 def main(
     dataset: Annotated[Name, typer.Option(help="Which data set.")],
-    output: prepared.Output,
-    path: prepared.From = None,
-    split: prepared.Split = None,
-    revision: prepared.Revision = None,
+    output: preparation.Output,
+    path: preparation.From = None,
+    split: preparation.Split = None,
+    revision: preparation.Revision = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many problems.")] = None,
     without: Annotated[
         list[Path] | None,

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from recipes.common.evaluation import Result
-from recipes.common.scorecard import percent
+from recipes.common.evaluation.evaluate import Result
+from recipes.common.evaluation.scorecard import percent
 from recipes.common.settings import Evaluation
 
 

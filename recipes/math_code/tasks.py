@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.schemas import Task
-from recipes.common import rows as data_rows
+from recipes.common.data import rows as data_rows
 from recipes.common.settings import BadSettings, Run
 from recipes.math_code.rows import Problem, read_rows
 
@@ -31,7 +31,7 @@ def tasks_of(settings: Run, problems: Sequence[Problem]) -> list[Task]:
 
 def tiny_model(settings: Run) -> Path:
     """Directory. Raises `ProRLError`."""
-    from recipes.common.imitation import Imitation
+    from recipes.common.training.imitation import Imitation
     from recipes.math_code.tiny import warm_started_for
 
     warm_start = settings.model.warm_start

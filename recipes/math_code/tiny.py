@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from prorl_service.agents.registry import AgentRegistry
-from recipes.common.imitation import Imitation, Transcript, tool_call, warm_started
+from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
 from recipes.math_code.offline import code, math, stem
 from recipes.math_code.offline.examples import Attempt, Example
 

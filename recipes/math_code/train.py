@@ -7,9 +7,9 @@ TRL's stock ones.
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common import launch
-from recipes.common.run import begin, known_errors
+from recipes.common.cli import begin, known_errors
 from recipes.common.settings import Training, settings_of
+from recipes.common.training import launch
 from recipes.math_code import tasks
 
 

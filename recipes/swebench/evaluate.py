@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common import evaluation, launch
-from recipes.common import rows as data_rows
-from recipes.common.run import begin, known_errors
-from recipes.common.scorecard import facts_of, report
+from recipes.common.cli import begin, known_errors
+from recipes.common.data import rows as data_rows
+from recipes.common.evaluation.evaluate import evaluate
+from recipes.common.evaluation.scorecard import facts_of, report
 from recipes.common.settings import Evaluation, settings_of
+from recipes.common.training import launch
 from recipes.swebench import scorecard, tasks
 from recipes.swebench.rows import SweInstance
 
@@ -29,14 +30,14 @@ def main(config: DictConfig) -> None:
         with launch.evaluating(
             settings, tasks.tasks_of(settings, chosen), lambda: tasks.tiny_model(settings, rows)
         ) as url:
-            evaluate(settings, chosen, url)
+            _score(settings, chosen, url)
 
 
-def evaluate(settings: Evaluation, rows: Sequence[SweInstance], url: str) -> None:
+def _score(settings: Evaluation, rows: Sequence[SweInstance], url: str) -> None:
     """Raises `ProRLError`."""
     facts = facts_of(settings, rows, url, scorecard.GRADER)
     facts["images"] = scorecard.images(rows, settings.data.rows.with_name("manifest.json"))
-    result = evaluation.evaluate(settings, tasks.tasks_of(settings, rows), facts, url)
+    result = evaluate(settings, tasks.tasks_of(settings, rows), facts, url)
     report(settings.output, result, facts, scorecard.published())
     scorecard.compare(settings, result)
 

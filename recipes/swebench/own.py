@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from prorl_service.rewards.swe.patch import TEST_DIRECTORIES, TEST_FILE
-from recipes.common.row import Row, of_validation
+from recipes.common.data.fields import Row, of_validation
 from recipes.swebench import offline
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.environments import GradedBy

@@ -25,7 +25,7 @@ from prorl_service.cli.images import pull_progress
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache
-from recipes.common import prepared, sources
+from recipes.common.data import preparation, sources
 from recipes.swebench import grading
 from recipes.swebench.data import admission, prefetch
 from recipes.swebench.data.admission import Admit
@@ -60,7 +60,7 @@ class Image(BaseModel):
     bytes: int
 
 
-class Manifest(prepared.PreparedManifest):
+class Manifest(preparation.PreparedManifest):
     graded_by: GradedBy
     instances: int
     tests_left_out: int
@@ -81,13 +81,13 @@ async def prepare(
 ) -> Manifest:
     """Raises `ProRLError` where nothing can be prepared: then nothing was written."""
     console = console or Console(stderr=True)
-    prepared.check_directory(options.output, options.dataset)
+    preparation.check_directory(options.output, options.dataset)
     selection = _selection(options, console)
     if options.dataset == "own":
         for rejected in selection.rejected:
             console.print(rejected.detail, markup=False, soft_wrap=True)
     if not selection.instances:
-        raise prepared.nothing_usable(selection.rejected)
+        raise preparation.nothing_usable(selection.rejected)
     options.output.mkdir(parents=True, exist_ok=True)
     cache = ImageCache(options.image_cache)
     complete = True
@@ -96,8 +96,8 @@ async def prepare(
     if admit is not None:
         selection, decided = await _admitted(selection, admit, options, console)
         complete = complete and decided
-    prepared.write_lines(options.output / prepared.REJECTED, selection.rejected)
-    prepared.write_lines(options.output / prepared.ROWS, selection.instances)
+    preparation.write_lines(options.output / preparation.REJECTED, selection.rejected)
+    preparation.write_lines(options.output / preparation.ROWS, selection.instances)
     manifest = Manifest(
         dataset=options.dataset,
         source=selection.source.name,
@@ -106,20 +106,20 @@ async def prepare(
         graded_by=options.graded_by,
         rows_read=selection.rows_read,
         instances=len(selection.instances),
-        rejected=prepared.counts(selection.rejected),
+        rejected=preparation.counts(selection.rejected),
         tests_left_out=selection.tests_left_out,
         admitted=admit is not None,
         images=await _known(cache, selection.instances) if options.with_images else {},
         complete=complete,
-        versions=prepared.versions(),
+        versions=preparation.versions(),
     )
-    prepared.write_manifest(options.output, manifest)
+    preparation.write_manifest(options.output, manifest)
     return manifest
 
 
 def _selection(options: Options, console: Console) -> Selection:
     if options.dataset == "offline":
-        prepared.check_offline(options.dataset, options.path, options.split, options.revision)
+        preparation.check_offline(options.dataset, options.path, options.split, options.revision)
         return select_offline(options.limit, console.print)
     if options.dataset == "own" and options.path is None:
         raise InvalidRequest.of_field(
@@ -131,7 +131,7 @@ def _selection(options: Options, console: Console) -> Selection:
         source = sources.from_path(options.path, split)
     else:
         source = sources.from_hub(data_set.hub, split, options.revision)
-    with prepared.progress("rows", source.total, console) as advance:
+    with preparation.progress("rows", source.total, console) as advance:
         return select(data_set, source, options.graded_by, options.limit, advance)
 
 
@@ -164,7 +164,7 @@ async def _with_images(
 async def _admitted(
     selection: Selection, admit: Admit, options: Options, console: Console
 ) -> tuple[Selection, bool]:
-    with prepared.progress("admission", len(selection.instances), console) as advance:
+    with preparation.progress("admission", len(selection.instances), console) as advance:
 
         def done(row: SweInstance, found: Admission) -> None:
             console.print(f"{row.instance_id}: {_said(found)}", markup=False)
@@ -198,7 +198,7 @@ def _hint(error: ProRLError) -> str:
 
 
 def show(manifest: Manifest, console: Console) -> None:
-    table = prepared.summary(manifest, "instances", manifest.instances)
+    table = preparation.summary(manifest, "instances", manifest.instances)
     table.add_row("tests left out", str(manifest.tests_left_out))
     gigabytes = sum(image.bytes for image in manifest.images.values()) / 1e9
     table.add_row("images", f"{len(manifest.images)}, {gigabytes:.1f} GB")
@@ -207,10 +207,10 @@ def show(manifest: Manifest, console: Console) -> None:
 
 def main(
     dataset: Annotated[Name, typer.Option(help="Which data set.")],
-    output: prepared.Output,
-    path: prepared.From = None,
-    split: prepared.Split = None,
-    revision: prepared.Revision = None,
+    output: preparation.Output,
+    path: preparation.From = None,
+    split: preparation.Split = None,
+    revision: preparation.Revision = None,
     limit: Annotated[int | None, typer.Option(min=1, help="The first so many instances.")] = None,
     graded_by: Annotated[
         GradedBy,

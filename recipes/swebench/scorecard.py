@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from recipes.common.evaluation import Result
-from recipes.common.scorecard import digest, percent
+from recipes.common.evaluation.evaluate import Result
+from recipes.common.evaluation.scorecard import digest, percent
 from recipes.common.settings import Evaluation
 from recipes.swebench.rows import SweInstance
 

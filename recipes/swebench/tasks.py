@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.schemas import Task
-from recipes.common import rows as data_rows
+from recipes.common.data import rows as data_rows
 from recipes.common.settings import Run
 from recipes.swebench.rows import SweInstance, read_rows
 
@@ -23,7 +23,7 @@ def tasks_of(settings: Run, rows: Sequence[SweInstance]) -> list[Task]:
 
 def tiny_model(settings: Run, rows: Mapping[str, SweInstance]) -> Path:
     """Directory. Raises `ProRLError`."""
-    from recipes.common.imitation import Imitation
+    from recipes.common.training.imitation import Imitation
     from recipes.swebench.tiny import warm_started_on
 
     warm_start = settings.model.warm_start

@@ -20,8 +20,8 @@ from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Rollout
 from prorl_service.utils.files import write_whole
-from recipes.common.imitation import Imitation, Transcript, warm_started
-from recipes.swebench import oracle
+from recipes.common.training.imitation import Imitation, Transcript, warm_started
+from recipes.swebench import oracle_policy
 from recipes.swebench.rows import SweInstance
 
 TIMEOUT_S = 600
@@ -49,7 +49,9 @@ def warm_started_on(
 
 
 def _script(row: SweInstance, *, fixes: bool) -> list[str]:
-    return oracle.script([*oracle.edits(row), oracle.SUBMIT] if fixes else [oracle.SUBMIT])
+    return oracle_policy.script(
+        [*oracle_policy.edits(row), oracle_policy.SUBMIT] if fixes else [oracle_policy.SUBMIT]
+    )
 
 
 def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> dict[str, list[str]]:
@@ -64,7 +66,7 @@ def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> d
     with TemporaryDirectory() as directory:
         build_tiny_model(Path(directory))
         with (
-            oracle.serving(rows, Path(directory), scripts) as engine,
+            oracle_policy.serving(rows, Path(directory), scripts) as engine,
             local.service([engine.url], log=log, options=options) as service,
             RolloutClient(service.url) as client,
         ):

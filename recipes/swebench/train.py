@@ -7,10 +7,10 @@ and TRL's stock ones.
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common import launch
-from recipes.common import rows as data_rows
-from recipes.common.run import begin, known_errors
+from recipes.common.cli import begin, known_errors
+from recipes.common.data import rows as data_rows
 from recipes.common.settings import Training, settings_of
+from recipes.common.training import launch
 from recipes.swebench import tasks
 
 

@@ -234,7 +234,7 @@ async def test_after_failed_calls_in_a_row_an_engine_rests(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engine = engines[0]
-    async with pool_of([engine], tmp_path, back_off_s=1) as pool:
+    async with pool_of([engine], tmp_path, back_off_s=3600) as pool:
         with pool.session("r") as generator:
             for status in (500, 200, 500):  # a success starts the count anew
                 engine.generate_status = status
@@ -245,6 +245,19 @@ async def test_after_failed_calls_in_a_row_an_engine_rests(
             last = asyncio.create_task(call(generator))
             await until(pool, BackendState.DOWN, 1)
             assert "5 calls in a row failed" in pool.statuses()[0].reason
+            last.cancel()
+
+
+async def test_an_engine_that_rested_is_called_again(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
+    engine = engines[0]
+    async with pool_of([engine], tmp_path, back_off_s=0.5) as pool:
+        with pool.session("r") as generator:
+            engine.generate_status = 500
+            while engine.calls < 5:
+                with pytest.raises(BackendError):
+                    await call(generator)
             engine.generate_status = 200
-            await last  # when the rest is over
+            await call(generator)
             assert pool.statuses()[0].state is BackendState.HEALTHY

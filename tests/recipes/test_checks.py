@@ -8,9 +8,10 @@ import pytest
 
 from prorl_service.client import ServiceCallError
 from prorl_service.local import free_port
-from recipes.common import checks, launch
-from recipes.common import rows as data_rows
+from recipes.common import checks
+from recipes.common.data import rows as data_rows
 from recipes.common.settings import BadSettings, Evaluation, Training
+from recipes.common.training import launch
 from recipes.swebench import tasks
 from recipes.swebench.rows import write_rows
 from tests.recipes.composed import settings

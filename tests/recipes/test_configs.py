@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 from trl import GRPOConfig
 
-from recipes.common import trl
 from recipes.common.settings import BadSettings, Evaluation, Training
+from recipes.common.training import trl
 from recipes.math_code.offline import code, math
 from recipes.math_code.rows import Problem, StemProblem, write_rows
 from recipes.math_code.tasks import problems_of, tasks_of

@@ -12,8 +12,8 @@ from prorl_service.schemas import FinishReason, Limits, Sampling
 from prorl_service.testing import ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl.convert import task_of
-from recipes.common import imitation
-from recipes.common.imitation import tool_call
+from recipes.common.training import imitation
+from recipes.common.training.imitation import tool_call
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.tasks import FORMAT_REWARD, Instance, instances
 from recipes.demo.train import dataset_row

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from recipes.common.scores import pass_at_k, score, wilson
+from recipes.common.evaluation.pass_at_k import pass_at_k, score, wilson
 
 
 def test_wilson_is_as_published() -> None:

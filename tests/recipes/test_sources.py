@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from prorl_service.errors import ProRLError
-from recipes.common.sources import digest, from_hub, from_path
+from recipes.common.data.sources import digest, from_hub, from_path
 from tests.recipes.swebench.data import published
 
 ROWS = [published.swe_gym(instance_id=f"getmoto__moto-{n}") for n in range(3)]

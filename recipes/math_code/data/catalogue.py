@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from prorl_service.errors import InvalidRequest
-from recipes.common.row import Row, of_validation
+from recipes.common.data.fields import Row, of_validation
 from recipes.math_code.data import mathematics, programs, science
 from recipes.math_code.rows import PROBLEM, Problem
 

@@ -4,7 +4,7 @@ here (`golds`)."""
 import re
 
 from prorl_service.rewards.math import boxed
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 from recipes.math_code.data.questions import check_asked, has_parts, named, user_message
 from recipes.math_code.rows import MathProblem
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from prorl_service.agents.code.data import CodeTests
-from recipes.common.row import Row, of_validation
+from recipes.common.data.fields import Row, of_validation
 from recipes.math_code.data.private_tests import decoded
 from recipes.math_code.data.questions import named, user_message
 from recipes.math_code.rows import CodeProblem

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 
 _PROOF = re.compile(r"\W*(?:prove|show that|explain|discuss)\b", re.I)
 _PARTS = re.compile(r"(?<![\w)}])\((a|i|1)\).*(?<![\w)}])\((b|ii|2)\)", re.DOTALL)

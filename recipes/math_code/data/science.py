@@ -4,7 +4,7 @@ taken only from where one was set apart, never searched for."""
 import re
 
 from prorl_service.rewards.math import boxed
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 from recipes.math_code.data.questions import check_asked, has_parts, named
 from recipes.math_code.rows import StemProblem
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prorl_service.errors import InvalidRequest
-from recipes.common.prepared import ROWS, Rejected
-from recipes.common.row import Row, RowError
-from recipes.common.sources import Source
+from recipes.common.data.fields import Row, RowError
+from recipes.common.data.preparation import ROWS, Rejected
+from recipes.common.data.sources import Source
 from recipes.math_code.data.catalogue import DataSet, convert
 from recipes.math_code.data.golds import Golds, answer_of
 from recipes.math_code.data.questions import key, loose

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from prorl_service.agents.code.data import CodeTests
 from prorl_service.agents.code.evaluation import SOLUTION
-from recipes.common.splits import Split, keys_of
+from recipes.common.data.splits import Split, keys_of
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import CodeProblem, Problem
 

@@ -11,7 +11,7 @@ from itertools import cycle
 from operator import add, mod, mul, sub
 from typing import Literal
 
-from recipes.common.splits import Split, keys_of
+from recipes.common.data.splits import Split, keys_of
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import MathProblem, Problem
 

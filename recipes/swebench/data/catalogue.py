@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from prorl_service.agents.swe.data import SweData
-from recipes.common.row import Row, RowError, of_validation
+from recipes.common.data.fields import Row, RowError, of_validation
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.environments import GradedBy
 from recipes.swebench.data.r2e_gym import from_r2e_gym

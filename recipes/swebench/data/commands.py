@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 NOT_TESTS = (

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from pydantic import BaseModel
 
 from prorl_service.agents.swe.data import SweEnvironment
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import file_diff
 from recipes.swebench.data.environments import GradedBy, Tests, files_of

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recipes.common.prepared import Rejected
-from recipes.common.row import Row, RowError
-from recipes.common.sources import Source, digest
+from recipes.common.data.fields import Row, RowError
+from recipes.common.data.preparation import Rejected
+from recipes.common.data.sources import Source, digest
 from recipes.swebench import offline
 from recipes.swebench.data.catalogue import DataSet, convert
 from recipes.swebench.data.environments import GradedBy

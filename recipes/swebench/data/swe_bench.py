@@ -1,7 +1,7 @@
 """Rows of SWE-bench (full, Lite, Verified), of SWE-Gym, and of SkyRL-v0, which wraps SWE-Gym's."""
 
 from prorl_service.rewards.swe.patch import patched_files
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 from recipes.swebench.data import commands
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.environments import GradedBy, Tests, environment_of

@@ -6,7 +6,7 @@ repository and stay there; SWE-smith takes those that fail away from the model.
 """
 
 from prorl_service.agents.swe.data import SweEnvironment
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import reversed_patch
 from recipes.swebench.data.environments import ACTIVATE, GradedBy, Tests, files_of, with_whole_ids

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from recipes.common.splits import Split
+from recipes.common.data.splits import Split
 from recipes.math_code.offline import code, math, stem
 from recipes.math_code.rows import Problem, write_rows
 from tests.recipes.commands import progress

@@ -15,7 +15,7 @@ from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import ProRLError
 from prorl_service.rewards.code.grade import Case
-from recipes.common.row import Row, RowError
+from recipes.common.data.fields import Row, RowError
 from recipes.math_code.data.catalogue import DATA_SETS, LIVECODEBENCH, convert
 from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
 from tests.recipes.math_code import published_problems as published

@@ -25,8 +25,8 @@ from prorl_service.schemas import (
     Stage,
 )
 from prorl_service.server.settings import Settings
-from recipes.swebench import oracle
-from recipes.swebench.oracle import SUBMIT, Step, bash, edits, script
+from recipes.swebench import oracle_policy
+from recipes.swebench.oracle_policy import SUBMIT, Step, bash, edits, script
 from recipes.swebench.report import of_rollout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import checkout, instance, instances
@@ -40,7 +40,7 @@ async def rolled_out(
     row: SweInstance, steps: Sequence[Step], model: Path, eval_timeout_s: float = 300
 ) -> Rollout:
     """One rollout in which the model makes these calls, one a turn."""
-    async with oracle.engine([row], model, {row.instance_id: [script(steps)]}) as engine:
+    async with oracle_policy.engine([row], model, {row.instance_id: [script(steps)]}) as engine:
         backends = (BackendSpec(url=engine.url),)
         settings = Settings(backends=backends, sandbox="bubblewrap", warm_sandboxes=0)
         async with serving(settings) as url, AsyncRolloutClient(url) as client:
@@ -55,7 +55,7 @@ def check_oracle(rollout: Rollout, row: SweInstance) -> None:
     assert rollout.trajectory is not None
     assert rollout.trajectory.finish_reason is FinishReason.FINISHED
     calls = [call for turn in rollout.trajectory.turns for call in turn.tool_calls]
-    assert [(call.name, call.arguments) for call in calls] == oracle.steps(row)
+    assert [(call.name, call.arguments) for call in calls] == oracle_policy.steps(row)
     assert not [call for call in calls if call.is_error]
     assert re.fullmatch(r"\w{7,} .*base", calls[0].output)
     tree = checkout(row.instance_id).path  # two releases lack the tests of the next
@@ -71,7 +71,7 @@ def check_oracle(rollout: Rollout, row: SweInstance) -> None:
 async def test_an_oracle_resolves_all_instances_over_http() -> None:
     rows = list(instances().values())
     assert len(rows) == 19
-    rollouts = await oracle.roll_out(rows, sandbox="bubblewrap")
+    rollouts = await oracle_policy.roll_out(rows, sandbox="bubblewrap")
     for rollout, row in zip(rollouts, rows, strict=True):
         check_oracle(rollout, row)
 
@@ -80,7 +80,7 @@ async def test_an_oracle_resolves_in_containers() -> None:
     image = str(debian_image())
     ids = ("tomlkit-0.13.1", "mako-1.3.5", "sqlparse-0.5.0")
     rows = [instance(instance_id).model_copy(update={"image": image}) for instance_id in ids]
-    rollouts = await oracle.roll_out(rows, sandbox="apptainer")
+    rollouts = await oracle_policy.roll_out(rows, sandbox="apptainer")
     for rollout, row in zip(rollouts, rows, strict=True):
         check_oracle(rollout, row)
 

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
+from bench.swe_general.adversarial_patches import GENERAL
+from bench.swe_offline.adversarial_patches import CHEATS, TURN_REPORTS
 from prorl_service.rewards.swe.grade import SweOutcome
-from recipes.swebench.cheats import CHEATS, TURN_REPORTS
-from recipes.swebench.general_cheats import GENERAL
 from recipes.swebench.patches import NOTHING
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 

@@ -14,7 +14,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import BackendState, FinishReason, Rollout
 from prorl_service.testing import StubEngine
-from recipes.swebench.oracle import SUBMIT, edits, script, serving
+from recipes.swebench.oracle_policy import SUBMIT, edits, script, serving
 from tests.recipes.commands import running
 from tests.recipes.swebench.commands import TINY, rows_of_tiny
 from tests.recipes.swebench.instances import instance

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.swe_offline.adversarial_patches import CHEATS
 from prorl_service.agents.swe import log_run
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.agents.swe.data import SweEnvironment
 from prorl_service.errors import EvaluatorError, InvalidRequest
 from prorl_service.rewards.swe.grade import SweOutcome
-from recipes.swebench.cheats import CHEATS
-from recipes.swebench.oracle import SUBMIT, edits
+from recipes.swebench.oracle_policy import SUBMIT, edits
 from recipes.swebench.patches import Checkout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import graded, instance, patch_of

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.swe_offline import reference_grader
 from prorl_service.rewards.swe.grade import SweOutcome
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from recipes.swebench import grading, offline, second_grader
+from recipes.swebench import grading, offline
 from recipes.swebench.rows import read_rows, write_rows
 from tests.recipes.swebench.instances import checkout, instance, patch_of
 from tests.sandbox.helpers import new_provider
@@ -22,10 +23,13 @@ IDS = [release.instance_id for release in offline.releases()]
 @pytest.mark.parametrize("instance_id", IDS)
 async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id: str) -> None:
     row = instance(instance_id)
-    named = second_grader.patches(row)
+    named = reference_grader.patches(row)
     async with BubblewrapProvider() as sandboxes:
         compared = await asyncio.gather(
-            *(second_grader.compare(row, name, patch, sandboxes) for name, patch in named.items())
+            *(
+                reference_grader.compare(row, name, patch, sandboxes)
+                for name, patch in named.items()
+            )
         )
     for one in compared:
         resolved = one.patch == "reference"

@@ -15,7 +15,7 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
-from recipes.common.row import Row
+from recipes.common.data.fields import Row
 from recipes.swebench.data.catalogue import DATA_SETS, convert
 from recipes.swebench.data.diffs import reversed_patch
 from recipes.swebench.grading import admit

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference.prompt import Prompt
 from prorl_service.tokens.ledger import Chain
-from recipes.swebench import resources
-from recipes.swebench.costs import Costs, read_costs
-from recipes.swebench.needs import TOKEN_BYTES, Model, Run, check, needs
 from recipes.swebench.prepare import Image, Manifest
+from recipes.swebench.resources import __main__
+from recipes.swebench.resources.costs import Costs, read_costs
+from recipes.swebench.resources.formulas import TOKEN_BYTES, Model, Run, check, needs
 
 COSTS = Costs(
     turn_cpu_ms=100,
@@ -157,7 +157,7 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
 
 def command(*arguments: str) -> str:
     app = typer.Typer()
-    app.command()(resources.main)
+    app.command()(__main__.main)
     done = CliRunner().invoke(app, list(arguments))
     return f"{done.exit_code} {done.output}"
 

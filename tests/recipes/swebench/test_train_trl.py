@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainerState
 
-from recipes.common.trl import newest_checkpoint
+from recipes.common.training.trl import newest_checkpoint
 from recipes.common.versions import commit
 from tests.recipes.commands import progress, running
 from tests.recipes.swebench.commands import QUICK, rows_of_tiny

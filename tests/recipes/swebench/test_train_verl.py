@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from prorl_verl.checks import check_configuration
 from prorl_verl.settings import plain, settings_of
-from recipes.common import verl
 from recipes.common.settings import Training
+from recipes.common.training import verl
 from tests.recipes.commands import progress, running
 from tests.recipes.composed import EXPERIMENTS, TASKS, settings
 from tests.recipes.swebench.commands import QUICK, rows_of_tiny

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from recipes.common.row import Row, RowError
+from recipes.common.data.fields import Row, RowError
 from recipes.swebench.data.catalogue import DATA_SETS, convert
 from recipes.swebench.data.converted import Converted
 from recipes.swebench.data.diffs import file_diff, reversed_patch

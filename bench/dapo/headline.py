@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from bench.dapo.contenders import LENT, OURS, REQUEUE, SYNC, SYNC_3T
+from bench.dapo.strategies import Fate
 from bench.dapo.training import Run
-from bench.dapo.ways import Fate
 
 Row = dict[str, object]
 Runs = Mapping[str, Sequence[Run]]

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from prorl_service.cli.errors import one_line_errors
 from prorl_service.errors import InvalidRequest
-from recipes.swebench.costs import RESULTS, Costs, read_costs
-from recipes.swebench.needs import MODELS, Needs, Run, check, needs
 from recipes.swebench.prepare import Manifest
+from recipes.swebench.resources.costs import RESULTS, Costs, read_costs
+from recipes.swebench.resources.formulas import MODELS, Needs, Run, check, needs
 
 DEFAULT = Run(MODELS["qwen3_8b"])
 

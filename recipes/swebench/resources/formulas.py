@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from prorl_service.agents.swe.agent import LIMITS
 from prorl_service.errors import InvalidRequest
-from recipes.swebench.costs import Costs
 from recipes.swebench.data.prefetch import IMAGE_MB
+from recipes.swebench.resources.costs import Costs
 
 TOKEN_BYTES = 13 + 4 + 7
 """In the service: id, mask, logprob, version (`prorl_service.tokens.ledger.Chain`); of the newest

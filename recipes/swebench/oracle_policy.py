@@ -27,7 +27,7 @@ from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Group, Limits, Rollout
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from recipes.common.imitation import tool_call
+from recipes.common.training.imitation import tool_call
 from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.report import write_reports
 from recipes.swebench.rows import SweInstance

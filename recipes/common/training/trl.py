@@ -13,8 +13,8 @@ from trl import GRPOConfig, GRPOTrainer
 from prorl_service.schemas import Task
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl.spec import ProRLSpec
-from recipes.common.progress import Progress
 from recipes.common.settings import BadSettings, Training
+from recipes.common.training.progress import Progress
 
 
 def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> None:

@@ -1,6 +1,6 @@
 """General cheats on all offline SWE instances: how many our grader takes for a fix.
 
-General ones (`recipes.swebench.general_cheats`) know pytest and unittest, and nothing of the
+General ones (`bench.swe_general.adversarial_patches`) know pytest and unittest, and nothing of the
 grader. The reference patch and one that fixes nothing are graded too. Takes a quarter of an hour on
 two cores. With names, such as `'general: strip assertions'`, only these are graded, and the other
 rows of the last run stay.
@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import result
+from bench.swe_general.adversarial_patches import GENERAL
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from recipes.swebench.general_cheats import GENERAL
 from recipes.swebench.grading import graded
 from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.patches import NOTHING, NOTHING_PATCH, Checkout

@@ -12,8 +12,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import Protocol
 
-from bench.dapo import world
-from bench.dapo.world import Plan
+from bench.dapo import workload
+from bench.dapo.workload import Plan
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.schemas import Group, Rollout
@@ -53,7 +53,7 @@ def _fate(taught_nothing: bool) -> Fate:
 
 
 def _is_informative(rollouts: Sequence[Rollout]) -> bool:
-    return world.is_informative([float(str(one.reward)) for one in rollouts])
+    return workload.is_informative([float(str(one.reward)) for one in rollouts])
 
 
 class Batches:
@@ -82,7 +82,7 @@ class Batches:
         return informative[: self._plan.target]
 
     async def _run_batch(self) -> list[list[Rollout]]:
-        groups = [world.attempted(one, 1) for one in islice(self._candidates, self._batch)]
+        groups = [workload.attempted(one, 1) for one in islice(self._candidates, self._batch)]
         await self._client.submit(groups)
         ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
         rollouts = iter(await self._client.wait(ids, WAIT_S))
@@ -154,7 +154,7 @@ class Refill:
             self._streams[group.group_id] = asyncio.create_task(self._stream(group))
 
     def _new(self) -> Group:
-        return world.attempted(next(self._candidates), 1)
+        return workload.attempted(next(self._candidates), 1)
 
     async def _stream(self, group: Group) -> None:
         async for rollout in self._client.stream(group.rollout_ids(), WAIT_S):
@@ -204,7 +204,7 @@ def _attempt(group_id: str) -> int:
 
 
 def _begun_anew(group: Group) -> Group:
-    return world.attempted(group, _attempt(group.group_id) + 1)
+    return workload.attempted(group, _attempt(group.group_id) + 1)
 
 
 class Service:
@@ -240,9 +240,9 @@ class Service:
     def _fate(self, group_id: str, newest: Collection[str], turns: int) -> Fate:
         if group_id not in newest:
             return Fate.WASTED
-        ends = world.ends(self._seed, group_id, self._plan.n)
+        ends = workload.ends(self._seed, group_id, self._plan.n)
         is_whole = turns >= sum(one.turns for one in ends)
-        if is_whole and not world.is_informative([one.reward for one in ends]):
+        if is_whole and not workload.is_informative([one.reward for one in ends]):
             return Fate.UNINFORMATIVE
         return Fate.LEFT
 

@@ -19,13 +19,13 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.swe_offline.adversarial_patches import CHEATS
 from prorl_service.agents.swe.repository import GIT, in_repository, prepare
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log_reader import swebench_module
 from prorl_service.rewards.swe.patch import patched_files
 from prorl_service.sandbox.base import Sandbox, SandboxProvider
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from recipes.swebench.cheats import CHEATS
 from recipes.swebench.grading import graded, sandbox_of
 from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.patches import NOTHING, NOTHING_PATCH, Checkout

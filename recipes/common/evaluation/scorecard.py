@@ -15,8 +15,8 @@ from rich.table import Table
 import prorl_service
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import ErrorInfo
-from recipes.common.evaluation import Result
-from recipes.common.scores import Score, Share
+from recipes.common.evaluation.evaluate import Result
+from recipes.common.evaluation.pass_at_k import Score, Share
 from recipes.common.settings import Evaluation
 
 PASS_AT_1 = "Wilson, 95 %, over instances"

@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Task
 from prorl_verl import task_payload
-from recipes.common.progress import Progress
 from recipes.common.settings import Training
+from recipes.common.training.progress import Progress
 
 CONFIG = "verl"
 """Name of the configuration, in the run's directory."""

@@ -19,7 +19,7 @@ from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.client.trainable import component_means
 from prorl_service.schemas import MAX_INT32, Blame, ErrorInfo, Group, Rollout, Task
 from prorl_service.utils.files import write_whole
-from recipes.common.scores import Score, Share, pass_at_k, score
+from recipes.common.evaluation.pass_at_k import Score, Share, pass_at_k, score
 from recipes.common.settings import BadSettings, Evaluation
 
 LEASE_S = 300.0

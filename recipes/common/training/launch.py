@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prorl_service.schemas import Task
-from recipes.common import checks, serving, versions
-from recipes.common.run import is_main_process, note
+from recipes.common import checks, versions
+from recipes.common.cli import is_main_process, note
 from recipes.common.settings import BadSettings, Evaluation, Run, Training
+from recipes.common.training import serving
 
 
 def train(
@@ -33,11 +34,11 @@ def train(
         note(run, model=versions.model(model, settings.model.path, settings.model.revision))
     with serving.service(settings, model, brought=brought) as url:
         if settings.trainer.name == "verl":
-            from recipes.common import verl
+            from recipes.common.training import verl
 
             verl.train(settings, kept, model, url, run)
         else:
-            from recipes.common import trl
+            from recipes.common.training import trl
 
             trl.train(settings, kept, model, url)
 

@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench import result
+from bench.swe_offline.adversarial_patches import CHEATS
+from bench.swe_offline.reference_grader import Comparison, compare, patches
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from recipes.swebench import oracle
-from recipes.swebench.cheats import CHEATS
+from recipes.swebench import oracle_policy
 from recipes.swebench.grading import admit, graded
 from recipes.swebench.offline import build_all, default_directory
 from recipes.swebench.rows import SweInstance
-from recipes.swebench.second_grader import Comparison, compare, patches
 
 AT_ONCE = 2
 
@@ -131,7 +131,7 @@ def draw(table: Sequence[Mapping[str, Any]], path: Path) -> None:
 def main() -> None:
     rows = build_all(default_directory())
     seconds = asyncio.run(admission(rows))
-    rollouts = asyncio.run(oracle.roll_out(rows, sandbox="bubblewrap"))
+    rollouts = asyncio.run(oracle_policy.roll_out(rows, sandbox="bubblewrap"))
     rewards = [rollout.reward for rollout in rollouts]
     compared = asyncio.run(compare_all(rows))
     table = [of_patch(name, one) for name, one in compared.items()]

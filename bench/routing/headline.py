@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, quantiles, stdev
 
-from bench.routing.policies import MIN_HEAP, OURS
+from bench.routing.contenders import MIN_HEAP, OURS
 
 Row = dict[str, object]
 FIGURES = ("mean_s", "p90_s")

@@ -1,6 +1,6 @@
 """Patches that make tests look passed without a fix, for tests and measurements of the grader.
 
-These know pytest's inside, or this grader; those of `general_cheats` neither.
+These know pytest's inside, or this grader; those of `bench.swe_general` neither.
 
 Each is a function of an instance that gives files, as `patches.Checkout.patch` takes them. Nothing
 here is run by the service.
@@ -8,7 +8,7 @@ here is run by the service.
 
 from collections.abc import Callable
 
-from recipes.swebench.general_cheats import IN_PYTEST, Files, at_root, in_source
+from bench.swe_general.adversarial_patches import IN_PYTEST, Files, at_root, in_source
 from recipes.swebench.rows import SweInstance
 
 XFAIL = """

@@ -1,7 +1,7 @@
 """Cheats that know pytest and unittest, and nothing of the grader: what a policy could come upon.
 
 Most swallow what a test raises, unless something about the failure says that it may not be a real
-test's. Each is a function of an instance, like those of `recipes.swebench.cheats`.
+test's. Each is a function of an instance, like those of `bench.swe_offline.adversarial_patches`.
 """
 
 from collections.abc import Callable, Mapping

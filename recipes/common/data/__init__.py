@@ -1,0 +1,1 @@
+"""Data sets: reading their files, rows in one normal form, what preparing one leaves."""

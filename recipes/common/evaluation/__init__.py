@@ -1,0 +1,1 @@
+"""Scoring a model on a data set: rollouts, pass@k with intervals, the score card."""

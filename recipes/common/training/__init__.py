@@ -1,0 +1,1 @@
+"""Training by either trainer: options from the settings, launch, progress, warm starts."""

@@ -1,0 +1,1 @@
+"""What a run needs: machines, disk and time, from measured costs."""

@@ -132,7 +132,7 @@ def program(*needs: PoolKey) -> bytes:
 
 
 def rebind(directory: Path) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, SCRIPTS / "rebind_glibc.py", directory)
+    return run(sys.executable, SCRIPTS / "retarget_glibc.py", directory)
 
 
 def test_new_names_of_old_functions_are_rebound(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_new_names_of_old_functions_are_rebound(tmp_path: Path) -> None:
     program_file.write_bytes(program(*needs))
     (tmp_path / "script").write_text("#!/bin/sh\n")
     assert rebind(tmp_path).returncode == 0
-    elf = runpy.run_path(str(SCRIPTS / "rebind_glibc.py"))["Elf"](program_file.read_bytes())
+    elf = runpy.run_path(str(SCRIPTS / "retarget_glibc.py"))["Elf"](program_file.read_bytes())
     versions = {index: name for _, index, name in elf.needed_versions()}
     assert [(symbol, versions[index]) for _, index, symbol in list(elf.symbols())[1:]] == [
         (b"strtol", b"GLIBC_2.2.5"),

@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from prorl_service.inference.routing import Call, LeastTime, Load, Router
+from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, Router, RouteRequest
 
 RING_POINTS = 64
 
 
 class _Sticky(ABC):
-    def choose(self, call: Call, loads: Mapping[str, Load]) -> str | None:
+    def choose(self, call: RouteRequest, loads: Mapping[str, EngineLoad]) -> str | None:
         chosen = call.pinned if call.pinned in loads else self._first(call, sorted(loads))
         return chosen if chosen is not None and loads[chosen].has_room else None
 
     @abstractmethod
-    def _first(self, call: Call, names: list[str]) -> str | None: ...
+    def _first(self, call: RouteRequest, names: list[str]) -> str | None: ...
 
 
 class MinHeap(_Sticky):
@@ -31,7 +31,7 @@ class MinHeap(_Sticky):
         self._assigned: Counter[str] = Counter()
         self._of: dict[str, str] = {}
 
-    def _first(self, call: Call, names: list[str]) -> str | None:
+    def _first(self, call: RouteRequest, names: list[str]) -> str | None:
         chosen = self._of.get(call.session)
         if chosen not in names and names:
             chosen = min(names, key=lambda one: (self._assigned[one], one))
@@ -45,7 +45,7 @@ class RoundRobin(_Sticky):
         self._turns = count()
         self._of: dict[str, str] = {}
 
-    def _first(self, call: Call, names: list[str]) -> str | None:
+    def _first(self, call: RouteRequest, names: list[str]) -> str | None:
         if self._of.get(call.session) not in names and names:
             self._of[call.session] = names[next(self._turns) % len(names)]
         return self._of.get(call.session) if names else None
@@ -54,7 +54,7 @@ class RoundRobin(_Sticky):
 class ConsistentHash(_Sticky):
     """A ring of hashes, as the routers of vLLM have it for a session header."""
 
-    def _first(self, call: Call, names: list[str]) -> str | None:
+    def _first(self, call: RouteRequest, names: list[str]) -> str | None:
         if not names:
             return None
         ring = sorted((_hash(f"{name}#{i}"), name) for name in names for i in range(RING_POINTS))
@@ -68,7 +68,7 @@ def _hash(text: str) -> int:
 OURS = "ours"
 MIN_HEAP = "min-heap of task counts"
 POLICIES: dict[str, Callable[[], Router]] = {
-    OURS: LeastTime,
+    OURS: LeastExpectedTime,
     MIN_HEAP: MinHeap,
     "consistent hash": ConsistentHash,
     "round robin": RoundRobin,

@@ -24,7 +24,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.routing import Router
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import BackendSpec, Sampling
@@ -110,7 +110,7 @@ async def _warm_up(url: str) -> None:
         backend = Backend(url, connections)
         calls = (
             backend.generate(
-                Prompt([i] * PROMPT_TOKENS),
+                EncodedPrompt([i] * PROMPT_TOKENS),
                 sampling=Sampling(temperature=1.0),
                 max_tokens=MAX_TOKENS,
                 seed=i,

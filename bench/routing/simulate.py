@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.routing.headline import Run
-from prorl_service.inference.routing import Call, Load, Router
+from prorl_service.inference.routing import EngineLoad, Router, RouteRequest
 
 STEP_S = 0.05
 DECODE_S, DECODE_S_PER_SEQUENCE = 0.008, 0.0001
@@ -35,7 +35,7 @@ class Engine:
     slowness: float = 1.0
     from_s: float = 0.0
     until_s: float = float("inf")
-    load: Load = field(default_factory=lambda: Load(MAX_CALLS))
+    load: EngineLoad = field(default_factory=lambda: EngineLoad(MAX_CALLS))
     calls: list["Running"] = field(default_factory=list)
     queue: deque["Running"] = field(default_factory=deque)
     cached: OrderedDict[str, int] = field(default_factory=OrderedDict)
@@ -150,7 +150,7 @@ def _begin(rollout: Rollout, router: Router, engines: list[Engine], now: float) 
     if rollout.ready_at > now:
         return False
     loads = {engine.name: engine.load for engine in engines if engine.is_up(now)}
-    call = Call(rollout.session, rollout.pinned, rollout.context, MAX_TOKENS)
+    call = RouteRequest(rollout.session, rollout.pinned, rollout.context, MAX_TOKENS)
     name = router.choose(call, loads)
     if name is None:
         return False

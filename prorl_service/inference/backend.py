@@ -33,10 +33,11 @@ from prorl_service.inference.answers import (
 )
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Answer, Connections, Method, Progress, Unreachable
-from prorl_service.inference.intake import ANY_RANK, Intake, Way, of_vllm
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.releases import Release
-from prorl_service.inference.transfer import (
+from prorl_service.inference.vllm import GENERATE, Vllm, complete
+from prorl_service.inference.weights.intake import ANY_RANK, Intake, Way, of_vllm
+from prorl_service.inference.weights.transfer import (
     Broadcast,
     Fetch,
     FetchAdapter,
@@ -47,7 +48,6 @@ from prorl_service.inference.transfer import (
     WeightDirectory,
     WeightSource,
 )
-from prorl_service.inference.vllm import GENERATE, Vllm, complete
 from prorl_service.schemas import Sampling
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Backend:
 
     async def generate(
         self,
-        prompt: Prompt,
+        prompt: EncodedPrompt,
         *,
         sampling: Sampling,
         max_tokens: int,
@@ -152,7 +152,7 @@ class Backend:
         self,
         params: Mapping[str, Any],
         session_id: str,
-        prompt: Prompt,
+        prompt: EncodedPrompt,
         max_tokens: int,
         seed: int | None,
         version: int | None,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from prorl_service.errors import BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 
 ABORT_AGAIN_S = 0.2
 """Pause before calls are aborted again, for those that reached the engine's scheduler later."""
@@ -24,7 +24,7 @@ SEED_BYTES = 6
 
 class Sample(Protocol):
     def __call__(
-        self, prompt: Prompt, max_tokens: int, seed: int | None, version: int
+        self, prompt: EncodedPrompt, max_tokens: int, seed: int | None, version: int
     ) -> Awaitable[Generation]:
         """One call to the engine, whose answer is of `version`."""
 
@@ -52,7 +52,7 @@ class Bracket:
         self._idle.set()
 
     async def generate(
-        self, sample: Sample, prompt: Prompt, max_tokens: int, seed: int | None
+        self, sample: Sample, prompt: EncodedPrompt, max_tokens: int, seed: int | None
     ) -> Generation:
         """Samples the whole answer; if an update cuts a call, another one continues it."""
         kept: list[Generation] = []
@@ -70,7 +70,7 @@ class Bracket:
                 seed = derived_seed(seed, left)
 
     async def _sample_one(
-        self, sample: Sample, prompt: Prompt, max_tokens: int, seed: int | None
+        self, sample: Sample, prompt: EncodedPrompt, max_tokens: int, seed: int | None
     ) -> Generation:
         version = self.version
         part = await sample(prompt, max_tokens, seed, version or 0)

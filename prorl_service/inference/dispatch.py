@@ -9,8 +9,8 @@ from itertools import count
 
 from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.member import Member
-from prorl_service.inference.routing import Call, Router
-from prorl_service.inference.served import ModelInUse
+from prorl_service.inference.model import CurrentModel
+from prorl_service.inference.routing import Router, RouteRequest
 from prorl_service.inference.waiting import Lines, Waiting
 from prorl_service.schemas import BackendState
 
@@ -23,7 +23,7 @@ class Dispatch:
         self,
         members: Mapping[str, Member],
         can_serve: Callable[[Member], bool],
-        model: ModelInUse,
+        model: CurrentModel,
         router: Router,
         *,
         wait_s: float,
@@ -56,7 +56,7 @@ class Dispatch:
     def healthy(self) -> list[Member]:
         return [member for member in self._members.values() if self._can_serve(member)]
 
-    async def route(self, model: str, call: Call, failed: Collection[Member]) -> Member:
+    async def route(self, model: str, call: RouteRequest, failed: Collection[Member]) -> Member:
         """The member that is to serve the call, its work counted there.
 
         Waits while those that could are full. Raises `BackendUnavailable` when none becomes healthy
@@ -80,11 +80,11 @@ class Dispatch:
             elif member := await self._lines.turn(waiting):
                 return member
 
-    def end(self, call: Call, member: Member) -> None:
-        member.traffic.end(call.work_at(member.backend_id))
+    def end(self, call: RouteRequest, member: Member) -> None:
+        member.load.end(call.work_at(member.backend_id))
         self._lines.admit()
 
-    def _able(self, call: Call) -> list[Member]:
+    def _able(self, call: RouteRequest) -> list[Member]:
         return [member for member in self.healthy() if member.context >= call.context]
 
     def _proven(self, waiting: Waiting) -> list[Member]:
@@ -101,16 +101,16 @@ class Dispatch:
         if not candidates or not self._model.is_in_use(waiting.model):
             waiting.turn.set_result(None)
             return True
-        loads = {member.backend_id: member.traffic for member in candidates}
+        loads = {member.backend_id: member.load for member in candidates}
         chosen = self._router.choose(waiting.call, loads)
         if chosen is None:
             return False
         member = self._members[chosen]
-        member.traffic.begin(waiting.call.work_at(chosen))
+        member.load.begin(waiting.call.work_at(chosen))
         waiting.turn.set_result(member)
         return True
 
-    async def _until_able(self, model: str, call: Call) -> None:
+    async def _until_able(self, model: str, call: RouteRequest) -> None:
         loop = asyncio.get_running_loop()
         left_s = self._wait_s
         while not self._able(call):
@@ -127,7 +127,7 @@ class Dispatch:
             if not updating:
                 left_s -= loop.time() - asked_at
 
-    def _check_context(self, call: Call) -> None:
+    def _check_context(self, call: RouteRequest) -> None:
         """Raises `BackendUnavailable` if no engine in use could take the call, were it healthy."""
         if all(member.context < call.context for member in self._members.values()):
             raise BackendUnavailable(

@@ -13,8 +13,8 @@ from prorl_service.inference import releases
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
-from prorl_service.inference.routing import Load
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.routing import EngineLoad
+from prorl_service.inference.weights.newest import Weights
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease
@@ -50,7 +50,7 @@ class CallInFlight:
 class Member:
     backend: Backend
     spec: BackendSpec
-    traffic: Load
+    load: EngineLoad
     """How much there is to do, for the router."""
     info: EngineInfo | None = None
     awaits_weights: bool = False
@@ -70,7 +70,7 @@ class Member:
     """Begins when it has joined."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the backend is probed or given weights."""
-    suspect: asyncio.Event = field(default_factory=asyncio.Event)
+    probe_now: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a failed call, so that the monitor looks at once."""
     calls: set[CallInFlight] = field(default_factory=set)
 
@@ -96,8 +96,8 @@ class Member:
             state=self.state,
             policy_version=self.policy_version,
             max_model_len=self.context,
-            in_flight=self.traffic.calls,
-            sessions=self.traffic.sessions,
+            in_flight=self.load.calls,
+            sessions=self.load.sessions,
             reason=self.reason,
             owner=self.spec.owner,
         )
@@ -120,7 +120,7 @@ class Member:
             self.loaded = None
         return self.info
 
-    async def load(self, weights: Weights, *, timeout_s: float) -> None:
+    async def load_weights(self, weights: Weights, *, timeout_s: float) -> None:
         """Raises `BackendError`; after `BackendRejected` the engine holds what it held."""
         assert self.info is not None
         held, self.loaded = self.loaded, None
@@ -176,7 +176,7 @@ class Member:
                 self._note_failure(error)
             raise
         self.failed_calls = 0
-        self.traffic.learn(
+        self.load.learn(
             sampled=len(generation.token_ids),
             uncached=prompt_tokens - generation.cached_tokens,
             took_s=clock.worked_s - began_s,
@@ -231,7 +231,7 @@ class Member:
         self.failed_calls += 1
         self.last_failure = error.message
         self.last_failure_at = asyncio.get_running_loop().time()
-        self.suspect.set()
+        self.probe_now.set()
 
     def check_calls(self, *, back_off_s: float) -> None:
         """Raises `BackendUnavailable` for `back_off_s` after too many failed calls in a row."""

@@ -20,12 +20,12 @@ from prorl_service.inference.connections import Connections
 from prorl_service.inference.dispatch import Dispatch
 from prorl_service.inference.identity import OtherModel
 from prorl_service.inference.member import AwaitsWeights, Member
-from prorl_service.inference.nccl import NcclGroup
-from prorl_service.inference.routing import Call, LeastTime, Load, Router
-from prorl_service.inference.served import ModelInUse
+from prorl_service.inference.model import CurrentModel
+from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, Router, RouteRequest
 from prorl_service.inference.session import Session
-from prorl_service.inference.updates import WeightUpdates
-from prorl_service.inference.weights import Weights, WeightSpool
+from prorl_service.inference.weights.nccl import NcclGroup
+from prorl_service.inference.weights.newest import Weights, WeightSpool
+from prorl_service.inference.weights.updates import WeightUpdates
 from prorl_service.schemas import (
     BackendSpec,
     BackendState,
@@ -80,7 +80,7 @@ class BackendPool:
         """`newest`: what backends are to be given before they serve. `keep` is told of each that
         takes its place, before any file of the one before is removed."""
         self.config = config
-        self.model = ModelInUse(self._problems, config.reply_format)
+        self.model = CurrentModel(self._problems, config.reply_format)
         self.background = TaskOwner()
         self._connections = Connections()
         self._members: dict[str, Member] = {}
@@ -92,7 +92,7 @@ class BackendPool:
             self._members,
             self._can_serve,
             self.model,
-            router or LeastTime(),
+            router or LeastExpectedTime(),
             wait_s=config.wait_for_backend_s,
         )
 
@@ -135,7 +135,7 @@ class BackendPool:
         """
         self.check_owner(spec.owner)
         backend = Backend(spec.url, self._connections, spec.api_key)
-        member = Member(backend, spec, Load(self._max_calls(spec)))
+        member = Member(backend, spec, EngineLoad(self._max_calls(spec)))
         while known := self._members.get(member.backend_id):
             if known.monitor is not None:
                 self._renew(known, spec)
@@ -184,8 +184,8 @@ class BackendPool:
             spec = spec.model_copy(update={"api_key": member.spec.api_key})
         member.spec = spec
         member.backend.api_key = spec.api_key
-        member.suspect.set()  # it may have to serve with other weights
-        member.traffic.max_calls = self._max_calls(spec)
+        member.probe_now.set()  # it may have to serve with other weights
+        member.load.max_calls = self._max_calls(spec)
 
     def _expired(self, member: Member) -> None:
         text = "backend %s is removed: nobody added it again for %g s"
@@ -282,7 +282,7 @@ class BackendPool:
         finally:
             session.unpin()
 
-    def _call_ended(self, call: Call, member: Member) -> None:
+    def _call_ended(self, call: RouteRequest, member: Member) -> None:
         if member.is_lent and member.state is BackendState.HEALTHY:
             self.set_state(member, BackendState.UPDATING, LENT)
         self._dispatch.end(call, member)
@@ -334,8 +334,8 @@ class BackendPool:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.probe_interval_s):
-                    await member.suspect.wait()
-            member.suspect.clear()
+                    await member.probe_now.wait()
+            member.probe_now.clear()
             try:
                 await self._revive(member)
                 member.missed_probes = 0

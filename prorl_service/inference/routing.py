@@ -38,7 +38,7 @@ MAX_EXPECTED_TOKENS = 512
 
 
 @dataclass(slots=True)
-class Load:
+class EngineLoad:
     """Of one engine: what is there, and how fast it goes."""
 
     max_calls: int
@@ -81,7 +81,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RouteRequest:
     session: str
     pinned: str | None
     """Where the session's last call went."""
@@ -104,18 +104,18 @@ class Call:
 
 
 class Router(Protocol):
-    def choose(self, call: Call, loads: Mapping[str, Load]) -> str | None:
+    def choose(self, call: RouteRequest, loads: Mapping[str, EngineLoad]) -> str | None:
         """One of `loads`, which are those that can serve; None to wait until they have changed."""
 
 
 @dataclass(slots=True)
-class LeastTime:
+class LeastExpectedTime:
     """The router that the service uses."""
 
     moves: int = 0
     """Sessions that left an engine which could still serve."""
 
-    def choose(self, call: Call, loads: Mapping[str, Load]) -> str | None:
+    def choose(self, call: RouteRequest, loads: Mapping[str, EngineLoad]) -> str | None:
         known = [one.seconds_per_token for one in loads.values() if one.seconds_per_token]
         fastest = min(known, default=1.0)
         for load in loads.values():
@@ -139,16 +139,16 @@ class LeastTime:
         return best
 
 
-def _is_slow(load: Load, fastest: float) -> bool:
+def _is_slow(load: EngineLoad, fastest: float) -> bool:
     return load.seconds_per_token is not None and load.seconds_per_token > MOVE_FACTOR * fastest
 
 
-def _may_take(load: Load, most_calls: int) -> bool:
+def _may_take(load: EngineLoad, most_calls: int) -> bool:
     is_newcomer = load.completed < PROVEN_CALLS <= most_calls
     return load.has_room and not (is_newcomer and load.calls >= FIRST_CALLS + load.completed)
 
 
-def _expected_s(call: Call, backend_id: str, load: Load, fastest: float) -> float:
+def _expected_s(call: RouteRequest, backend_id: str, load: EngineLoad, fastest: float) -> float:
     """An engine that is not known yet is taken for a fast one."""
     seconds = load.seconds_per_token
     if seconds is None or seconds < SAME_SPEED * fastest:

@@ -12,8 +12,8 @@ from prorl_service import metrics
 from prorl_service.errors import BackendError, BackendLent
 from prorl_service.inference.base import Generation
 from prorl_service.inference.member import Member
-from prorl_service.inference.prompt import Prompt
-from prorl_service.inference.routing import Call
+from prorl_service.inference.prompt_json import EncodedPrompt
+from prorl_service.inference.routing import RouteRequest
 from prorl_service.schemas import Sampling
 from prorl_service.utils.budget import WorkClock
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 """Attempts of one call. An engine that is down or lent uses up none: the call waits for it."""
 
-Route = Callable[[Call, Collection[Member]], Awaitable[Member]]
+Route = Callable[[RouteRequest, Collection[Member]], Awaitable[Member]]
 
 
 class Session:
@@ -33,7 +33,7 @@ class Session:
         rollout_id: str,
         clock: WorkClock,
         route: Route,
-        call_ended: Callable[[Call, Member], None],
+        call_ended: Callable[[RouteRequest, Member], None],
     ) -> None:
         """`clock` stands still while a call waits for an engine, or its engine stands still.
         `route` counts a call where it sends it, until `call_ended` reports it."""
@@ -42,7 +42,7 @@ class Session:
         self._route = route
         self._call_ended = call_ended
         self._member: Member | None = None
-        self._prompt: Prompt | None = None
+        self._prompt: EncodedPrompt | None = None
         """The newest."""
 
     async def generate(
@@ -55,11 +55,11 @@ class Session:
         stop_token_ids: list[int],
     ) -> Generation:
         """Raises the last failure's `BackendError` after `MAX_ATTEMPTS`."""
-        prompt = self._prompt = Prompt(prompt_ids, before=self._prompt)
+        prompt = self._prompt = EncodedPrompt(prompt_ids, before=self._prompt)
         failed: list[Member] = []
         while True:
             pinned = self._member.backend_id if self._member else None
-            call = Call(self._rollout_id, pinned, len(prompt), max_tokens)
+            call = RouteRequest(self._rollout_id, pinned, len(prompt), max_tokens)
             self._clock.stop()
             try:
                 member = await self._route(call, failed)
@@ -94,9 +94,9 @@ class Session:
         if member is not self._member:
             self.unpin()
             self._member = member
-            member.traffic.sessions += 1
+            member.load.sessions += 1
 
     def unpin(self) -> None:
         if self._member is not None:
-            self._member.traffic.sessions -= 1
+            self._member.load.sessions -= 1
             self._member = None

@@ -12,14 +12,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from prorl_service.inference.member import Member
-from prorl_service.inference.routing import Call
+from prorl_service.inference.routing import RouteRequest
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A call that has no engine yet."""
 
-    call: Call
+    call: RouteRequest
     model: str
     failed: frozenset[str]
     """Engines that have failed it."""
@@ -39,7 +39,7 @@ class Waiting:
 
 class Lines:
     def __init__(
-        self, place: Callable[[Waiting], bool], give_back: Callable[[Call, Member], None]
+        self, place: Callable[[Waiting], bool], give_back: Callable[[RouteRequest, Member], None]
     ) -> None:
         """`place` sets the call's `turn` unless there is no room. `give_back`: what a call was
         given that was cancelled before it knew."""

@@ -10,8 +10,8 @@ from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, InvalidRequest, TaskError
+from prorl_service.inference.model import ServedModel
 from prorl_service.inference.pool import BackendPool
-from prorl_service.inference.served import ServedModel
 from prorl_service.rollouts.containment import contained, make_handler
 from prorl_service.rollouts.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider

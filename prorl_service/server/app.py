@@ -17,7 +17,7 @@ from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
 from prorl_service.inference.pool import BackendPool
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights.newest import Weights
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.pipeline.pipeline import Pipeline
@@ -31,9 +31,9 @@ from prorl_service.sandbox.base import Elsewhere
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.server.auth import REFUSAL, is_open
+from prorl_service.server.compat.routes import ProRLAdapter, prorl_router
 from prorl_service.server.errors import LimitBody, error_response, install_error_handlers
 from prorl_service.server.metrics import metrics_router
-from prorl_service.server.prorl_routes import ProRLAdapter, prorl_router
 from prorl_service.server.routes import health_router, router
 from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service

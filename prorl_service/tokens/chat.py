@@ -22,11 +22,11 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
 from prorl_service.schemas.tokenizer_digest import tokenizer_digest
 from prorl_service.tokens import model_files, probe
-from prorl_service.tokens.envelope import Envelope, learn
 from prorl_service.tokens.formats import PLAIN, Reply, ReplyFormat, ToolCall, ToolSchema, named
 from prorl_service.tokens.messages import fold_systems, rendered
 from prorl_service.tokens.model_files import ModelFiles
 from prorl_service.tokens.template import RenderedMessage, Template
+from prorl_service.tokens.template_cache import Envelope, learn
 
 _STAND_IN = f"assistant turn {secrets.token_hex(8)}"
 """Content of the stand-in turn, which no other message holds."""

@@ -21,8 +21,8 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.inference.prompt import Prompt
-from prorl_service.inference.transfer import WeightSource
+from prorl_service.inference.prompt_json import EncodedPrompt
+from prorl_service.inference.weights.transfer import WeightSource
 from prorl_service.schemas import Sampling
 
 TOLERANCE = 1e-4
@@ -80,7 +80,7 @@ async def ask(
 ) -> Generation:
     async with asyncio.timeout(TIMEOUT_S):
         return await backend.generate(
-            Prompt(prompt_ids),
+            EncodedPrompt(prompt_ids),
             sampling=sampling,
             max_tokens=max_tokens,
             seed=seed,

@@ -13,8 +13,8 @@ from prorl_service.errors import BackendError, BackendRejected, BackendUnavailab
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
-from prorl_service.inference.prompt import Prompt
-from prorl_service.inference.transfer import NotOffered
+from prorl_service.inference.prompt_json import EncodedPrompt
+from prorl_service.inference.weights.transfer import NotOffered
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
 from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
@@ -38,7 +38,7 @@ ANSWER: dict[str, Any] = {
 
 async def generate(backend: Backend) -> Generation:
     return await backend.generate(
-        Prompt(PROMPT),
+        EncodedPrompt(PROMPT),
         sampling=Sampling(),
         max_tokens=5,
         seed=1,

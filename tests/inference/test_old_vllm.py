@@ -12,10 +12,10 @@ from prorl_service.errors import BackendError, BackendRejected, BackendUnavailab
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.releases import release_of
-from prorl_service.inference.transfer import WeightDirectory
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights.newest import Weights
+from prorl_service.inference.weights.transfer import WeightDirectory
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.utils.budget import WorkClock
 from tests.inference.old_vllm import (
@@ -36,7 +36,7 @@ UNLABELLED = [release for release in RELEASES if release < (0, 27)]
 
 async def ask(backend: Backend, *, seed: int | None = 7) -> Generation:
     return await backend.generate(
-        Prompt(PROMPT), sampling=Sampling(), max_tokens=LENGTH, seed=seed, session_id="r"
+        EncodedPrompt(PROMPT), sampling=Sampling(), max_tokens=LENGTH, seed=seed, session_id="r"
     )
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
 
@@ -13,17 +13,17 @@ def test_json_is_that_of_the_ids_whatever_came_before(turns: list[tuple[int, lis
     newest, prompt = None, list[int]()
     for kept, fresh in turns:
         prompt = [*prompt[:kept], *fresh]
-        newest = Prompt(prompt, before=newest)
+        newest = EncodedPrompt(prompt, before=newest)
         assert orjson.loads(newest.json()) == prompt
         assert len(newest) == len(prompt)
 
 
 def test_what_came_before_stays_as_it_is() -> None:
-    before = Prompt([1, 2])
-    Prompt([1, 2, 3], before=before)
+    before = EncodedPrompt([1, 2])
+    EncodedPrompt([1, 2, 3], before=before)
     assert before.json() == b"[1,2]"
 
 
 def test_ids_beyond_int32_are_refused() -> None:
     with pytest.raises(OverflowError):
-        Prompt([2**31])
+        EncodedPrompt([2**31])

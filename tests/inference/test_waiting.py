@@ -8,19 +8,19 @@ import pytest
 
 from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.routing import Call, LeastTime, Load
+from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, RouteRequest
 from prorl_service.inference.session import Session
 from prorl_service.schemas import BackendSpec, Sampling
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, id_of, pool_of
 
 
-class Counting(LeastTime):
+class Counting(LeastExpectedTime):
     decisions = 0
 
-    def choose(self, call: Call, loads: Mapping[str, Load]) -> str | None:
+    def choose(self, call: RouteRequest, loads: Mapping[str, EngineLoad]) -> str | None:
         self.decisions += 1
-        return LeastTime.choose(self, call, loads)
+        return LeastExpectedTime.choose(self, call, loads)
 
 
 async def numbered(pool: BackendPool, number: int) -> None:

@@ -11,9 +11,9 @@ from jinja2 import Template, TemplateError
 
 from prorl_service.schemas import Message
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tokens.envelope import learn
 from prorl_service.tokens.model_files import ModelFiles
 from prorl_service.tokens.template import environment
+from prorl_service.tokens.template_cache import learn
 
 TEMPLATES = Path(str(resources.files("trl").joinpath("chat_templates")))
 FOR_TRAINING = re.compile(r"{%-? *generation")

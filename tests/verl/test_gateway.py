@@ -16,7 +16,7 @@ from prorl_service.errors import BackendLent, BackendRejected
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.schemas import Sampling
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
@@ -69,7 +69,11 @@ async def generate(backend: Backend, session_id: str = "s", **changes: Any) -> G
     arguments: dict[str, Any] = {"prompt_ids": [1, 2, 3], "max_tokens": 5, **changes}
     prompt_ids = arguments.pop("prompt_ids")
     return await backend.generate(
-        Prompt(prompt_ids), sampling=Sampling(), seed=None, session_id=session_id, **arguments
+        EncodedPrompt(prompt_ids),
+        sampling=Sampling(),
+        seed=None,
+        session_id=session_id,
+        **arguments,
     )
 
 

@@ -13,7 +13,7 @@ from recipes.swebench.resources.costs import Costs
 
 TOKEN_BYTES = 13 + 4 + 7
 """In the service: id, mask, logprob, version (`prorl_service.tokens.ledger.Chain`); of the newest
-prompt id and, at most, JSON (`prorl_service.inference.prompt.Prompt`)."""
+prompt id and, at most, JSON (`prorl_service.inference.prompt_json.Prompt`)."""
 AHEAD = 16
 """Sandboxes of a service before RUN: `--warm-sandboxes` and `--ready-rollouts`."""
 

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from prorl_service.errors import InvalidRequest, ProRLError
-from prorl_service.inference.prompt import Prompt
+from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.tokens.ledger import Chain
 from recipes.swebench.prepare import Image, Manifest
 from recipes.swebench.resources import __main__
@@ -93,7 +93,7 @@ def test_fewer_slots_than_rollouts(slots: int, turns: float, use: float) -> None
 def test_tokens_take_what_the_ledger_takes() -> None:
     chain = Chain([1])
     chain.append_sampled([2], [0.0], [3])
-    prompt = Prompt([151_642, 151_643], before=Prompt([151_642]))
+    prompt = EncodedPrompt([151_642, 151_643], before=EncodedPrompt([151_642]))
     assert prompt.json() == b"[151642,151643]"
     arrays = (chain.ids, chain._mask, chain._logprobs, chain._versions, prompt._ids)
     assert sum(one.itemsize for one in arrays) + len(",151643") == TOKEN_BYTES

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import orjson
 
 
-class Prompt:
+class EncodedPrompt:
     """Never changed once made."""
 
-    def __init__(self, ids: Sequence[int], before: "Prompt | None" = None) -> None:
+    def __init__(self, ids: Sequence[int], before: "EncodedPrompt | None" = None) -> None:
         """`before`: one that this may begin with. Raises `OverflowError` for what is no int32."""
         self._ids = array("i", ids)
         self._items = b""
@@ -25,8 +25,8 @@ class Prompt:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def extended(self, ids: Sequence[int]) -> "Prompt":
-        return Prompt(self._ids + array("i", ids), before=self)
+    def extended(self, ids: Sequence[int]) -> "EncodedPrompt":
+        return EncodedPrompt(self._ids + array("i", ids), before=self)
 
     def _is_prefix_of(self, ids: "array[int]") -> bool:
         return ids[: len(self._ids)] == self._ids

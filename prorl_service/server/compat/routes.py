@@ -29,7 +29,7 @@ from prorl_service.schemas import (
     Task,
     Trajectory,
 )
-from prorl_service.server.prorl_schemas import (
+from prorl_service.server.compat.schemas import (
     CriticalError,
     Done,
     Job,

@@ -27,7 +27,7 @@ class ServedModel:
     """Tokens of context that all its backends in use offer; what a rollout begins with it keeps."""
 
 
-class ModelInUse:
+class CurrentModel:
     def __init__(self, problems: Callable[[], str], reply_format: str | None = None) -> None:
         """`problems`: what is wrong with each of the backends; "" if there are none.
         `reply_format`: as of `ChatFormat`."""

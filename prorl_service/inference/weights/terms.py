@@ -7,11 +7,11 @@ Engines out of reach have no say; back again, they take what there is, or say wh
 import os.path
 from collections.abc import Collection
 
-from prorl_service.inference import nccl
 from prorl_service.inference.answers import EngineInfo
-from prorl_service.inference.intake import Intake
 from prorl_service.inference.member import Member
-from prorl_service.inference.nccl import NcclGroup
+from prorl_service.inference.weights import nccl
+from prorl_service.inference.weights.intake import Intake
+from prorl_service.inference.weights.nccl import NcclGroup
 from prorl_service.schemas import WeightsForm, WeightsQuery, WeightsTerms
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lets the x86-64 programs of a directory run on glibc 2.34: `rebind_glibc.py DIRECTORY`.
+"""Lets the x86-64 programs of a directory run on glibc 2.34: `retarget_glibc.py DIRECTORY`.
 
 glibc 2.38 gave strtol and its kin a second name, `__isoc23_strtol`, which also reads "0b101"; what
 is compiled against it asks for that name. Here such a symbol is renamed, in place, to the first

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, Self, TypeVar
 
 from prorl_service.errors import InvalidRequest, ProRLError
-from prorl_service.inference import weight_file
 from prorl_service.inference.identity import ModelIdentity
-from prorl_service.inference.transfer import (
+from prorl_service.inference.weights import weight_file
+from prorl_service.inference.weights.transfer import (
     Broadcast,
     WeightDirectory,
     WeightFile,

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iter
 from typing import Any, Protocol
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable, Conflict
-from prorl_service.inference import nccl
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
 from prorl_service.inference.member import AwaitsWeights, Member
-from prorl_service.inference.nccl import GroupGone, NcclGroup
-from prorl_service.inference.terms import agree
-from prorl_service.inference.transfer import Broadcast, WeightSource
-from prorl_service.inference.weights import Weights, WeightSpool, check_directory
+from prorl_service.inference.weights import nccl
+from prorl_service.inference.weights.nccl import GroupGone, NcclGroup
+from prorl_service.inference.weights.newest import Weights, WeightSpool, check_directory
+from prorl_service.inference.weights.terms import agree
+from prorl_service.inference.weights.transfer import Broadcast, WeightSource
 from prorl_service.schemas import BackendState, WeightsQuery, WeightsReport, WeightsTerms
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class WeightUpdates:
     async def _load(self, member: Member, weights: Weights) -> None:
         self._pool.set_state(member, BackendState.UPDATING, member.reason)
         try:
-            await member.load(weights, timeout_s=self._load_timeout_s)
+            await member.load_weights(weights, timeout_s=self._load_timeout_s)
         except BaseException:
             if isinstance(weights.source, Broadcast) and weights.source.start is not None:
                 await weights.source.start.abort()  # the others would wait for it

@@ -6,6 +6,8 @@ goes over the wire. HTTP status codes live here too, so that no route has to kno
 
 from typing import ClassVar
 
+from pydantic import ValidationError
+
 from prorl_service.schemas import Blame, ErrorInfo, FieldProblem, Stage
 
 
@@ -194,3 +196,12 @@ class StageTimeout(ProRLError):
 
 STAGE_BLAME = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
 """Who is blamed, stage by stage, for a time-out and for an exception of no known class."""
+
+
+def problems_of(error: ValidationError) -> str:
+    """The problems in one line, without values, which may be secret, or links to another
+    project."""
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+        for one in error.errors()
+    )

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import typer
-
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.host import bundle
 from recipes.common.settings import Training
@@ -69,4 +67,4 @@ def _problems_model(task: str) -> Path:
 
 
 if __name__ == "__main__":
-    prepare(typer.echo)
+    prepare(print)

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from bench.swe_offline.adversarial_patches import CHEATS
 from prorl_service.agents.swe.repository import GIT, in_repository, prepare
+from prorl_service.cli.program import run
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log_reader import swebench_module
 from prorl_service.rewards.swe.patch import patched_files
@@ -187,8 +188,8 @@ def _swebench() -> Any:
 
 
 def main(
-    only: Annotated[list[str] | None, typer.Option(help="Ids of instances.")] = None,
-    cheats: Annotated[bool, typer.Option(help="Try all cheats too.")] = False,
+    only: Annotated[list[str] | None, Parameter(help="Ids of instances.")] = None,
+    cheats: Annotated[bool, Parameter(help="Try all cheats too.")] = False,
 ) -> None:
     """Compare both verdicts on the offline instances."""
     rows = build_all(default_directory(), only=only or ())
@@ -207,4 +208,4 @@ async def _compare_all(rows: Sequence[SweInstance], cheats: bool) -> list[Compar
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -1,6 +1,6 @@
 """`python -m prorl_service.cli`: the `prorl` command of this very interpreter."""
 
-from prorl_service.cli.main import app
+from prorl_service.cli.main import main
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, get_args
 
-import typer
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -67,22 +67,24 @@ def of_kind(kind: SandboxKind) -> Check:
     return Check(f"--sandbox {kind}", "sandboxes of the service", run)
 
 
-def doctor(
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
-    """Say what this host can do for sandboxes, and how to get the rest.
+def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
+    """List the kinds of sandbox that this host supports, and how to get the rest.
 
-    Exits with 1 where no kind of sandbox that isolates works.
+    Ends with code 1 where no kind that isolates works.
+
+    Parameters
+    ----------
+    as_json
+        Print JSON, for programs.
     """
     checks = [*(of_kind(kind) for kind in (*ISOLATING, "auto")), *HOST]
     findings = run_all(checks, budget_s=BUDGET_S)
     if as_json:
-        typer.echo(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
+        print(json.dumps([_as_dict(*row) for row in zip(checks, findings, strict=True)]))
     else:
         Console().print(_table(checks, findings))
-    if not any(finding.status is Status.OK for finding in findings[: len(ISOLATING)]):
-        raise typer.Exit(1)
+    isolating = findings[: len(ISOLATING)]
+    return 0 if any(finding.status is Status.OK for finding in isolating) else 1
 
 
 def run_all(checks: Sequence[Check], *, budget_s: float) -> list[Finding]:

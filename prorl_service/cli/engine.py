@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from cyclopts import Parameter
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
-from prorl_service.cli.errors import one_line_errors
-from prorl_service.cli.options import AllowHost, Host
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import take_key
 from prorl_service.utils import logs
@@ -14,40 +14,44 @@ from prorl_service.utils import logs
 KEY_VARIABLE = "PRORL_ENGINE_KEY"
 
 
-def engine(
-    *,
-    model: Annotated[Path, typer.Option(help="Directory of a transformers causal LM.")],
-    host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    max_model_len: Annotated[int, typer.Option(min=2, help="Context length.")] = 4096,
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"], typer.Option(help="Type to compute in.")
-    ] = "float32",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help=f"File with the key to ask for; default: {KEY_VARIABLE}, if set."),
-    ] = None,
-    allow_host: AllowHost = [],  # noqa: B006
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    model: Path
+    """Directory of a transformers causal LM."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """Port to listen on."""
+    max_model_len: Annotated[int, Field(ge=2)] = 4096
+    """Context length in tokens."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type to compute in."""
+    threads: PositiveInt = 1
+    """CPU threads of torch."""
+    api_key_file: Path | None = None
+    """File with the key to ask for (default: PRORL_ENGINE_KEY, if set)."""
+    allow_host: tuple[str, ...] = ()
+    """Another name by which browsers may call the engine without a key. Repeatable."""
+
+
+def engine(*, settings: Annotated[EngineSettings, Parameter(name="*")]) -> None:
     """Run the reference inference engine: exact and small, for laptops, CI and demos."""
     logs.configure("text")
-    with one_line_errors():
-        key = take_key(KEY_VARIABLE, api_key_file, "the engine's key")
-        try:
-            from prorl_service.inference.engine import serve as serve_engine
-        except ImportError as error:
-            raise ProRLError(
-                f"the engine needs what is not installed: {error}",
-                hint="pip install 'prorl-service[engine]'",
-            ) from error
-        serve_engine(
-            model,
-            host=host,
-            port=port,
-            max_model_len=max_model_len,
-            dtype=dtype,
-            threads=threads,
-            api_key=key,
-            allowed_hosts=allow_host,
-        )
+    key = take_key(KEY_VARIABLE, settings.api_key_file, "the engine's key")
+    try:
+        from prorl_service.inference.engine import serve as serve_engine
+    except ImportError as error:
+        raise ProRLError(
+            f"the engine needs what is not installed: {error}",
+            hint="pip install 'prorl-service[engine]'",
+        ) from error
+    serve_engine(
+        settings.model,
+        host=settings.host,
+        port=settings.port,
+        max_model_len=settings.max_model_len,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        api_key=key,
+        allowed_hosts=settings.allow_host,
+    )

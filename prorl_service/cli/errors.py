@@ -1,36 +1,50 @@
-"""Known errors of the `prorl` commands become one line and what to do; others stay tracebacks."""
+"""Known errors of commands become one line and what to do; others stay tracebacks."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
-import typer
+from cyclopts import CycloptsError
 from pydantic import ValidationError
 
-from prorl_service.errors import ProRLError
+from prorl_service.errors import ProRLError, problems_of
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
+    """Ends the program with code 2 for an error that `report` knows."""
     try:
         yield
-    except ProRLError as error:
-        _end(error.message, error.hint)
-    except ValidationError as error:
-        _end(problems_of(error))
+    except Exception as error:
+        if not report(error):
+            raise
+        sys.exit(2)
 
 
-def problems_of(error: ValidationError) -> str:
-    """The problems in one line, without values, which may be secret, or links to another
-    project."""
+def report(error: Exception) -> bool:
+    """Print a known error. False: it is none, and nothing was printed."""
+    cause = error.__cause__ if isinstance(error, CycloptsError) else error
+    if isinstance(cause, ProRLError):
+        _print(cause.message, cause.hint)
+    elif isinstance(cause, ValidationError):
+        is_command_line = cause is not error
+        _print(_options(cause) if is_command_line else problems_of(cause))
+    elif isinstance(error, CycloptsError):
+        _print(str(error))
+    else:
+        return False
+    return True
+
+
+def _options(error: ValidationError) -> str:
+    """The problems of options, each by its flag; settings are nested, flags are not."""
     return "; ".join(
-        f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
+        f"--{str(one['loc'][-1]).replace('_', '-')}: {one['msg'].removeprefix('Value error, ')}"
         for one in error.errors()
     )
 
 
-def _end(problem: str, hint: str = "") -> NoReturn:
-    typer.echo(f"prorl: {problem}", err=True)
+def _print(problem: str, hint: str = "") -> None:
+    print(f"prorl: {problem}", file=sys.stderr)
     if hint and hint not in problem:
-        typer.echo(f"  {hint}", err=True)
-    raise typer.Exit(2) from None
+        print(f"  {hint}", file=sys.stderr)

@@ -1,130 +1,162 @@
 """`prorl images`: fills, shows and empties the image cache. All work is `sandbox.images`."""
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import App, Parameter
+from cyclopts.types import NonNegativeFloat, PositiveInt
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from prorl_service.cli.errors import one_line_errors
 from prorl_service.errors import InvalidRequest
 from prorl_service.sandbox.images import Entry, ImageCache, Pulled, definitions, references
 from prorl_service.sandbox.images.definitions import Definition
 
-images = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Images of sandboxes: pull, build, list, prune.",
-)
+images = App(name="images", help="Pull, build, list and prune sandbox images.")
 
-Root = Annotated[
-    Path | None, typer.Option("--cache", help="The cache; default: images in $PRORL_CACHE.")
-]
-Budget = Annotated[
-    float | None, typer.Option("--budget", min=0, help="Most that finished images may take, GB.")
-]
+REFERENCES = references.__doc__.split("\n\n", 1)[1] if references.__doc__ else ""
 
 
-@images.command(epilog=references.__doc__.split("\n\n", 1)[1] if references.__doc__ else "")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    cache: Path | None = None
+    """Directory of the cache (default: images in $PRORL_CACHE)."""
+
+    def open(self, budget_gb: float | None = None) -> ImageCache:
+        """`budget_gb`: maximum size of finished images."""
+        return ImageCache(self.cache, budget_bytes=_bytes(budget_gb))
+
+
+Cache = Annotated[CacheOptions, Parameter(name="*")]
+
+
+@images.command(help_epilogue=REFERENCES)
 def pull(
-    reference: Annotated[list[str], typer.Argument(help="Images; '-' reads them from stdin.")],
-    *,
-    parallel: Annotated[int, typer.Option(min=1, help="How many at once.")] = 4,
-    budget: Budget = None,
-    cache: Root = None,
-) -> None:
-    """Make images ready ahead of their use, and notice tags that have moved."""
-    with one_line_errors():
-        wanted = _from_stdin(reference)
-        image_cache = ImageCache(cache, budget_bytes=_bytes(budget))
-        with pull_progress(len(wanted)) as show:
-            pulled = asyncio.run(image_cache.prefetch(wanted, parallel=parallel, on_progress=show))
+    *references: str,
+    parallel: PositiveInt = 4,
+    budget: NonNegativeFloat | None = None,
+    options: Cache = CacheOptions(),
+) -> int:
+    """Pull images ahead of their use, and notice tags that have moved.
+
+    Parameters
+    ----------
+    references
+        Images; '-' reads them from standard input.
+    parallel
+        Pulls at a time.
+    budget
+        Maximum size of finished images in the cache, in GB.
+    """
+    wanted = _from_stdin(references)
+    if not wanted:
+        raise InvalidRequest.of_field("references", "name at least one image")
+    with pull_progress(len(wanted)) as show:
+        pulled = asyncio.run(
+            options.open(budget).prefetch(wanted, parallel=parallel, on_progress=show)
+        )
     failed = [one for one in pulled if one.error is not None]
     for one in failed:
         assert one.error is not None
         hint = f" ({one.error.hint})" if one.error.hint else ""
-        typer.echo(f"prorl: {one.reference}: {one.error}{hint}", err=True)
-    if failed:
-        raise typer.Exit(2)
+        print(f"prorl: {one.reference}: {one.error}{hint}", file=sys.stderr)
+    return 2 if failed else 0
 
 
-@images.command()
+@images.command
 def build(
-    name: Annotated[str, typer.Argument(help="The image is used as local:NAME.")],
-    source: Annotated[
-        str | None,
-        typer.Argument(help="A definition, a Dockerfile, a directory, or any reference."),
-    ] = None,
+    name: str,
+    source: str | None = None,
+    /,
     *,
-    debian: Annotated[str | None, typer.Option(help="A Debian suite instead of a source.")] = None,
-    include: Annotated[str, typer.Option(help="Debian packages, separated by commas.")] = "",
-    mirror: Annotated[
-        str | None, typer.Option(help="URL of a Debian mirror; default: where apt looks.")
-    ] = None,
-    budget: Budget = None,
-    cache: Root = None,
+    debian: str | None = None,
+    include: str = "",
+    mirror: str | None = None,
+    budget: NonNegativeFloat | None = None,
+    options: Cache = CacheOptions(),
 ) -> None:
-    """Make an image of one's own."""
-    with one_line_errors():
-        if (source is None) == (debian is None):
-            raise InvalidRequest.of_field("source", "give either a source or --debian")
-        if debian is not None:
-            packages = tuple(word.strip() for word in include.split(",") if word.strip())
-            definition: Definition | str = definitions.of_debian(
-                debian, include=packages, mirror=mirror
-            )
-        else:
-            definition = _definition(source or "")
-        made = asyncio.run(ImageCache(cache, budget_bytes=_bytes(budget)).build(name, definition))
-    typer.echo(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
+    """Make an image of your own.
+
+    Parameters
+    ----------
+    name
+        Name of the image, which is used as local:NAME.
+    source
+        A definition, a Dockerfile, a directory, or any reference.
+    debian
+        Debian suite, instead of a source.
+    include
+        Debian packages, separated by commas.
+    mirror
+        URL of a Debian mirror (default: where apt looks).
+    budget
+        Maximum size of finished images in the cache, in GB.
+    """
+    if (source is None) == (debian is None):
+        raise InvalidRequest.of_field("source", "give either a source or --debian")
+    if debian is not None:
+        packages = tuple(word.strip() for word in include.split(",") if word.strip())
+        definition: Definition | str = definitions.of_debian(
+            debian, include=packages, mirror=mirror
+        )
+    else:
+        definition = _definition(source or "")
+    made = asyncio.run(options.open(budget).build(name, definition))
+    print(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
 
 
-@images.command("list")
-def list_(*, cache: Root = None) -> None:
-    """Show what the cache has, least recently used first."""
-    with one_line_errors():
-        entries = asyncio.run(ImageCache(cache).entries())
-    _show(entries)
+@images.command(name="list")
+def list_(*, options: Cache = CacheOptions()) -> None:
+    """Show the images of the cache, least recently used first."""
+    _show(asyncio.run(options.open().entries()))
 
 
-@images.command()
+@images.command
 def prune(
     *,
-    budget: Annotated[
-        float | None, typer.Option(min=0, help="Down to so many GB; keeps what was built here.")
-    ] = None,
-    older_than: Annotated[
-        float | None, typer.Option(min=0, help="What was not used for so many days.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that nobody uses.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    cache: Root = None,
+    budget: NonNegativeFloat | None = None,
+    older_than: NonNegativeFloat | None = None,
+    everything: Annotated[bool, Parameter("--all")] = False,
+    dry_run: bool = False,
+    options: Cache = CacheOptions(),
 ) -> None:
-    """Remove images that nobody uses, and what crashed processes have left."""
-    with one_line_errors():
-        removed = asyncio.run(
-            ImageCache(cache).prune(
-                budget_bytes=_bytes(budget),
-                unused_s=None if older_than is None else older_than * 86400,
-                everything=everything,
-                dry_run=dry_run,
-            )
+    """Remove unused images, and what crashed processes have left.
+
+    Parameters
+    ----------
+    budget
+        Size to prune down to, in GB. Images that were built here are kept.
+    older_than
+        Remove images unused for this many days.
+    everything
+        Remove all unused images.
+    dry_run
+        Only list what would be removed.
+    """
+    removed = asyncio.run(
+        options.open().prune(
+            budget_bytes=_bytes(budget),
+            unused_s=None if older_than is None else older_than * 86400,
+            everything=everything,
+            dry_run=dry_run,
         )
+    )
     _show(removed)
     verb = "would remove" if dry_run else "removed"
-    typer.echo(f"{verb} {len(removed)}: {decimal(sum(entry.size_bytes for entry in removed))}")
+    print(f"{verb} {len(removed)}: {decimal(sum(entry.size_bytes for entry in removed))}")
 
 
-def _from_stdin(given: list[str]) -> list[str]:
-    if given == ["-"]:
-        given = typer.get_text_stream("stdin").read().split()
+def _from_stdin(given: Sequence[str]) -> Sequence[str]:
+    if given == ("-",):
+        given = sys.stdin.read().split()
     for reference in given:
         references.parse(reference)
     return given
@@ -173,7 +205,7 @@ def pull_progress(total: int) -> Iterator[Callable[[Pulled], None]]:
 def _line(pulled: Pulled) -> None:
     if pulled.state in ("done", "failed"):
         size = "" if pulled.size_bytes is None else f" {decimal(pulled.size_bytes)}"
-        typer.echo(f"{pulled.state} {pulled.reference}{size} in {pulled.seconds:.1f} s", err=True)
+        print(f"{pulled.state} {pulled.reference}{size} in {pulled.seconds:.1f} s", file=sys.stderr)
 
 
 class _Display:

@@ -1,64 +1,87 @@
-"""The `prorl` command. Each of its commands is imported when it is used, so that help is fast."""
+"""The `prorl` command: its commands by name, each imported when it is used, so that help is fast.
 
-from importlib import import_module
-from typing import Annotated, Any
+Options come from the command line, else from variables (`PRORL_SERVE_RUN_WORKERS=8`), else from the
+file that `--config` names.
+"""
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.config import Dict, Env
 
 from prorl_service import __version__
 
 COMMANDS = {
     "serve": ("prorl_service.cli.serve:serve", "Run the rollout service."),
-    "front": ("prorl_service.cli.front:front", "Have several services do the rollouts."),
+    "front": ("prorl_service.cli.front:front", "Put one address in front of several services."),
     "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
     "status": ("prorl_service.cli.status:status", "Show what a service does now."),
     "token": ("prorl_service.cli.token:token", "Print the token of your services here."),
-    "images": ("prorl_service.cli.images:images", "Images of sandboxes: pull, build, list, prune."),
-    "check-model": ("prorl_service.cli.model:check_model", "Say how a model's chats are read."),
-    "doctor": ("prorl_service.cli.doctor:doctor", "Say what this host can do for sandboxes."),
+    "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
+    "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),
+    "doctor": ("prorl_service.cli.doctor:doctor", "List the sandboxes that this host supports."),
 }
 """Import path of each command, and its line in the list of commands."""
 
-
-class _Lazy(TyperGroup):
-    """Its commands are names until one is used."""
-
-    def __init__(self, **given: Any) -> None:
-        given["commands"] = {
-            name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()
-        }
-        super().__init__(**given)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None else _loaded(str(command.name)), rest
+VARIABLES = Env("PRORL_")
 
 
-def _loaded(name: str) -> Any:
-    module, _, attribute = COMMANDS[name][0].partition(":")
-    found = getattr(import_module(module), attribute)
-    if not isinstance(found, typer.Typer):
-        function, found = found, typer.Typer(add_completion=False)
-        found.command()(function)
-    command = typer.main.get_command(found)
-    command.name = name
-    return command
+def _shown(default: object) -> str | None:
+    """How the help shows a default: not at all where it says nothing."""
+    if default in ((), "", False, None):
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-app = typer.Typer(cls=_Lazy, no_args_is_help=True, help="ProRL rollout service.")
+DEFAULTS = Parameter(negative=(), show_env_var=False, show_default=_shown)
+
+app = App(
+    name="prorl",
+    help="ProRL rollout service.",
+    version=f"prorl {__version__}",
+    default_parameter=DEFAULTS,
+    config=VARIABLES,
+)
+for name, (path, summary) in COMMANDS.items():
+    app.command(path, name=name, help=summary)
+app.register_install_completion_command(add_to_startup=False)
 
 
-def _version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(f"prorl {__version__}")
-        raise typer.Exit
+@app.meta.default
+def _with_config(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    config: Annotated[
+        Path | None, Parameter(help="YAML file with options, named as on the command line.")
+    ] = None,
+) -> object:
+    if config is not None:
+        app.config = (VARIABLES, _options_of(config))
+    return app(tokens, exit_on_error=False, print_error=False)
 
 
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    pass
+def _options_of(file: Path) -> Dict:
+    """Raises `ProRLError`."""
+    import yaml
+
+    from prorl_service.errors import ProRLError
+
+    try:
+        options = yaml.safe_load(file.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ProRLError(f"--config {file}: {error}") from None
+    if not isinstance(options, dict):
+        raise ProRLError(f"--config {file}: it must hold options by name, such as `port: 8080`")
+    return Dict(options, source=str(file), use_commands_as_keys=False)
+
+
+def main() -> None:
+    try:
+        app.meta(exit_on_error=False, print_error=False)
+    except Exception as error:
+        from prorl_service.cli.errors import report
+
+        if not report(error):
+            raise
+        sys.exit(2)

@@ -1,13 +1,10 @@
 """`prorl check-model`: what a model's chat template does with the conversations of agents."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from prorl_service.cli.errors import one_line_errors
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.probe import Findings
 
@@ -18,22 +15,21 @@ RULES = {
 """What is done about what the template does not render."""
 
 
-def check_model(
-    model: Annotated[str, typer.Argument(help="Directory of a model, or its name on the hub.")],
-    reply_format: Annotated[
-        str | None, typer.Option(help="Read calls in this format, not in the template's.")
-    ] = None,
-) -> None:
-    """Say how a model's chats are rendered and its replies read.
+def check_model(model: str, /, *, reply_format: str | None = None) -> int:
+    """Show how a model's chats are rendered and its replies read.
 
     Ends with code 1 if agents with tools cannot use it.
+
+    Parameters
+    ----------
+    model
+        Directory of a model, or its name on the hub.
+    reply_format
+        Format to read calls in (default: the format that the model's template writes).
     """
-    with one_line_errors():
-        local = model if not Path(model).is_dir() else Path(model)
-        chat = ChatFormat.load(local, reply_format)
+    chat = ChatFormat.load(Path(model) if Path(model).is_dir() else model, reply_format)
     _show(model, chat)
-    if chat.problem:
-        raise typer.Exit(1)
+    return 1 if chat.problem else 0
 
 
 def _show(model: str, chat: ChatFormat) -> None:

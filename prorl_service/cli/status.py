@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
-from prorl_service.cli.errors import one_line_errors
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import ServiceStatus
 
@@ -14,13 +13,21 @@ RETRY_S = 2.0
 
 def status(
     *,
-    url: Annotated[str, typer.Option(help="The service, or a front.")] = "http://localhost:8080",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    url: str = "http://localhost:8080",
+    as_json: Annotated[bool, Parameter("--json")] = False,
 ) -> None:
-    """Show what a service does now: its run, rollouts, queues and engines."""
-    with one_line_errors(), RolloutClient(url, retry_s=RETRY_S) as client:
+    """Show what a service does now: its run, rollouts, queues and engines.
+
+    Parameters
+    ----------
+    url
+        Address of the service, or of a front.
+    as_json
+        Print JSON, for programs.
+    """
+    with RolloutClient(url, retry_s=RETRY_S) as client:
         now = client.status()
-    typer.echo(now.model_dump_json(indent=2) if as_json else "\n".join(_lines(url, now)))
+    print(now.model_dump_json(indent=2) if as_json else "\n".join(_lines(url, now)))
 
 
 def _lines(url: str, now: ServiceStatus) -> Iterator[str]:

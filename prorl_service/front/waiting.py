@@ -1,64 +1,71 @@
 """Waits until enough services answer: in a cluster they begin when there is room for them."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
-from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.front.discovery import Announcements
 from prorl_service.front.services import STATUS_TIMEOUT_S
 
 ASK_S = 1.0
+"""Seconds between looks at a directory: a shared file system reports no events."""
 MAX_ASKED = 32
 """Services asked at a time."""
-TELL_S = 30.0
-"""Progress is told when it changes, and so often."""
+REPORT_S = 30.0
+"""Longest time between reports; progress is reported when it changes."""
 
 
-def wait_for_services(
+async def wait_for_services(
     directory: Path,
     token: str | None,
     *,
     count: int,
     timeout_s: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Until `count` of those announced in `directory` answer and let us in. `tell` gets progress.
+    """Until `count` of those announced in `directory` answer and let us in. `report` gets progress.
 
     Raises `ProRLError`, with what is known of each, when `timeout_s` are over.
     """
     announcements = Announcements(directory)
     began_at = time.monotonic()
-    told_at, told = -TELL_S, ""
+    reported_at, reported = -REPORT_S, ""
     while True:
-        problems = _problems(announcements.look(), token)
+        problems = await _problems(announcements.look(), token)
         ready = [name for name, problem in problems.items() if not problem]
         waited_s = time.monotonic() - began_at
         line = f"{len(ready)} of {count} services answer ({', '.join(ready) or 'none yet'})"
-        if line != told or waited_s >= told_at + TELL_S:
-            tell(f"{line}, after {waited_s:.0f} s of {timeout_s:g}")
-            told_at, told = waited_s, line
+        if line != reported or waited_s >= reported_at + REPORT_S:
+            report(f"{line}, after {waited_s:.0f} s of {timeout_s:g}")
+            reported_at, reported = waited_s, line
         if len(ready) >= count:
             return
         if waited_s >= timeout_s:
             raise _too_few(directory, line, {k: one for k, one in problems.items() if one})
-        time.sleep(ASK_S)
+        await asyncio.sleep(ASK_S)
 
 
-def _problems(urls: Mapping[str, str], token: str | None) -> dict[str, str]:
-    """Problem of each service, empty where it answers. They are asked in parallel: some may
-    hang."""
-    with ThreadPoolExecutor(MAX_ASKED) as asking:
-        return dict(zip(urls, asking.map(partial(_problem, token), urls.values()), strict=True))
+async def _problems(urls: Mapping[str, str], token: str | None) -> dict[str, str]:
+    """Problem of each service by name, empty where it answers. Some may hang: all are asked in
+    parallel."""
+    room = asyncio.Semaphore(MAX_ASKED)
+
+    async def ask(url: str) -> str:
+        async with room:
+            return await _problem(token, url)
+
+    return dict(zip(urls, await asyncio.gather(*map(ask, urls.values())), strict=True))
 
 
-def _problem(token: str | None, url: str) -> str:
+async def _problem(token: str | None, url: str) -> str:
     try:
-        with RolloutClient(url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S) as client:
-            return "it is stopping" if client.status().is_stopping else ""
+        async with AsyncRolloutClient(
+            url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S
+        ) as client:
+            return "it is stopping" if (await client.status()).is_stopping else ""
     except ServiceCallError as error:
         return str(error)
     except UnicodeError as error:  # a host name that no resolver takes

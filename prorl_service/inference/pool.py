@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from prorl_service.errors import NotFound, OwnedByAnother, ProRLError
 from prorl_service.inference.backend import Backend
@@ -45,21 +47,25 @@ MISSED_PROBES = 2
 """In a row, and a backend is down whose calls do not fail; one, if they do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    probe_interval_s: float = 1.0
-    probe_timeout_s: float = 10.0
-    wait_for_backend_s: float = 60.0
-    """How long a model call waits while no backend is healthy, updates not counted."""
-    back_off_s: float = 10.0
-    """How long a backend is left alone that answers its probes but fails every call."""
-    load_weights_timeout_s: float = 600.0
-    upload_silence_s: float = 60.0
-    """Longest pause within an upload of weights."""
-    max_calls_per_backend: int = 256
-    """In flight at once; what is more waits here, where it can still go elsewhere."""
+    probe_interval_s: PositiveFloat = 1.0
+    """Seconds between probes of an engine."""
+    probe_timeout_s: PositiveFloat = 10.0
+    """Longest answer to a probe, in seconds."""
+    wait_for_backend_s: NonNegativeFloat = 60.0
+    """Longest wait of a model call while no engine is healthy, in seconds, updates not counted."""
+    back_off_s: NonNegativeFloat = 10.0
+    """Cool-down in seconds for an engine that passes its probes but fails every call."""
+    load_weights_timeout_s: PositiveFloat = 600.0
+    """Longest step of an update of weights, and longest silence while they are sent, in seconds."""
+    upload_silence_s: PositiveFloat = 60.0
+    """Longest pause within an upload of weights, in seconds."""
+    max_calls_per_backend: PositiveInt = 256
+    """Most model calls in flight at one engine; more wait here, where another may take them."""
     reply_format: str | None = None
-    """Name of the format in which replies are read; None: that of the model's chat template."""
+    """Format of the model's reasoning and tool calls, such as 'hermes' (default: the format that
+    its chat template writes; `prorl check-model` shows it)."""
 
 
 async def _forget_weights(_: Weights) -> None: ...

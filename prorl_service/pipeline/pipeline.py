@@ -9,11 +9,11 @@ INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. What callers
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import PositiveInt, ValidationError
+from pydantic.dataclasses import dataclass
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
@@ -28,7 +28,7 @@ from prorl_service.rollouts.containment import contain_tasks, described, make_ha
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.rollouts.validation import Validator, prompt_ids
+from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
 
@@ -42,20 +42,22 @@ EXPECTED_SANDBOXES = 256
 """How far ahead the provider of sandboxes is told what will be asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
-    init_workers: int = 8
-    run_workers: int = 64
-    eval_workers: int = 8
-    ready_rollouts: int = 8
+    init_workers: PositiveInt = 8
+    """Workers of INIT, which prepares sandboxes."""
+    run_workers: PositiveInt = 64
+    """Workers of RUN: rollouts that sample at the same time."""
+    eval_workers: PositiveInt = 8
+    """Workers of EVAL, which scores."""
+    ready_rollouts: PositiveInt = 8
     """Rollouts that INIT may finish ahead of RUN; each holds a sandbox."""
-    max_attempts: int = 3
-    """Most attempts of a rollout: it begins again where a retry may help, or the process died."""
+    max_attempts: PositiveInt = 3
+    """Most attempts of a rollout. It begins again after a failure that a retry may mend, and after
+    the service's process died."""
     on_timeout: OnTimeout = "grade"
     """Fate of a rollout that used up RUN's budget by its own work: graded like one that ran out of
     turns, or failed."""
-    max_unfinished: int = 50_000
-    """Rollouts accepted and not ended; more are refused for the time being."""
 
 
 class Pipeline(RolloutExecutor):
@@ -67,11 +69,13 @@ class Pipeline(RolloutExecutor):
         agents: AgentRegistry,
         config: PipelineConfig = PipelineConfig(),
         services: OperatorServices | None = None,
+        *,
+        max_unfinished: int = 50_000,
     ) -> None:
         """`journal` must be open for as long as this runs."""
         self._services = services or OperatorServices()
-        validator = Validator(agents, backends, sandboxes, self._services)
-        super().__init__(journal, validator, max_unfinished=config.max_unfinished)
+        validator = Validator(agents, backends, Local(sandboxes, self._services))
+        super().__init__(journal, validator, max_unfinished=max_unfinished)
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self._begin)
         self._grades_timeouts = config.on_timeout == "grade"

@@ -21,12 +21,19 @@ from prorl_service.tools.base import function_schema
 
 
 @dataclass(frozen=True, slots=True)
+class Local:
+    """What this process runs rollouts with."""
+
+    sandboxes: SandboxProvider
+    services: OperatorServices
+
+
+@dataclass(frozen=True, slots=True)
 class Validator:
     agents: AgentRegistry
     backends: BackendPool
-    sandboxes: SandboxProvider
-    services: OperatorServices | None
-    """None: other services know what there is."""
+    local: "Local | None"
+    """None: other services run the rollouts, and know what they have."""
 
     def check_all(
         self, groups: Sequence[tuple[int, Group]], invalid: Invalid = "refuse"
@@ -47,7 +54,8 @@ class Validator:
         agent = self.find_agent(group, where)
         self._check_image(agent, group, where)
         handler = _check_task(agent, group, where)
-        ids = prompt_ids(group, handler, model, self.services, where)
+        services = self.local.services if self.local else None
+        ids = prompt_ids(group, handler, model, services, where)
         return Admitted(group, agent, model.name, ids)
 
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
@@ -62,10 +70,10 @@ class Validator:
             ) from None
 
     def _check_image(self, agent: type[AgentHandler], group: Group, where: str) -> None:
-        if not agent.sandbox_stages:
+        if self.local is None or not agent.sandbox_stages:
             return
         try:
-            self.sandboxes.check(group.task.image)
+            self.local.sandboxes.check(group.task.image)
         except TaskError as error:
             field = f"{where}.task.image"
             raise InvalidRequest.of_field(field, error.message, hint=error.hint) from None

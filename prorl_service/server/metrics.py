@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from prorl_service import metrics
+from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendState, ErrorResponse, RolloutState
 from prorl_service.server.service import Service, ServiceDep
 
@@ -32,19 +33,20 @@ class _Now(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._rollouts()
         yield from self._backends()
-        yield from self._sandboxes()
+        if self._service.sandboxes is not None:
+            yield from self._sandboxes(self._service.sandboxes)
 
     def _rollouts(self) -> Iterator[Metric]:
-        pipeline = self._service.pipeline
-        counts = pipeline.count_by_state()
+        executor = self._service.executor
+        counts = executor.count_by_state()
         rollouts = GaugeMetricFamily("prorl_rollouts", "Rollouts kept, by state.", labels=["state"])
         for state in RolloutState:
             rollouts.add_metric([state.value], counts.get(state, 0))
         waiting = GaugeMetricFamily("prorl_queue_length", "Rollouts waiting.", labels=["stage"])
         workers = GaugeMetricFamily("prorl_workers", "Workers of a stage.", labels=["stage"])
-        for stage, count in pipeline.queues().items():
+        for stage, count in executor.queues().items():
             waiting.add_metric([stage], count)
-        for stage, count in pipeline.workers().items():
+        for stage, count in executor.workers().items():
             workers.add_metric([stage], count)
         yield from (rollouts, waiting, workers)
 
@@ -70,8 +72,8 @@ class _Now(Collector):
                 states.add_metric([backend.backend_id, state.value], state is backend.state)
         yield from (in_flight, sessions, states, versions)
 
-    def _sandboxes(self) -> Iterator[Metric]:
-        counts, name = self._service.sandboxes.counts(), "prorl_sandbox"
+    def _sandboxes(self, pool: WarmPool) -> Iterator[Metric]:
+        counts, name = pool.counts(), "prorl_sandbox"
         yield GaugeMetricFamily(f"{name}es_running", "Held by rollouts.", counts["running"])
         yield GaugeMetricFamily(f"{name}es_warm", "Started ahead.", counts["warm"])
         yield CounterMetricFamily(f"{name}_hits", "Starts that took a warm one.", counts["hits"])

@@ -61,19 +61,19 @@ async def health(service: ServiceDep) -> JSONResponse:
 
 @router.get("/status")
 async def status(service: ServiceDep) -> ServiceStatus:
-    pipeline, model = service.pipeline, service.backends.model.current
+    executor, model = service.executor, service.backends.model.current
     return ServiceStatus(
         version=__version__,
         run=service.run,
-        is_stopping=pipeline.is_stopping,
+        is_stopping=executor.is_stopping,
         failure=service.failure() or service.journal.failure,
         policy_version=service.backends.policy_version,
         tokenizer_digest=model.tokenizer_digest if model else None,
-        sandbox=service.sandboxes.kind,
-        agents=pipeline.agents.names,
-        rollouts=pipeline.count_by_state(),
-        queues=pipeline.queues(),
-        workers=pipeline.workers(),
+        sandbox=service.sandboxes.kind if service.sandboxes else "elsewhere",
+        agents=executor.agents.names,
+        rollouts=executor.count_by_state(),
+        queues=executor.queues(),
+        workers=executor.workers(),
         backends=service.backends.statuses(),
     )
 
@@ -95,13 +95,13 @@ async def get_rollout(
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
 ) -> Response:
     """Answers when the rollout has ended, or after `wait_s` with the state it is in."""
-    rollout = await service.pipeline.get(rollout_id)
+    rollout = await service.executor.get(rollout_id)
     if wait_s and isinstance(rollout, RolloutRecord):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                async for _ in service.pipeline.ended([rollout_id]):
+                async for _ in service.executor.ended([rollout_id]):
                     pass
-        rollout = await service.pipeline.get(rollout_id)
+        rollout = await service.executor.get(rollout_id)
     packed = _wants_packed(request)
     media_type = PACKED_MEDIA_TYPE if packed else "application/json"
     return Response(rollout.to_json(packed=packed), media_type=media_type)
@@ -110,8 +110,8 @@ async def get_rollout(
 @router.post("/rollouts/stream", response_model=Rollout)
 async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
     """NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
-    await service.pipeline.check_known(body.rollout_ids)
-    ended = service.pipeline.ended(body.rollout_ids)
+    await service.executor.check_known(body.rollout_ids)
+    ended = service.executor.ended(body.rollout_ids)
     lines = _lines(ended, packed=_wants_packed(request))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
@@ -119,7 +119,7 @@ async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> Str
 @router.post("/rollouts/cancel", response_model=Rollouts)
 async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all are ended; those that had ended before stay as they were."""
-    cancelled = service.pipeline.cancel(body.rollout_ids)
+    cancelled = service.executor.cancel(body.rollout_ids)
     return _rollouts(await service.journal.unless_failing(cancelled))
 
 
@@ -127,7 +127,7 @@ async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
 async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
     """Their rollouts have been taken and may be forgotten. Unknown groups are forgotten already;
     a 409 if one is under way."""
-    await service.pipeline.acknowledge(body.group_ids)
+    await service.executor.acknowledge(body.group_ids)
 
 
 def _rollouts(found: list[Rollout], status_code: int = 200) -> Response:

@@ -22,16 +22,17 @@ class Service:
     run: str
     journal: Journal
     backends: BackendPool
-    pipeline: RolloutExecutor
+    executor: RolloutExecutor
     samplers: SamplerManager
-    sandboxes: WarmPool
-    mcp: McpServers
     background: TaskOwner
+    sandboxes: WarmPool | None = None
+    """None: other services run the sandboxes."""
+    mcp: McpServers | None = None
 
     def failure(self) -> str | None:
         """Why it is not healthy."""
-        parts = (self.pipeline, self.samplers, self.backends, self.mcp, self)
-        owners = (part.background for part in parts)
+        parts = (self.executor, self.samplers, self.backends, self.mcp, self)
+        owners = (part.background for part in parts if part is not None)
         failures = (self.journal.death, *(owner.failure for owner in owners))
         return next(filter(None, failures), None)
 
@@ -39,12 +40,12 @@ class Service:
         """What it can do, for the log of its start."""
         model = self.backends.model.current
         serving = f"model {model.name}" if model else "no engine answers yet"
-        return f"{serving}; agents: {', '.join(self.pipeline.agents.names)}"
+        return f"{serving}; agents: {', '.join(self.executor.agents.names)}"
 
     async def add_backend(self, spec: BackendSpec, *, must_answer: bool = True) -> BackendStatus:
         """See `BackendPool.add`. Raises `OwnedByAnother` while there are rollouts of another front,
         for which the engine must not sample."""
-        for owner in sorted(self.pipeline.owners() - {spec.owner}):
+        for owner in sorted(self.executor.owners() - {spec.owner}):
             raise OwnedByAnother(
                 f"it has rollouts of {owner_name(owner)}",
                 hint="a service works for one front at a time; those of a front that is gone are "
@@ -57,7 +58,7 @@ class Service:
         the groups are."""
         for owner in {group.owner for group in groups} - {None}:
             self.backends.check_owner(owner)
-        return await self.pipeline.submit(groups, invalid)
+        return await self.executor.submit(groups, invalid)
 
 
 def _service(request: Request) -> Service:

@@ -1,52 +1,201 @@
-"""All settings of one service, as `prorl serve` collects them."""
+"""All options of a service, each said once: cyclopts makes flags, help, variables and the
+configuration file of these classes.
 
-from dataclasses import dataclass, field
+An attribute's docstring is its help. Secrets and random names are not made here but by the methods,
+which the composition of a service calls once (`compose`).
+"""
+
+import re
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
+from pydantic.dataclasses import dataclass
+
+from prorl_service.errors import ProRLError, problems_of
+from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
+from prorl_service.net.credentials import state_directory, take_key
 from prorl_service.pipeline.pipeline import PipelineConfig
-from prorl_service.rewards.judge.judge import JudgeConfig
+from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
-from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.server.auth import take_token
+from prorl_service.tools.mcp.spec import McpSpec, take_specs
+from prorl_service.utils.runs import new_run
+
+RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    services: Path | None = None
-    """Directory of the services that are to do the rollouts; None: this one does them. Of what
-    follows, a front needs neither sandboxes and images nor workers."""
-    backends: tuple[BackendSpec, ...] = ()
-    """Joined at start-up; one that does not answer yet joins when it does."""
-    agents: tuple[str, ...] = ()
-    """Import paths of additional agents."""
-    mcp: tuple[McpSpec, ...] = ()
-    """Servers whose tools tasks may choose; each must answer at the start."""
-    judge: JudgeConfig | None = None
-    """Of short answers, for tasks that want one."""
-    sandbox: SandboxKind = "auto"
-    default_image: str | None = None
-    """Of tasks that name none."""
-    image_cache: Path | None = None
-    """Directory of the image cache; default: one of this machine's."""
-    image_budget_bytes: int | None = None
-    """Most that finished images may take in the cache; None is no limit."""
-    warm_sandboxes: int = 8
-    """Started ahead of their rollouts. 0 starts each when it is asked for."""
+def panel(title: str) -> Parameter:
+    """Options without a prefix, under `title` in the help."""
+    return Parameter(name="*", group=title)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    backend: tuple[str, ...] = ()
+    """URL of an inference engine, which joins as soon as it answers. Repeatable. Trainers bring
+    their own."""
+    backend_key_file: Path | None = None
+    """File with the key of these engines (default: PRORL_BACKEND_KEY, if set)."""
+    tokenizer: str | None = None
+    """Directory or hub name of the tokenizer (default: the engine's model)."""
+
+    def specs(self) -> tuple[BackendSpec, ...]:
+        """Takes the key out of the environment in any case. Raises `ProRLError`."""
+        key = take_key("PRORL_BACKEND_KEY", self.backend_key_file, "the engines' key")
+        try:
+            return tuple(
+                BackendSpec(url=url, tokenizer=self.tokenizer, api_key=key) for url in self.backend
+            )
+        except ValidationError as error:
+            raise ProRLError(f"--backend: {problems_of(error)}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
     run: str | None = None
-    """Name of the training run; None: that of the journal that is resumed, else a new one."""
-    journal: Path | None = None
-    """File that survives the process; None keeps everything in memory."""
+    """Name of the training run (default: a new one at each start)."""
+    journal: str | None = None
+    """SQLite journal of accepted groups and their results; a restart resumes from it (default:
+    ~/.local/state/prorl/RUN.sqlite). 'none' keeps it in memory."""
     resume: bool = False
-    """Whether to continue the run that the journal holds. Otherwise a journal that holds one is
-    refused."""
-    retention: Retention = Retention()
-    token: str | None = field(default=None, repr=False)
-    """Bearer token that every request must bring; None asks for none."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names by which the service, and pages that may use it, are known besides loopback's."""
-    max_body_mb: int = 64
-    """Of one request, streamed weights excepted."""
-    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
-    pool: PoolConfig = field(default_factory=PoolConfig)
+    """Continue the run that the journal holds. An empty journal begins a new one."""
+    retention: Annotated[Retention, Parameter(name="*")] = Retention()
+    max_unfinished: PositiveInt = 50_000
+    """Most rollouts accepted and not ended; more are refused for the time being."""
+
+    def named(self) -> tuple[str | None, Path | None]:
+        """The run, if it has a name, and the file of the journal, if it has one. Raises
+        `ProRLError`."""
+        if self.run is not None and not re.fullmatch(RUN_NAME, self.run):
+            raise ProRLError(
+                f"--run {self.run}: a run's name is letters, digits, '.', '_' and '-', at most 60",
+                hint="it names a file",
+            )
+        if self.journal is not None:
+            return self.run, None if self.journal == "none" else Path(self.journal)
+        if self.run is None and self.resume:
+            raise ProRLError("--resume: which run?", hint="add `--run NAME` or `--journal FILE`")
+        run = self.run or new_run()
+        return run, state_directory() / f"{run}.sqlite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port to listen on; 0: any free one."""
+    token_file: Path | None = None
+    """File with the bearer token to ask for (default: PRORL_TOKEN, if set, or that of your services
+    on this machine, which the first one makes and `prorl token` prints)."""
+    no_token: bool = False
+    """Ask for no token; everybody on this machine may run tasks."""
+    allow_host: tuple[str, ...] = ()
+    """Another name by which browsers may call the service without a token. Repeatable."""
+    max_body_mb: PositiveInt = 64
+    """Largest request body, streamed weights excepted."""
+    max_connections: Annotated[int, Field(ge=16)] = 4096
+    """Most open connections; more are refused. Each call that waits for a rollout has one."""
+    drain_s: NonNegativeFloat = 10.0
+    """Grace period for running rollouts on shutdown, in seconds."""
+    announce: Path | None = None
+    """File NAME.json with the service's address, for fronts; present while it takes rollouts."""
+    announce_host: str | None = None
+    """Hostname to announce (default: --host, or this machine's name)."""
+
+    def token(self) -> str | None:
+        """None: none is asked for. Takes it out of the environment. Raises `ProRLError`."""
+        return take_token(self.token_file, self.host, is_off=self.no_token)
+
+    def announcement(self) -> Announcement | None:
+        """Raises `ProRLError` for a path that cannot be written or would not be found."""
+        return announcement(self.announce, self.announce_host, self.host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxOptions:
+    sandbox: SandboxKind = "auto"
+    """Kind of sandbox: 'auto' is apptainer for tasks with an image and bubblewrap for others;
+    'process' isolates nothing and is for tests."""
+    default_image: str | None = None
+    """Image of tasks that name none; needs Apptainer."""
+    image_cache: Path | None = None
+    """Directory of the image cache, which nodes may share (default: images in $PRORL_CACHE)."""
+    image_budget_gb: NonNegativeFloat | None = None
+    """Maximum size of finished images in the cache, in GB (default: no limit)."""
+    warm_sandboxes: NonNegativeInt = 8
+    """Sandboxes started ahead of their rollouts; 0: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpOptions:
+    mcp: Annotated[tuple[str, ...], Parameter(metavar="NAME=URL|COMMAND")] = ()
+    """MCP server whose tools tasks may choose; it must answer at the start. Repeatable. The bearer
+    token for a URL is in PRORL_MCP_KEY_NAME."""
+    mcp_tools: Annotated[tuple[str, ...], Parameter(metavar="NAME=TOOL,TOOL")] = ()
+    """The only tools of that server to offer (default: all). Repeatable."""
+
+    def specs(self) -> tuple[McpSpec, ...]:
+        """Takes keys out of the environment. Raises `ProRLError`."""
+        return take_specs(self.mcp, self.mcp_tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeOptions:
+    judge_url: str | None = None
+    """OpenAI-compatible endpoint, with '/v1', of a judge of short answers."""
+    judge_model: str = ""
+    """Name of the judge's model there."""
+    judge_key_file: Path | None = None
+    """File with the judge's key (default: PRORL_JUDGE_KEY, if set)."""
+    judge_cache: Path | None = None
+    """SQLite file that keeps the judge's verdicts (default: in memory)."""
+    judge_max_calls: PositiveInt = 16
+    """Most calls in flight at the judge; more wait."""
+
+    def config(self) -> JudgeConfig | None:
+        """Takes the key out of the environment in any case. Raises `ProRLError`."""
+        key = take_key(KEY_VARIABLE, self.judge_key_file, "the judge's key")
+        if self.judge_url is not None:
+            return JudgeConfig(
+                self.judge_url, self.judge_model, key, self.judge_cache, self.judge_max_calls
+            )
+        if self.judge_model or self.judge_key_file or self.judge_cache:
+            raise ProRLError("a judge needs a URL: --judge-url http://host:port/v1")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """A service that does the rollouts itself."""
+
+    agent: tuple[str, ...] = ()
+    """Import path 'module:Class' of an agent of your own. Repeatable."""
+    engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
+    pool: Annotated[PoolConfig, panel("Engines")] = PoolConfig()
+    run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()
+    pipeline: Annotated[PipelineConfig, panel("Stages")] = PipelineConfig()
+    sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions()
+    mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions()
+    judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontSettings:
+    """A front, behind which other services do the rollouts."""
+
+    services: Path
+    """Directory in which the services announce themselves."""
+    wait_for: NonNegativeInt = 1
+    """Services that must answer before the front begins."""
+    wait_s: NonNegativeFloat = 600.0
+    """Seconds to wait for them."""
+    agent: tuple[str, ...] = ()
+    """Import path 'module:Class' of an agent that the services have. Repeatable."""
+    engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
+    run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()

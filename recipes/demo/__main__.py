@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import transformers
-import typer
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 from tokenizers import Tokenizer
 
 from prorl_service import local
+from prorl_service.cli.program import run
 from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, Task
@@ -34,9 +36,9 @@ LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 
 
 def main(
-    seed: Annotated[int, typer.Option(help="Of tasks, warm start and training.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 80,
-    output: Annotated[Path, typer.Option(help="Where results go.")] = Path("outputs/demo"),
+    seed: Annotated[int, Parameter(help="Of tasks, warm start and training.")] = 0,
+    steps: Annotated[PositiveInt, Parameter(help="Optimizer steps.")] = 80,
+    output: Annotated[Path, Parameter(help="Where results go.")] = Path("outputs/demo"),
 ) -> None:
     """Train a tiny Qwen3 agent through the rollout service, on the CPU."""
     transformers.logging.disable_progress_bar()
@@ -65,7 +67,7 @@ def main(
         title="Demo trajectories",
         token_text=lambda token: tokenizer.decode([token], skip_special_tokens=False),
     )
-    typer.echo(f"results: {output}/summary.json, curve.png, trajectories.html")
+    print(f"results: {output}/summary.json, curve.png, trajectories.html")
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
         local.service([engine.url], log=output / "service.log") as service,
         RolloutClient(service.url) as client,
     ):
-        typer.echo(f"engine {engine.url}, service {service.url} (its API: {service.url}/docs)")
+        print(f"engine {engine.url}, service {service.url} (its API: {service.url}/docs)")
         run.service_rss_mb = _memory_mb(service.pid, "VmRSS")
         run.before = _evaluate(client, run.heldout, "before")
         started = time.monotonic()
@@ -147,7 +149,7 @@ def _check(logs_of_run: Sequence[Path]) -> None:
 
 def _evaluate(client: RolloutClient, tasks: Sequence[Task], name: str) -> list[Rollout]:
     rollouts = evaluate(client, tasks, name=name, n=HELDOUT_ROLLOUTS, limits=LIMITS)
-    typer.echo(f"held-out success {name} training: {success(rollouts):.2f}")
+    print(f"held-out success {name} training: {success(rollouts):.2f}")
     return rollouts
 
 
@@ -159,4 +161,4 @@ def _memory_mb(pid: int, field: Literal["VmRSS", "VmHWM"]) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

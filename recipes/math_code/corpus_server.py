@@ -11,12 +11,15 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import Port
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
+from prorl_service.cli.program import run
+from prorl_service.errors import InvalidRequest
 from recipes.math_code.corpus import Corpus, read_documents, snippet
 
 PAGE = 8000
@@ -60,19 +63,17 @@ def corpus_server(corpus: Corpus) -> MCPServer:
 
 
 def main(
-    documents: Annotated[
-        Path, typer.Argument(exists=True, help="Directory of text files, or JSONL file.")
-    ],
+    documents: Annotated[Path, Parameter(help="Directory of text files, or JSONL file.")],
     port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Serve over HTTP on loopback; default: stdio."),
+        Port | None,
+        Parameter(help="Serve over HTTP on loopback; default: stdio."),
     ] = None,
 ) -> None:
     """Serve documents to MCP clients."""
     try:
         corpus = Corpus(read_documents(documents))
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="DOCUMENTS") from None
+        raise InvalidRequest.of_field("documents", str(error)) from None
     print(f"corpus: {len(corpus.documents)} documents", file=sys.stderr, flush=True)
     server = corpus_server(corpus)
     if port is None:
@@ -82,4 +83,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common.cli import begin, known_errors
+from prorl_service.cli.errors import one_line_errors
 from recipes.common.evaluation.evaluate import evaluate
 from recipes.common.evaluation.scorecard import facts_of, report
+from recipes.common.records import begin
 from recipes.common.settings import Evaluation, settings_of
 from recipes.common.training import launch
 from recipes.math_code import published, tasks
@@ -31,7 +32,7 @@ GRADERS = {
 
 @hydra.main(version_base="1.3", config_path="../../configs", config_name="math_code_evaluate")  # type: ignore[untyped-decorator]
 def main(config: DictConfig) -> None:
-    with known_errors():
+    with one_line_errors():
         settings = settings_of(Evaluation, config)
         problems = tasks.problems_of(settings)
         chosen = tasks.tasks_of(settings, problems)

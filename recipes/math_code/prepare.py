@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
 from rich.console import Console
 
 import prorl_service
-from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.program import run
 from recipes.common.data import preparation, sources
 from recipes.common.data.sources import Source
 from recipes.math_code.data.catalogue import DATA_SETS, IN_NORMAL_FORM
@@ -163,17 +164,17 @@ def show(manifest: Manifest, console: Console) -> None:
 
 
 def main(
-    dataset: Annotated[Name, typer.Option(help="Which data set.")],
+    dataset: Annotated[Name, Parameter(help="Which data set.")],
     output: preparation.Output,
     path: preparation.From = None,
     split: preparation.Split = None,
     revision: preparation.Revision = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many problems.")] = None,
+    limit: Annotated[PositiveInt | None, Parameter(help="The first so many problems.")] = None,
     without: Annotated[
         list[Path] | None,
-        typer.Option(help="Prepared directory whose questions are kept out; may be repeated."),
+        Parameter(help="Prepared directory whose questions are kept out; may be repeated."),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that look at answers.")] = 4,
+    workers: Annotated[PositiveInt, Parameter(help="Processes that look at answers.")] = 4,
 ) -> None:
     """Prepare a data set for training or evaluation."""
     options = Options(
@@ -186,10 +187,9 @@ def main(
         without=tuple(without or ()),
         workers=workers,
     )
-    with one_line_errors():
-        manifest = asyncio.run(prepare(options))
+    manifest = asyncio.run(prepare(options))
     show(manifest, Console())
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -7,7 +7,8 @@ TRL's stock ones.
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common.cli import begin, known_errors
+from prorl_service.cli.errors import one_line_errors
+from recipes.common.records import begin
 from recipes.common.settings import Training, settings_of
 from recipes.common.training import launch
 from recipes.math_code import tasks
@@ -15,7 +16,7 @@ from recipes.math_code import tasks
 
 @hydra.main(version_base="1.3", config_path="../../configs", config_name="math_code_train")  # type: ignore[untyped-decorator]
 def main(config: DictConfig) -> None:
-    with known_errors():
+    with one_line_errors():
         settings = settings_of(Training, config)
         chosen = tasks.tasks_of(settings, tasks.problems_of(settings))
         launch.train(settings, begin(config), chosen, lambda: tasks.tiny_model(settings))

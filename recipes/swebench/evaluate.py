@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common.cli import begin, known_errors
+from prorl_service.cli.errors import one_line_errors
 from recipes.common.data import rows as data_rows
 from recipes.common.evaluation.evaluate import evaluate
 from recipes.common.evaluation.scorecard import facts_of, report
+from recipes.common.records import begin
 from recipes.common.settings import Evaluation, settings_of
 from recipes.common.training import launch
 from recipes.swebench import scorecard, tasks
@@ -22,7 +23,7 @@ from recipes.swebench.rows import SweInstance
 
 @hydra.main(version_base="1.3", config_path="../../configs", config_name="swebench_evaluate")  # type: ignore[untyped-decorator]
 def main(config: DictConfig) -> None:
-    with known_errors():
+    with one_line_errors():
         settings = settings_of(Evaluation, config)
         rows = tasks.rows_of(settings)
         chosen = data_rows.chosen(settings.data, rows)

@@ -23,11 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from prorl_service.agents.swe.data import SweEnvironment
+from prorl_service.cli.program import run
 from prorl_service.rewards.swe.patch import TEST_FILE
 from prorl_service.sandbox.archives import has_archive, store_archive
 from prorl_service.sandbox.cache import cache_root
@@ -339,9 +340,9 @@ def default_directory() -> Path:
 
 
 def main(
-    output: Annotated[Path, typer.Option(help="Where the rows go.")] = Path("offline.jsonl"),
-    directory: Annotated[Path | None, typer.Option(help="Keeps what was fetched.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Ids of instances.")] = None,
+    output: Annotated[Path, Parameter(help="Where the rows go.")] = Path("offline.jsonl"),
+    directory: Annotated[Path | None, Parameter(help="Keeps what was fetched.")] = None,
+    only: Annotated[list[str] | None, Parameter(help="Ids of instances.")] = None,
 ) -> None:
     """Build the offline instances and write their rows."""
     console = Console()
@@ -351,4 +352,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 from rich.console import Console
 
 from prorl_service import local
 from prorl_service.agents.swe.agent import SweAgent
+from prorl_service.cli.program import run
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.sandbox import SandboxKind
@@ -170,9 +171,9 @@ async def _wait(
 
 
 def main(
-    sandbox: Annotated[str, typer.Option(help="As of `prorl serve`.")] = "auto",
-    only: Annotated[list[str] | None, typer.Option(help="Ids of instances.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Directory for reports.")] = None,
+    sandbox: Annotated[str, Parameter(help="As of `prorl serve`.")] = "auto",
+    only: Annotated[list[str] | None, Parameter(help="Ids of instances.")] = None,
+    output: Annotated[Path | None, Parameter(help="Directory for reports.")] = None,
 ) -> None:
     """Resolve the offline instances with a policy that knows the answers."""
     console = Console()
@@ -188,4 +189,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

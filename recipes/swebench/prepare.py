@@ -11,17 +11,19 @@ Run again, it goes on where it was. Trains and evaluates nothing.
 """
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, PositiveInt
 from pydantic import BaseModel
 from rich.console import Console
 
-from prorl_service.cli.errors import one_line_errors
 from prorl_service.cli.images import pull_progress
+from prorl_service.cli.program import run
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.sandbox import provider
 from prorl_service.sandbox.images import ImageCache
@@ -206,33 +208,33 @@ def show(manifest: Manifest, console: Console) -> None:
 
 
 def main(
-    dataset: Annotated[Name, typer.Option(help="Which data set.")],
+    dataset: Annotated[Name, Parameter(help="Which data set.")],
     output: preparation.Output,
     path: preparation.From = None,
     split: preparation.Split = None,
     revision: preparation.Revision = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many instances.")] = None,
+    limit: Annotated[PositiveInt | None, Parameter(help="The first so many instances.")] = None,
     graded_by: Annotated[
         GradedBy,
-        typer.Option(help="'log' grades all by SWE-bench's commands and parsers: its own scores."),
+        Parameter(help="'log' grades all by SWE-bench's commands and parsers: its own scores."),
     ] = "recorder",
-    with_images: Annotated[bool, typer.Option("--images/--no-images")] = True,
+    with_images: Annotated[bool, Parameter("--images", negative="--no-images")] = True,
     image_cache: Annotated[
-        Path | None, typer.Option(help="The cache; default: images in $PRORL_CACHE.")
+        Path | None, Parameter(help="The cache; default: images in $PRORL_CACHE.")
     ] = None,
     image_mb: Annotated[
-        float, typer.Option(min=0, help="Estimated size of an image, for the disk.")
+        NonNegativeFloat, Parameter(help="Estimated size of an image, for the disk.")
     ] = prefetch.IMAGE_MB,
-    parallel: Annotated[int, typer.Option(min=1, help="Images, or gradings, at once.")] = 4,
+    parallel: Annotated[PositiveInt, Parameter(help="Images, or gradings, at once.")] = 4,
     admit: Annotated[
         bool,
-        typer.Option(
-            "--admit/--no-admit",
+        Parameter(
+            negative="--no-admit",
             help="Keep what its reference patch resolves three times, and no patch does not.",
         ),
     ] = True,
-) -> None:
-    """Prepare a data set for training or evaluation."""
+) -> int:
+    """Prepare a data set for training or evaluation. Ends with code 2 if not all is done yet."""
     options = Options(
         dataset=dataset,
         output=output,
@@ -246,12 +248,12 @@ def main(
         image_mb=image_mb,
         parallel=parallel,
     )
-    with one_line_errors():
-        manifest = asyncio.run(_run(options, admit=admit))
+    manifest = asyncio.run(_run(options, admit=admit))
     show(manifest, Console())
     if not manifest.complete:
-        typer.echo("prorl: not all is done yet: run the same command again", err=True)
-        raise typer.Exit(2)
+        print("prorl: not all is done yet: run the same command again", file=sys.stderr)
+        return 2
+    return 0
 
 
 async def _run(options: Options, *, admit: bool) -> Manifest:
@@ -262,4 +264,4 @@ async def _run(options: Options, *, admit: bool) -> Manifest:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

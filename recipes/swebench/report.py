@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
+from prorl_service.cli.program import run
 from prorl_service.rewards.swe.grade import SweOutcome, SweReport
 from prorl_service.schemas import Rollout
 
@@ -95,8 +96,8 @@ def write_reports(rollouts: Iterable[Rollout], directory: Path) -> None:
 
 
 def main(
-    rollouts: Annotated[Path, typer.Argument(help="JSON, one rollout a line.")],
-    output: Annotated[Path | None, typer.Option(help="Directory; else all are shown.")] = None,
+    rollouts: Annotated[Path, Parameter(help="JSON, one rollout a line.")],
+    output: Annotated[Path | None, Parameter(help="Directory; else all are shown.")] = None,
 ) -> None:
     """Show the reports of rollouts, or write one file each."""
     lines = rollouts.read_text().splitlines()
@@ -109,4 +110,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

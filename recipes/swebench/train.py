@@ -7,8 +7,9 @@ and TRL's stock ones.
 import hydra
 from omegaconf import DictConfig
 
-from recipes.common.cli import begin, known_errors
+from prorl_service.cli.errors import one_line_errors
 from recipes.common.data import rows as data_rows
+from recipes.common.records import begin
 from recipes.common.settings import Training, settings_of
 from recipes.common.training import launch
 from recipes.swebench import tasks
@@ -16,7 +17,7 @@ from recipes.swebench import tasks
 
 @hydra.main(version_base="1.3", config_path="../../configs", config_name="swebench_train")  # type: ignore[untyped-decorator]
 def main(config: DictConfig) -> None:
-    with known_errors():
+    with one_line_errors():
         settings = settings_of(Training, config)
         rows = tasks.rows_of(settings)
         chosen = tasks.tasks_of(settings, data_rows.chosen(settings.data, rows))

@@ -30,8 +30,8 @@ def said(*arguments: str, **environment: str) -> str:
 
 def test_help_lists_the_commands_and_imports_none_of_them() -> None:
     program = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom prorl_service.cli import app\n"
-        "print(CliRunner().invoke(app, ['--help']).output)\n"
+        "import sys\nfrom prorl_service.cli.main import app\n"
+        "app.meta(['--help'])\n"
         "slow = {'pydantic', 'fastapi', 'httpx', 'prorl_service.schemas'} & set(sys.modules)\n"
         "sys.exit(' '.join(slow) or 0)"
     )
@@ -46,7 +46,7 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_its_own_help(name: str) -> None:
-    assert f"prorl_service.cli {name} [OPTIONS]" in said(name, "--help")
+    assert said(name, "--help").startswith(f"Usage: prorl {name}")
 
 
 def test_the_version_can_be_asked_for() -> None:
@@ -57,19 +57,60 @@ def test_the_version_can_be_asked_for() -> None:
     ("words", "completed"),
     [("prorl se", "serve"), ("prorl serve --jo", "--journal"), ("prorl images pu", "pull")],
 )
-def test_a_shell_completes_commands_and_options(words: str, completed: str) -> None:
-    last = str(len(words.split()) - 1)
-    environment = {"COMP_WORDS": words, "COMP_CWORD": last}
-    program = "from prorl_service.cli import app; app(prog_name='prorl')"
+def test_a_shell_completes_commands_and_options(words: str, completed: str, tmp_path: Path) -> None:
+    script = tmp_path / "prorl"
+    said("--install-completion", "--shell", "bash", "--output", str(script))
+    last = len(words.split()) - 1
+    program = f"""
+        . {script}
+        COMP_WORDS=({words}) COMP_CWORD={last}
+        $(complete -p prorl | sed -E 's/.*-F ([^ ]+).*/\\1/')
+        echo "${{COMPREPLY[@]}}"
+    """
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "_PRORL_COMPLETE": "complete_bash", **environment},
+        ["bash", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == [completed], done.stderr
+
+
+def options_of(*arguments: str, **environment: str) -> list[str]:
+    """What a service that cannot start says of its options."""
+    done = subprocess.run(
+        [*PRORL, "serve", "--journal", "none", *arguments],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.stdout.split() == [completed]
+    assert done.returncode == 2
+    return done.stderr.splitlines()
+
+
+def test_options_come_from_flags_else_variables_else_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("run_workers: -1\neval_workers: -1\ninit_workers: -1\n")
+    given = ("--config", str(file), "--init-workers", "4")
+    [problem] = options_of(*given, PRORL_SERVE_EVAL_WORKERS="5")
+    assert problem == "prorl: --run-workers: Input should be greater than 0"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("prot: 8080", "prot"),
+        ("- port", "it must hold options by name"),
+        ("port: [", "--config"),
+        (None, "No such file"),
+    ],
+)
+def test_a_bad_file_of_options_is_one_line(
+    content: str | None, problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "options.yaml"
+    if content is not None:
+        file.write_text(content)
+    assert problem in options_of("--config", str(file))[0]
 
 
 def test_a_model_is_checked(tiny_model: Path) -> None:

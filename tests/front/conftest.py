@@ -7,11 +7,10 @@ import pytest
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.scored import SCORED
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 TWO_AT_ONCE = (
     *("--agent", SCORED, "--sandbox", "process", "--warm-sandboxes", "0"),

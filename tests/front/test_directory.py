@@ -13,11 +13,10 @@ from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.front.discovery import Announcement, Announcements, announcement
 from prorl_service.schemas import Stage
-from prorl_service.server.settings import Settings
 from tests.front.conftest import service
 from tests.front.odd_service import odd_service
 from tests.server.scored import scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 WAIT_S = 120
 BAD = {

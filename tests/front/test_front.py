@@ -14,12 +14,11 @@ from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.schemas import NOT_SAMPLED, BackendState, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service
 from tests.rollouts.journals import rollout_states
 from tests.server.scored import scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 WAIT_S = 120
 

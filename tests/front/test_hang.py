@@ -17,13 +17,12 @@ import pytest
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec, RolloutState, Stage
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import TWO_AT_ONCE, service
 from tests.front.test_front import assert_done, at, ends, ids_of, until_both_run
 from tests.server.scored import scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 CLOSED_WITHIN_S, LEFT_WITHIN_S = 30, 60
 """Seconds well above what it takes, and well below the time-outs of connections."""

@@ -18,13 +18,12 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.front.claim import CLAIM, Claimant, DirectoryClaim
 from prorl_service.schemas import BackendSpec, Rollout, Stage
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import service
 from tests.front.test_front import ids_of
 from tests.server.scored import scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 WAIT_S = 120
 

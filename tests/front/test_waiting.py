@@ -1,9 +1,8 @@
 """How a trainer's job waits for services that begin when the cluster has room for them."""
 
+import asyncio
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,35 +13,32 @@ from prorl_service.front.waiting import wait_for_services
 from tests.front.conftest import service
 
 
-def test_it_waits_until_enough_answer_and_tells_how_many_do(tmp_path: Path) -> None:
+async def test_it_waits_until_enough_answer_and_tells_how_many_do(tmp_path: Path) -> None:
     lines: list[str] = []
     directory = tmp_path / "services"
     directory.mkdir()
     (directory / "killed.json").write_text('{"url": "http://127.0.0.1:9"}')
     (directory / "other.json").write_text("{")
 
-    def wait() -> None:
-        wait_for_services(directory, None, count=1, timeout_s=100, tell=lines.append)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    while not lines:
-        time.sleep(0.01)
+    wait = wait_for_services(directory, None, count=1, timeout_s=100, report=lines.append)
+    waiting = asyncio.create_task(wait)
+    while not lines:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     with service("a", tmp_path):
-        waiting.join()
+        await waiting
     assert lines[0].startswith("0 of 1 services answer (none yet), after 0 s of 100")
     assert lines[-1].startswith("1 of 1 services answer (a), after ")
 
 
-def test_at_the_deadline_it_says_what_each_service_said(tmp_path: Path) -> None:
+async def test_at_the_deadline_it_says_what_each_service_said(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     with (
         service("a", tmp_path, "--token-file", str(token)),
         pytest.raises(ProRLError, match="0 of 2 services answer") as late,
     ):
-        wait_for_services(
-            tmp_path / "services", "another-one", count=2, timeout_s=0, tell=lambda _: None
+        await wait_for_services(
+            tmp_path / "services", "another-one", count=2, timeout_s=0, report=lambda _: None
         )
     assert "\n  a: " in late.value.message
     assert "wants its bearer token" in late.value.message

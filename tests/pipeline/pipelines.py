@@ -44,12 +44,15 @@ async def pipeline_over(
     journal: Path | None = None,
     retention: Retention = Retention(),
     sandboxes: FakeSandboxes | None = None,
+    max_unfinished: int = 1000,
 ) -> AsyncIterator[Pipeline]:
     sandboxes = sandboxes or FakeSandboxes(lambda name, arguments: ToolResult(""))
     registry = AgentRegistry(f"{agent.__module__}:{agent.__qualname__}" for agent in agents)
     async with (
         Journal(journal, retention=retention) as open_journal,
-        Pipeline(open_journal, backends, sandboxes, registry, config) as pipeline,
+        Pipeline(
+            open_journal, backends, sandboxes, registry, config, max_unfinished=max_unfinished
+        ) as pipeline,
     ):
         yield pipeline
 

@@ -82,6 +82,7 @@ async def running(
     spool: Path,
     config: PipelineConfig = PipelineConfig(),
     retention: Retention = Retention(),
+    max_unfinished: int = 1000,
 ) -> AsyncIterator[Pipeline]:
     Probe.started = asyncio.Event()
     async with pipeline_of(
@@ -92,6 +93,7 @@ async def running(
         PoolConfig(wait_for_backend_s=20),
         retention=retention,
         sandboxes=sandboxes,
+        max_unfinished=max_unfinished,
     ) as pipeline:
         yield pipeline
 

@@ -220,7 +220,9 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(
 async def test_what_ended_first_is_forgotten_first_and_whole(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    async with running(engine, sandboxes, tmp_path, retention=Retention(keep_bytes=1)) as pipeline:
+    async with running(
+        engine, sandboxes, tmp_path, retention=Retention(keep_mb=1 / 2**20)
+    ) as pipeline:
         await pipeline.submit([group("long", acts={Stage.RUN: "hang"})])
         await Probe.started.wait()
         await ends(pipeline, group("first", n=2))
@@ -236,7 +238,7 @@ async def test_what_ended_first_is_forgotten_first_and_whole(
 async def test_too_much_unfinished_work_is_refused_for_the_time_being(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    async with running(engine, sandboxes, tmp_path, PipelineConfig(max_unfinished=3)) as pipeline:
+    async with running(engine, sandboxes, tmp_path, max_unfinished=3) as pipeline:
         await pipeline.submit([group("a", n=2, acts={Stage.RUN: "hang"})])
         with pytest.raises(Overloaded):
             await pipeline.submit([group("b", n=2)])
@@ -247,7 +249,7 @@ async def test_too_much_unfinished_work_is_refused_for_the_time_being(
 async def test_submissions_at_the_same_time_do_not_pass_the_limit_together(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
-    async with running(engine, sandboxes, tmp_path, PipelineConfig(max_unfinished=3)) as pipeline:
+    async with running(engine, sandboxes, tmp_path, max_unfinished=3) as pipeline:
         groups = [group(name, n=2, acts={Stage.RUN: "hang"}) for name in "abcd"]
         answers = await asyncio.gather(
             *(pipeline.submit([one]) for one in groups), return_exceptions=True

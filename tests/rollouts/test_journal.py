@@ -66,7 +66,7 @@ async def test_what_is_acknowledged_is_forgotten_and_what_is_under_way_is_not(
 
 
 async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "j", Retention(keep_bytes=11_000)) as journal:
+    async with Journal(tmp_path / "j", Retention(keep_mb=11_000 / 2**20)) as journal:
         for number in range(5):
             await journal.accept([accepted(f"g{number}", n=1)])
             await journal.end(ended(f"g{number}", size=4000))
@@ -75,7 +75,7 @@ async def test_old_results_make_room_for_new_ones(tmp_path: Path) -> None:
 
 
 async def test_results_expire(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "j", Retention(keep_s=0)) as journal:
+    async with Journal(tmp_path / "j", Retention(keep_hours=0)) as journal:
         for name in "ab":
             await journal.accept([accepted(name, n=1)])
             await journal.end(ended(name))
@@ -102,7 +102,7 @@ async def test_results_expire_by_the_time_that_services_ran(
 ) -> None:
     hour = 3600.0
     for name in "abc":
-        async with Journal(tmp_path / "j", Retention(keep_s=1.5 * hour)) as journal:
+        async with Journal(tmp_path / "j", Retention(keep_hours=1.5)) as journal:
             await journal.accept([accepted(name, n=1)])
             await journal.end(ended(name))
             kept = [one for one in "abc" if await journal.answer(f"{one}.0") is not None]

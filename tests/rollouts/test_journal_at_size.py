@@ -85,7 +85,7 @@ async def test_room_is_given_back_to_the_disk(tmp_path: Path) -> None:
 
 
 async def test_old_results_make_room_by_the_same_way(tmp_path: Path) -> None:
-    async with Journal(tmp_path / "j", Retention(keep_bytes=100_000)) as journal:
+    async with Journal(tmp_path / "j", Retention(keep_mb=100_000 / 2**20)) as journal:
         await filled(journal, 20)
         await tidied(journal)
         assert (await journal.count_ended()).total() == 4

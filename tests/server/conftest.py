@@ -5,10 +5,9 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 

@@ -3,9 +3,9 @@
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
 from prorl_service.schemas.sampling import Draw, DrawState
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.scored import SCORED
+from tests.server.serving import Settings
 
 INFORMATIVE = (0, 1, 0, 1)
 

@@ -1,19 +1,39 @@
 """The application on a port of this machine, and a task for it."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.schemas import Group, Limits, Message, Rollout, Task
+from prorl_service.inference.pool import PoolConfig
+from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.rewards.judge.judge import JudgeConfig
+from prorl_service.sandbox import SandboxKind
+from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task
 from prorl_service.server.app import create_app
+from prorl_service.server.compose import front_service, rollout_service
 from prorl_service.server.connections import Bounds
 from prorl_service.server.run import http_config
-from prorl_service.server.settings import Settings
+from prorl_service.server.service import Service
+from prorl_service.server.settings import (
+    EngineOptions,
+    FrontSettings,
+    HttpOptions,
+    JudgeOptions,
+    McpOptions,
+    RunOptions,
+    SandboxOptions,
+    ServiceSettings,
+)
+from prorl_service.tools.mcp.spec import McpSpec
 
 
 class Server(uvicorn.Server):
@@ -26,14 +46,99 @@ class Server(uvicorn.Server):
         self.ready.set()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Options of a service or, with `services`, of a front, in one flat class."""
+
+    backends: tuple[BackendSpec, ...] = ()
+    agents: tuple[str, ...] = ()
+    services: Path | None = None
+    sandbox: SandboxKind = "auto"
+    warm_sandboxes: int = 8
+    run: str | None = None
+    journal: Path | None = None
+    resume: bool = False
+    max_unfinished: int = 50_000
+    pool: PoolConfig = PoolConfig()
+    pipeline: PipelineConfig = PipelineConfig()
+    mcp: tuple[McpSpec, ...] = ()
+    judge: JudgeConfig | None = None
+    max_body_mb: int = 64
+    token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+
+    def composing(self) -> AbstractAsyncContextManager[Service]:
+        run = RunOptions(
+            run=self.run,
+            journal="none" if self.journal is None else str(self.journal),
+            resume=self.resume,
+            max_unfinished=self.max_unfinished,
+        )
+        if self.services is not None:
+            front = FrontSettings(
+                services=self.services,
+                wait_for=0,
+                agent=self.agents,
+                engines=self._engines(),
+                run=run,
+            )
+            return front_service(front, self.token, report=lambda _: None)
+        return rollout_service(
+            ServiceSettings(
+                agent=self.agents,
+                engines=self._engines(),
+                pool=self.pool,
+                run=run,
+                sandboxes=SandboxOptions(sandbox=self.sandbox, warm_sandboxes=self.warm_sandboxes),
+                pipeline=self.pipeline,
+                mcp=self._mcp(),
+                judge=self._judge(),
+            )
+        )
+
+    def _mcp(self) -> McpOptions:
+        return McpOptions(
+            mcp=tuple(f"{spec.name}={spec.target}" for spec in self.mcp),
+            mcp_tools=tuple(f"{one.name}={','.join(one.tools)}" for one in self.mcp if one.tools),
+        )
+
+    def _judge(self) -> JudgeOptions:
+        if self.judge is None:
+            return JudgeOptions()
+        if self.judge.key is not None:
+            os.environ["PRORL_JUDGE_KEY"] = self.judge.key
+        return JudgeOptions(
+            judge_url=self.judge.url,
+            judge_model=self.judge.model,
+            judge_cache=self.judge.cache,
+            judge_max_calls=self.judge.max_calls,
+        )
+
+    def _engines(self) -> EngineOptions:
+        for spec in self.backends:
+            if spec.api_key is not None:  # taken out again where the service is composed
+                os.environ["PRORL_BACKEND_KEY"] = spec.api_key
+        tokenizers = {spec.tokenizer for spec in self.backends} or {None}
+        assert len(tokenizers) == 1
+        return EngineOptions(
+            backend=tuple(spec.url for spec in self.backends), tokenizer=tokenizers.pop()
+        )
+
+
+@asynccontextmanager
+async def application(settings: Settings) -> AsyncIterator[FastAPI]:
+    async with settings.composing() as service:
+        options = HttpOptions(allow_host=settings.allowed_hosts, max_body_mb=settings.max_body_mb)
+        yield create_app(service, options, settings.token)
+
+
 @asynccontextmanager
 async def serving(settings: Settings, bounds: Bounds | None = None) -> AsyncIterator[str]:
-    server = Server(
-        http_config(create_app(settings), bounds or Bounds(), port=0, log_level="warning")
-    )
-    async with running(server):
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+    async with application(settings) as app:
+        server = Server(http_config(app, bounds or Bounds(), port=0))
+        async with running(server):
+            port = server.servers[0].sockets[0].getsockname()[1]
+            yield f"http://127.0.0.1:{port}"
 
 
 @asynccontextmanager

@@ -14,10 +14,9 @@ from prorl_service.schemas import (
     RolloutState,
 )
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.sandbox.images.debian import debian_image
-from tests.server.serving import finished, group, serving
+from tests.server.serving import Settings, finished, group, serving
 
 JSON = {"Content-Type": "application/json"}
 

@@ -12,9 +12,8 @@ from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.schemas import BackendSpec, Group, RolloutState
 from prorl_service.server.auth import take_token
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
-from tests.server.serving import group, serving
+from tests.server.serving import Settings, group, serving
 
 TOKEN = "a-token-of-some-length"
 

@@ -12,10 +12,10 @@ from prorl_service.client.sampling import SamplerClient
 from prorl_service.errors import Conflict
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import scored_settings
 from tests.server.scored import scored
+from tests.server.serving import Settings
 
 INFORMATIVE = (0, 1)
 

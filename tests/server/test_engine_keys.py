@@ -15,12 +15,11 @@ from pydantic import ValidationError
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.net.credentials import authorization
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.faults.helpers import WAIT_S, group, ids_of, service, stub_engine
 from tests.front.conftest import service as plain_service
 from tests.server.scored import SCORED, scored
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 KEY = "sk-engine-4711-secret"
 OTHER_KEY = "sk-engine-0815-secret"

@@ -16,8 +16,7 @@ from schemathesis.specs.openapi.checks import (
 from prorl_service import local
 from prorl_service.net.credentials import authorization
 from prorl_service.schemas import ErrorResponse
-from prorl_service.server.app import create_app
-from prorl_service.server.settings import Settings
+from prorl_service.server.app import interface
 from tests.faults.helpers import stub_engine
 
 CHECKED: list[Any] = [
@@ -25,7 +24,7 @@ CHECKED: list[Any] = [
     content_type_conformance,
     response_schema_conformance,
 ]
-schema = schemathesis.openapi.from_dict(create_app(Settings(sandbox="process")).openapi())
+schema = schemathesis.openapi.from_dict(interface().openapi())
 
 
 @pytest.fixture(scope="module")

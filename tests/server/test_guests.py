@@ -10,11 +10,10 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.schemas import BackendStatus, RolloutState
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.scored import SCORED, scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 
 @pytest.fixture

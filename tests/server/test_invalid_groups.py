@@ -9,10 +9,9 @@ from prorl_service.agents.base import AgentHandler
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import BackendSpec, Blame, Group, Message, RolloutState, Task
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.scored import SCORED, Scored, scored
-from tests.server.serving import group, serving
+from tests.server.serving import Settings, group, serving
 
 
 class Broken(Scored):

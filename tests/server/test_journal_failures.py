@@ -14,11 +14,10 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.rollouts.journal import Journal, threads
 from prorl_service.schemas import Blame, Message, RolloutState
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import scored_settings
 from tests.server.scored import scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
             super().__init__(*args)
             found.append(self._file.writer)
 
-    monkeypatch.setattr("prorl_service.server.app.Journal", Known)
+    monkeypatch.setattr("prorl_service.server.compose.Journal", Known)
     monkeypatch.setattr(threads, "RETRY_S", 0.05)
     return found
 

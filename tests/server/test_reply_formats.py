@@ -10,12 +10,10 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import InvalidRequest
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, Blame, Message, RolloutState
-from prorl_service.server.app import create_app
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.probe import TOOL
-from tests.server.serving import finished, group, serving
+from tests.server.serving import Settings, finished, group, serving
 
 WITHOUT_TOOLS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -74,6 +72,7 @@ def test_agents_with_tools_are_refused_where_replies_are_read_without_calls(
     assert chat.prompt_ids(messages)
 
 
-def test_a_format_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_a_format_that_is_none_is_refused_at_the_start() -> None:
     with pytest.raises(InvalidRequest, match=r"no 'hermis'; take one of .*hermes"):
-        create_app(Settings(sandbox="process", pool=PoolConfig(reply_format="hermis")))
+        async with serving(Settings(sandbox="process", pool=PoolConfig(reply_format="hermis"))):
+            pass

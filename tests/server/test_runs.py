@@ -12,10 +12,8 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import JournalError
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
-from prorl_service.server.app import create_app
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
-from tests.server.serving import group, serving, until
+from tests.server.serving import Settings, group, serving, until
 
 
 @pytest.fixture
@@ -47,14 +45,16 @@ async def test_the_state_of_another_run_is_refused_with_what_it_is(
     await leave_something(settings, engine)
     engine.restart()
     with pytest.raises(JournalError) as refusal:
-        create_app(replace(settings, run="second"))
+        async with serving(replace(settings, run="second")):
+            pass
     assert refusal.value.message.endswith(
         "journal.sqlite holds run first: "
         "1 unfinished group, 1 ended group, 1 sampler, weights of version 57 of stub"
     )
     assert "--resume" in refusal.value.hint
     with pytest.raises(JournalError, match="holds run first, not second"):
-        create_app(replace(settings, run="second", resume=True))
+        async with serving(replace(settings, run="second", resume=True)):
+            pass
     assert engine.weights == b"", "a service that did not start loaded weights"
 
 
@@ -114,8 +114,8 @@ def test_every_start_has_a_journal_of_its_own_unless_its_run_is_named(tmp_path: 
     """Whatever the port is, 0 included."""
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     script = (
-        "from prorl_service.cli.options import run_options as of\n"
-        "for run in (None, None, 'mine'): print(of(run, None, resume=False).journal)"
+        "from prorl_service.server.settings import RunOptions\n"
+        "for run in (None, None, 'mine'): print(RunOptions(run=run).named()[1])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True

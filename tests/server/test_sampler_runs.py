@@ -14,11 +14,10 @@ from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import INFORMATIVE, drawn, scored_settings
 from tests.server.scored import scored
-from tests.server.serving import finished, serving, until
+from tests.server.serving import Settings, finished, serving, until
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.client.sampling import SamplerClient, StepDraws
-from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.schemas import Group, RolloutState
 from prorl_service.schemas.sampling import (
     Draw,
@@ -20,11 +19,10 @@ from prorl_service.schemas.sampling import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.server.sampling import INFORMATIVE, drawn, scored_settings
 from tests.server.scored import scored
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 EASY, HARD = (1, 1, 1, 1), (0, 0, 0, 0)
 FAILING = (None, None, None, None)
@@ -211,7 +209,7 @@ async def test_a_sampler_that_is_deleted_leaves_no_work(client: AsyncRolloutClie
 
 
 async def test_groups_that_wait_for_room_are_submitted_later_or_never(settings: Settings) -> None:
-    settings = replace(settings, pipeline=PipelineConfig(max_unfinished=4))
+    settings = replace(settings, max_unfinished=4)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.create_sampler("s", SamplerSpec())
         await client.add_candidates("s", [scored(f"g{i}", *INFORMATIVE) for i in range(3)])

@@ -10,8 +10,7 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.server.connections import SURPLUS, Bounds
-from prorl_service.server.settings import Settings
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 TOKEN = "a-token-of-some-length"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()

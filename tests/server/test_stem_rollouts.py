@@ -25,12 +25,11 @@ from prorl_service.schemas import (
     RolloutState,
     Task,
 )
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine, StubJudge
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp.servers import MAX_OUTPUT_BYTES
 from prorl_service.tools.mcp.spec import McpSpec
-from tests.server.serving import finished, serving
+from tests.server.serving import Settings, finished, serving
 from tests.tools.mcp_processes import COMMAND
 
 QUESTION = "What is the melting point of unobtainium, in degrees Celsius?"

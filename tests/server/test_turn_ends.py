@@ -8,10 +8,9 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec, FinishReason, Rollout
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import finished, group, serving
+from tests.server.serving import Settings, finished, group, serving
 
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 END_OF_TEXT = "<|endoftext|>"

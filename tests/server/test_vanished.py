@@ -14,14 +14,12 @@ from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.net.listen import listener
 from prorl_service.schemas import BackendSpec, RolloutState
-from prorl_service.server.app import create_app
 from prorl_service.server.connections import Bounds
 from prorl_service.server.run import http_config
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from tests.front.test_hang import NETWORK, ip, namespace
 from tests.server.scored import SCORED, scored
-from tests.server.serving import Server, running, until
+from tests.server.serving import Server, Settings, application, running, until
 
 __all__ = ["namespace"]
 
@@ -46,9 +44,10 @@ async def impatient(settings: Settings, host: str = "127.0.0.1") -> AsyncIterato
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SOON_S * 1000)
-        server = Server(http_config(create_app(settings), PATIENT, log_level="warning"))
-        async with running(server, [bound]):
-            yield server
+        async with application(settings) as app:
+            server = Server(http_config(app, PATIENT))
+            async with running(server, [bound]):
+                yield server
 
 
 def url_of(server: Server) -> str:

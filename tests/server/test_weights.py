@@ -11,10 +11,9 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, BackendState
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import serving, until
+from tests.server.serving import Settings, serving, until
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import torch
 
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendSpec, BackendState, WeightsReport
-from prorl_service.server.settings import Settings
 from prorl_trl import nccl
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, send
@@ -28,7 +27,7 @@ from tests.inference.nccl_vllm import (
     installed,
 )
 from tests.inference.old_vllm import serving as engine_at
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 VLLM = Path(__file__).parents[2] / ".venv-vllm/bin/python"
 UPDATE = [

@@ -11,11 +11,10 @@ from safetensors.torch import load
 
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendSpec, WeightsQuery, WeightsReport, WeightsTerms
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, send
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 
 class Client(RolloutClient):

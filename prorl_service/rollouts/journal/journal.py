@@ -45,6 +45,8 @@ class Journal:
 
     def __init__(self, path: Path | None = None, retention: Retention = Retention()) -> None:
         """Raises `JournalError`: the file is in use, damaged, of another version or of no use."""
+        self.path = path
+        """None: in memory."""
         self._file = open_file(path)
         self._name = "the journal in memory" if path is None else f"the journal {path}"
         self._retention = retention

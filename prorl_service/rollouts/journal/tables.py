@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import dataclasses as validated
+
 from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
 VERSION = 3
@@ -104,13 +107,22 @@ class UnfinishedGroup:
     ended: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
+@validated.dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Seconds of the service's uptime for which ended groups that are not acknowledged are kept.
-    The newest is never too large."""
+    """How long results are kept that nobody acknowledged. The newest is never too large."""
 
-    keep_bytes: int = 2**32
-    keep_s: float = 7 * 86_400.0
+    keep_mb: PositiveFloat = 4096
+    """Maximum size of unacknowledged results, in MiB."""
+    keep_hours: NonNegativeFloat = 168
+    """Hours of the service's uptime for which they are kept at most."""
+
+    @property
+    def keep_bytes(self) -> int:
+        return round(self.keep_mb * 2**20)
+
+    @property
+    def keep_s(self) -> float:
+        return self.keep_hours * 3600
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -71,12 +71,12 @@ class ProRLAdapter:
         """Cancels all jobs."""
         self._require_started()
         self._is_started = False
-        await self._service.pipeline.cancel([f"{job_id}.0" for job_id in self._jobs])
+        await self._service.executor.cancel([f"{job_id}.0" for job_id in self._jobs])
 
     def counts(self) -> JobCounts:
         self._require_started()
-        queues = self._service.pipeline.queues()
-        states = self._service.pipeline.count_by_state()
+        queues = self._service.executor.queues()
+        states = self._service.executor.count_by_state()
         to_evaluate = queues.get(Stage.EVAL, 0)
         return JobCounts(
             status="running",
@@ -99,14 +99,14 @@ class ProRLAdapter:
         group = self._group(job_id, wanted)
         self._jobs.add(job_id)
         try:
-            await self._service.pipeline.submit([group])
+            await self._service.executor.submit([group])
             rollout = await self._end_of(f"{job_id}.0", request)
         finally:
             self._jobs.discard(job_id)
         return self._result(wanted.instance, group, rollout)
 
     async def cancel(self, job_id: str) -> RolloutState:
-        (rollout,) = await self._service.pipeline.cancel([f"{job_id}.0"])
+        (rollout,) = await self._service.executor.cancel([f"{job_id}.0"])
         return rollout.state
 
     async def add_backend(self, address: str) -> None:
@@ -142,7 +142,7 @@ class ProRLAdapter:
 
     def _agent(self, data_source: JsonValue) -> str:
         source = str(data_source).lower().rpartition("/")[2]
-        names = self._service.pipeline.agents.names
+        names = self._service.executor.agents.names
         if source in names:
             return source
         for agent, beginnings in AGENTS.items():
@@ -155,13 +155,13 @@ class ProRLAdapter:
         )
 
     async def _end_of(self, rollout_id: str, request: Request) -> Rollout:
-        pipeline = self._service.pipeline
-        ended = asyncio.ensure_future(anext(pipeline.ended([rollout_id]), None))
+        executor = self._service.executor
+        ended = asyncio.ensure_future(anext(executor.ended([rollout_id]), None))
         gone = asyncio.ensure_future(_gone(request))
         try:
             await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                await pipeline.cancel([rollout_id])
+                await executor.cancel([rollout_id])
             rollout = await ended
         finally:
             ended.cancel()
@@ -173,7 +173,7 @@ class ProRLAdapter:
     def _result(
         self, instance: dict[str, JsonValue], group: Group, rollout: Rollout
     ) -> ProcessResult:
-        handler = self._service.pipeline.agents[group.task.agent](group.task)
+        handler = self._service.executor.agents[group.task.agent](group.task)
         trajectory = rollout.trajectory
         is_done = rollout.state is RolloutState.DONE
         timings = rollout.timings

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import Progress
@@ -22,12 +22,12 @@ ROWS, REJECTED, MANIFEST = "rows.jsonl", "rejected.jsonl", "manifest.json"
 PACKAGES = ("prorl-service", "datasets", "pydantic")
 
 
-Output = Annotated[Path, typer.Option(help="Directory for rows and manifest.")]
+Output = Annotated[Path, Parameter(help="Directory for rows and manifest.")]
 From = Annotated[
-    Path | None, typer.Option("--from", help="Its files on this machine; default: from the hub.")
+    Path | None, Parameter("--from", help="Its files on this machine; default: from the hub.")
 ]
-Split = Annotated[str | None, typer.Option(help="Default: the one that is used.")]
-Revision = Annotated[str | None, typer.Option(help="Of the hub; default: the newest.")]
+Split = Annotated[str | None, Parameter(help="Default: the one that is used.")]
+Revision = Annotated[str | None, Parameter(help="Of the hub; default: the newest.")]
 
 
 class Rejected(BaseModel):

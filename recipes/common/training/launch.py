@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prorl_service.schemas import Task
 from recipes.common import checks, versions
-from recipes.common.cli import is_main_process, note
+from recipes.common.records import is_main_process, note
 from recipes.common.settings import BadSettings, Evaluation, Run, Training
 from recipes.common.training import serving
 

@@ -7,11 +7,13 @@ come from, and what follows by the formulas of docs/resources.md.
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, PositiveFloat, PositiveInt
+from cyclopts.validators import Number
 from rich.console import Console
 from rich.table import Table
 
-from prorl_service.cli.errors import one_line_errors
+from prorl_service.cli.program import run
 from prorl_service.errors import InvalidRequest
 from recipes.swebench.prepare import Manifest
 from recipes.swebench.resources.costs import RESULTS, Costs, read_costs
@@ -83,68 +85,65 @@ def _outputs(run: Run, found: Needs) -> list[tuple[str, str, str]]:
     ]
 
 
-Count = Annotated[int, typer.Option(min=1)]
-Number = Annotated[float, typer.Option(min=0)]
-
-
 def main(
     *,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "qwen3_8b",
-    batch: Count = DEFAULT.batch,
-    n: Count = DEFAULT.n,
-    oversubscription: Annotated[float, typer.Option(min=1)] = DEFAULT.oversubscription,
-    turns: Count = DEFAULT.turns,
-    mean_turns: Annotated[float | None, typer.Option(help="Default: the limit.")] = None,
+    model: Annotated[str, Parameter(help=f"One of {', '.join(MODELS)}.")] = "qwen3_8b",
+    batch: PositiveInt = DEFAULT.batch,
+    n: PositiveInt = DEFAULT.n,
+    oversubscription: Annotated[
+        float, Parameter(validator=Number(gte=1))
+    ] = DEFAULT.oversubscription,
+    turns: PositiveInt = DEFAULT.turns,
+    mean_turns: Annotated[float | None, Parameter(help="Default: the limit.")] = None,
     model_s: Annotated[
-        float, typer.Option(min=0.001, help="For a turn, of the engine.")
+        PositiveFloat, Parameter(help="For a turn, of the engine.")
     ] = DEFAULT.model_s,
-    context: Count = DEFAULT.context,
-    nodes: Annotated[int, typer.Option(min=1, help="Hosts that run the service.")] = DEFAULT.nodes,
+    context: PositiveInt = DEFAULT.context,
+    nodes: Annotated[PositiveInt, Parameter(help="Hosts that run the service.")] = DEFAULT.nodes,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="--run-workers of each; default: all at once.")
+        PositiveInt | None, Parameter(help="--run-workers of each; default: all at once.")
     ] = None,
-    test_runs: Number = DEFAULT.test_runs,
-    test_mb: Number = DEFAULT.test_mb,
+    test_runs: NonNegativeFloat = DEFAULT.test_runs,
+    test_mb: NonNegativeFloat = DEFAULT.test_mb,
     prepared: Annotated[
-        Path | None, typer.Option(help="Output of recipes.swebench.prepare, for its images.")
+        Path | None, Parameter(help="Output of recipes.swebench.prepare, for its images.")
     ] = None,
-    images: Count = DEFAULT.images,
-    image_mb: Number = DEFAULT.image_mb,
-    gpus: Count = DEFAULT.gpus,
-    gpu_gb: Number = DEFAULT.gpu_gb,
-    tensor_parallel: Count = DEFAULT.tensor_parallel,
+    images: PositiveInt = DEFAULT.images,
+    image_mb: NonNegativeFloat = DEFAULT.image_mb,
+    gpus: PositiveInt = DEFAULT.gpus,
+    gpu_gb: NonNegativeFloat = DEFAULT.gpu_gb,
+    tensor_parallel: PositiveInt = DEFAULT.tensor_parallel,
     grading_s: Annotated[
-        float | None, typer.Option(min=0, help="Default: as measured on the offline instances.")
+        NonNegativeFloat | None, Parameter(help="Default: as measured on the offline instances.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Where measurements are.")] = RESULTS,
+    results: Annotated[Path, Parameter(help="Where measurements are.")] = RESULTS,
 ) -> None:
     """Say what a training run on SWE data needs."""
-    with one_line_errors():
-        if model not in MODELS:
-            raise InvalidRequest.of_field("model", f"must be one of {', '.join(MODELS)}")
-        if prepared is not None:
-            images, image_mb = _prepared(prepared)
-        run = Run(
-            MODELS[model],
-            batch=batch,
-            n=n,
-            oversubscription=oversubscription,
-            turns=turns,
-            mean_turns=turns if mean_turns is None else mean_turns,
-            model_s=model_s,
-            context=context,
-            nodes=nodes,
-            slots=slots,
-            test_runs=test_runs,
-            test_mb=test_mb,
-            images=images,
-            image_mb=image_mb,
-            gpus=gpus,
-            gpu_gb=gpu_gb,
-            tensor_parallel=tensor_parallel,
-        )
-        check(run)
-        costs = read_costs(results, grading_s=grading_s)
+    if model not in MODELS:
+        raise InvalidRequest.of_field("model", f"must be one of {', '.join(MODELS)}")
+    if prepared is not None:
+        images, image_mb = _prepared(prepared)
+    run = Run(
+        MODELS[model],
+        batch=batch,
+        n=n,
+        oversubscription=oversubscription,
+        turns=turns,
+        mean_turns=turns if mean_turns is None else mean_turns,
+        model_s=model_s,
+        context=context,
+        nodes=nodes,
+        slots=slots,
+        test_runs=test_runs,
+        test_mb=test_mb,
+        images=images,
+        image_mb=image_mb,
+        gpus=gpus,
+        gpu_gb=gpu_gb,
+        tensor_parallel=tensor_parallel,
+    )
+    check(run)
+    costs = read_costs(results, grading_s=grading_s)
     show(run, costs, needs(run, costs), Console())
 
 
@@ -160,4 +159,4 @@ def _prepared(directory: Path) -> tuple[int, float]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(main)

@@ -10,7 +10,7 @@ from typing import Any
 
 from prorl_service.errors import ProRLError
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+RESULTS = Path(__file__).resolve().parents[3] / "bench" / "results"
 
 Rows = list[dict[str, Any]]
 

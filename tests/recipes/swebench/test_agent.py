@@ -24,14 +24,13 @@ from prorl_service.schemas import (
     Sampling,
     Stage,
 )
-from prorl_service.server.settings import Settings
 from recipes.swebench import oracle_policy
 from recipes.swebench.oracle_policy import SUBMIT, Step, bash, edits, script
 from recipes.swebench.report import of_rollout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import checkout, instance, instances
 from tests.sandbox.images.debian import debian_image
-from tests.server.serving import finished, serving
+from tests.server.serving import Settings, finished, serving
 
 FEW_TOKENS = Sampling(max_tokens_per_turn=64, seed=0)
 

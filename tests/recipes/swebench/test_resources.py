@@ -1,19 +1,18 @@
 """The calculator's formulas against numbers worked out by hand, and what it reads."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.tokens.ledger import Chain
 from recipes.swebench.prepare import Image, Manifest
-from recipes.swebench.resources import __main__
 from recipes.swebench.resources.costs import Costs, read_costs
 from recipes.swebench.resources.formulas import TOKEN_BYTES, Model, Run, check, needs
 
@@ -156,10 +155,9 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
 
 
 def command(*arguments: str) -> str:
-    app = typer.Typer()
-    app.command()(__main__.main)
-    done = CliRunner().invoke(app, list(arguments))
-    return f"{done.exit_code} {done.output}"
+    program = [sys.executable, "-m", "recipes.swebench.resources", *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    return f"{done.returncode} {done.stdout}{done.stderr}"
 
 
 def test_the_command_prints_what_is_needed(tmp_path: Path) -> None:

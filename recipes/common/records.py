@@ -1,28 +1,14 @@
-"""What every command of a recipe does around its work: records, and errors that can be read."""
+"""What every command of a recipe records of its run."""
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from prorl_service.cli.errors import one_line_errors
 from recipes.common import versions
-
-
-@contextmanager
-def known_errors() -> Iterator[None]:
-    """As one line, with what to do; others stay tracebacks."""
-    try:
-        with one_line_errors():
-            yield
-    except typer.Exit as ended:
-        raise SystemExit(ended.exit_code) from None  # which Hydra lets through
 
 
 def begin(config: DictConfig) -> Path:

@@ -9,9 +9,8 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
-from prorl_service.server.settings import Settings
 from prorl_service.testing import StubEngine
-from tests.server.serving import serving
+from tests.server.serving import Settings, serving
 
 TOKEN = "a-token-of-some-length"
 WITHOUT_BODY = ("/start", "/stop", "/clear_llm_server")

@@ -1,0 +1,190 @@
+"""A service out of its parts, started in the order of their floors and stopped in reverse.
+
+There are two: one that does the rollouts itself, and a front, behind which others do them. Knows
+nothing of HTTP.
+"""
+
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from prorl_service import sandbox
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.agents.services import OperatorServices
+from prorl_service.front.claim import DirectoryClaim
+from prorl_service.front.executor import RemoteExecutor
+from prorl_service.front.services import Services
+from prorl_service.front.waiting import wait_for_services
+from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.weights.newest import Weights
+from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.rewards.judge.judge import Judge
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.owner import WEIGHTS
+from prorl_service.rollouts.validation import Validator
+from prorl_service.sampling.manager import SamplerManager
+from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.warm_pool import WarmPool
+from prorl_service.schemas import BackendSpec
+from prorl_service.server.service import Service
+from prorl_service.server.settings import (
+    EngineOptions,
+    FrontSettings,
+    RunOptions,
+    SandboxOptions,
+    ServiceSettings,
+)
+from prorl_service.server.watchdog import watch_loop
+from prorl_service.tokens import formats
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.utils import files
+from prorl_service.utils.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+ROOM_TIMEOUT_S = 60.0
+"""Longest wait of an image for the last sandbox of another to end where the budget is used up."""
+
+
+@asynccontextmanager
+async def rollout_service(settings: ServiceSettings) -> AsyncIterator[Service]:
+    """A service that does the rollouts itself. Raises `ProRLError` for settings that cannot work:
+    agents, sandbox, tokenizers, journal, MCP servers."""
+    async with AsyncExitStack() as stack:
+        specs = _checked(settings.engines, settings.pool.reply_format)
+        judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
+        agents = AgentRegistry(settings.agent)
+        files.remove_stale_tempdirs()
+        sandboxes = _sandboxes(settings.sandboxes)
+        stack.push_async_callback(sandboxes.close)
+        run, journal = await _journal(settings.run, stack)
+        backends = await _backends(journal, settings.run, settings.pool, stack)
+        servers = await stack.enter_async_context(McpServers(mcp_specs))
+        judge = None
+        if judge_config is not None:
+            judge = await stack.enter_async_context(Judge(judge_config))
+        operator_services = OperatorServices(servers, judge)
+        pipeline = Pipeline(
+            journal,
+            backends,
+            sandboxes,
+            agents,
+            settings.pipeline,
+            operator_services,
+            max_unfinished=settings.run.max_unfinished,
+        )
+        yield await _started(
+            run, journal, backends, pipeline, specs, stack, sandboxes=sandboxes, mcp=servers
+        )
+
+
+@asynccontextmanager
+async def front_service(
+    settings: FrontSettings, token: str | None, *, report: Callable[[str], None]
+) -> AsyncIterator[Service]:
+    """A front for the services announced in a directory, which ask for its `token`. `report` gets
+    progress while too few of them answer. Raises `ProRLError`, also if another front has them."""
+    async with AsyncExitStack() as stack:
+        specs = _checked(settings.engines, None)
+        agents = AgentRegistry(settings.agent)
+        files.remove_stale_tempdirs()
+        claim = DirectoryClaim(settings.services)
+        stack.callback(claim.release)
+        run, journal = await _journal(settings.run, stack)
+        await wait_for_services(
+            settings.services,
+            token,
+            count=settings.wait_for,
+            timeout_s=settings.wait_s,
+            report=report,
+        )
+        backends = await _backends(journal, settings.run, PoolConfig(), stack)
+        executor = RemoteExecutor(
+            journal,
+            Validator(agents, backends, local=None),
+            Services(claim, token, backends.offers),
+            max_unfinished=settings.run.max_unfinished,
+        )
+        yield await _started(run, journal, backends, executor, specs, stack)
+
+
+def _checked(engines: EngineOptions, reply_format: str | None) -> tuple[BackendSpec, ...]:
+    """Raises `ProRLError` for a format or a tokenizer that does not exist."""
+    specs = engines.specs()
+    if reply_format is not None:
+        formats.named(reply_format)
+    for tokenizer in {spec.tokenizer for spec in specs} - {None}:
+        ChatFormat.load(str(tokenizer), reply_format)
+    return specs
+
+
+def _sandboxes(options: SandboxOptions) -> WarmPool:
+    budget_gb = options.image_budget_gb
+    images = ImageCache(
+        options.image_cache,
+        budget_bytes=None if budget_gb is None else int(budget_gb * 1e9),
+        evict_one=lambda: sandboxes.evict_image(wait_s=ROOM_TIMEOUT_S),
+    )
+    provider = sandbox.provider(
+        options.sandbox, default_image=options.default_image, images=images.image
+    )
+    sandboxes = WarmPool(provider, spares=options.warm_sandboxes)
+    log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, options.warm_sandboxes)
+    return sandboxes
+
+
+async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Journal]:
+    """The name of the run, and its journal."""
+    name, path = options.named()
+    journal = Journal(path, options.retention)
+    run = journal.claim(name, resume=options.resume)
+    log.info("run %s, journal %s", run, path or "in memory")
+    return run, await stack.enter_async_context(journal)
+
+
+async def _backends(
+    journal: Journal, options: RunOptions, config: PoolConfig, stack: AsyncExitStack
+) -> BackendPool:
+    text = await journal.recall(WEIGHTS)
+    return await stack.enter_async_context(
+        BackendPool(
+            _weights_directory(journal.path, stack),
+            config,
+            newest=None if text is None else Weights.from_json(text),
+            keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
+        )
+    )
+
+
+def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
+    """Next to the journal, which knows what is in it."""
+    if journal is not None:
+        return journal.with_name(f"{journal.name}.weights")
+    directory = files.temporary_directory("weights")
+    stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+async def _started(
+    run: str,
+    journal: Journal,
+    backends: BackendPool,
+    executor: RolloutExecutor,
+    specs: tuple[BackendSpec, ...],
+    stack: AsyncExitStack,
+    *,
+    sandboxes: WarmPool | None = None,
+    mcp: McpServers | None = None,
+) -> Service:
+    await stack.enter_async_context(executor)
+    samplers = await stack.enter_async_context(SamplerManager(journal, executor, backends))
+    for spec in specs:
+        await backends.add(spec, must_answer=False)
+    background = TaskOwner()
+    stack.push_async_callback(background.close)
+    background.start(watch_loop(), name="event loop lag")
+    return Service(run, journal, backends, executor, samplers, background, sandboxes, mcp)

@@ -35,7 +35,7 @@ def _shown(default: object) -> str | None:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-DEFAULTS = Parameter(negative=(), show_env_var=False, show_default=_shown)
+DEFAULTS = Parameter(negative=(), show_env_var=False, show_default=_shown, allow_repeating=True)
 
 app = App(
     name="prorl",

@@ -95,6 +95,13 @@ def test_options_come_from_flags_else_variables_else_a_file(tmp_path: Path) -> N
     assert problem == "prorl: --run-workers: Input should be greater than 0"
 
 
+def test_of_an_option_given_twice_the_last_counts() -> None:
+    [problem] = options_of("--port", "8080", "--port", "70000")
+    assert problem.startswith("prorl: --port: ")
+    [problem] = options_of("--backend", "http://localhost:1", "--backend", "localhost")
+    assert problem.startswith("prorl: --backend: ")
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

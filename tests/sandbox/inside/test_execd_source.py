@@ -1,22 +1,45 @@
+"""What the execution server may load: every sandbox is a fork of the process that loaded it."""
+
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
+import ptyprocess
 import pytest
 
 from prorl_service.sandbox.guest import execd
 
 SOURCES = sorted(Path(execd.__path__[0]).glob("*.py"))
+LARGE = {
+    "asyncio",
+    "concurrent",
+    "dataclasses",
+    "inspect",
+    "logging",
+    "ssl",
+    "subprocess",
+    "urllib",
+}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_it_is_self_contained_and_reads_as_python_3_8(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+def test_it_imports_the_standard_library_and_ptyprocess_only_at_the_top(path: Path) -> None:
+    tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""]
+        if isinstance(node, ast.ImportFrom):
+            names = [] if node.level else [node.module or ""]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             continue
+        assert node in tree.body
         assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names, "ptyprocess"}
+
+
+def test_it_loads_nothing_large() -> None:
+    paths = [str(Path(package.__path__[0]).parent) for package in (execd, ptyprocess)]
+    code = f"import sys; sys.path += {paths}; import execd.zygote; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-I", "-S", "-c", code], text=True)
+    assert "execd.server" in loaded.split()
+    assert not LARGE & {*loaded.split()}

@@ -10,26 +10,20 @@ Between commands the shell is lent to the service, which runs short commands in 
 comes here with what takes longer: each switch between processes costs as much as a short command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections import deque
 from functools import partial
 
 from .command import exit_notes, muted_notes, result_data, with_notes
 from .fd_passing import send_fds
+from .loop import Loop
 from .output import HeadTail
+from .request import Request
 from .shell import Shell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-
-    from .loop import Loop
-    from .request import Request
 
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 GRACE_S = 1.0

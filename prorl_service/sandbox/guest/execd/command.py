@@ -3,15 +3,10 @@
 For both ends of the connection: whichever of the two reads the terminal while the command runs.
 """
 
-from __future__ import annotations
-
 import os
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from collections.abc import Sequence
+from typing import Any
 
 _COMMAND = b"\\builtin eval '%s' </dev/null\n"
 # The empty line ends what a syntax error in the command may have left open in the parser. errexit

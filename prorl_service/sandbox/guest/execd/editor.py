@@ -7,21 +7,15 @@ half written; where the disk is full it keeps its old content. Everything is don
 limits of size. It works in the first process of the sandbox, so files of the kernel are refused.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from . import text
 from .files import checked_path, open_stored, refuse_kernels
+from .request import Request
 from .text import Problem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from .request import Request
 
 MAX_FILE_BYTES = 4 << 20
 MAX_OUTPUT_CHARS = 16_000

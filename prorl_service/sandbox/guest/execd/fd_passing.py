@@ -3,15 +3,10 @@
 The connection itself carries them only before anything else, while it has no event loop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 
 def offer(connection: socket.socket) -> socket.socket:

@@ -3,22 +3,16 @@
 Small ones are done at once, which takes less than a millisecond; others by a worker.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
 from functools import cache, partial
+from io import FileIO
+from typing import BinaryIO
 
 from . import linux
+from .request import Request
 from .worker import in_worker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from io import FileIO
-    from typing import BinaryIO
-
-    from .request import Request
 
 INLINE_BYTES = 1 << 20
 MAX_PARTS = 500

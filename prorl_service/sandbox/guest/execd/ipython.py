@@ -5,22 +5,16 @@ kernel is killed. A kernel that is gone is replaced by a new one at the next cal
 that its variables are lost. Output that comes between two calls belongs to the next result.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import deque
 from functools import partial
+from typing import Any
 
 from .kernel import Kernel
+from .loop import Loop
 from .output import HeadTail
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from .loop import Loop
-    from .request import Request
+from .request import Request
 
 GRACE_S = 5.0
 """Seconds an interrupt may take to end the code. They are many, for a kernel that is killed loses

@@ -5,24 +5,18 @@ of a request, and its images, is told by the client. When either process ends, s
 Queues, time-outs, truncation and restarts are not known here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import selectors
 import signal
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from .loop import Loop
 from .protocol import FrameDecoder, ProtocolError, encode
 from .shell import RESTORED_SIGNALS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .loop import Loop
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "jupyter")
 OPTIONS_VARIABLE = "PRORL_KERNEL"

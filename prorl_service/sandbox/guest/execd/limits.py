@@ -1,7 +1,5 @@
 """What the execution server does to itself before it starts anything, and last of all."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

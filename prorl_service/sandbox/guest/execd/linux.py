@@ -3,8 +3,6 @@
 Numbers are those of x86_64 and aarch64, the machines the system-call filter knows as well.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

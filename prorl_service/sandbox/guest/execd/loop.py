@@ -4,18 +4,13 @@ One thread runs everything, so callbacks must not block. As the first process of
 the server is the parent of every orphan, so all children are reaped here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
 import signal
 import time
+from collections.abc import Callable, Hashable
 from selectors import EVENT_READ, EVENT_WRITE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 # `selectors` itself takes a tenth of the time of a short command when many sandboxes are busy.
 _EPOLL = {EVENT_READ: select.EPOLLIN, EVENT_WRITE: select.EPOLLOUT}

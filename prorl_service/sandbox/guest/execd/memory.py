@@ -5,16 +5,12 @@ the more often the nearer the limit is, and kills the largest process while it i
 allocated in between is overshoot. For the first process of a PID namespace, which sees all others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .loop import Loop
+from .loop import Loop
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 1.0
 GROWTH_BYTES_PER_S = 4 << 30

@@ -8,8 +8,6 @@ and /tmp, in memory of limited size. The process enters a user namespace that ma
 container's own, and keeps no capability but, as root, those for its files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

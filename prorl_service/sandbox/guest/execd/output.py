@@ -1,7 +1,5 @@
 """Bounded memory for unbounded output."""
 
-from __future__ import annotations
-
 
 class HeadTail:
     """Keeps the first and the last half of `limit_bytes`, and counts what fell out in between."""

@@ -6,15 +6,10 @@ have several: those with `part` come first, pieces of output or of a long payloa
 the lengths the other announces.
 """
 
-from __future__ import annotations
-
 import json
 import struct
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
 MAX_HEADER_BYTES = 16 << 20
 PART_BYTES = 1 << 18

@@ -1,19 +1,13 @@
 """One request to the execution server, and the ways to answer it."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
+from typing import Any
 
+from .loop import Loop
 from .stream import Stream
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from .loop import Loop
-
-    Answer = Callable[[dict[str, Any], bytes], None]
+Answer = Callable[[dict[str, Any], bytes], None]
 
 
 class Request:

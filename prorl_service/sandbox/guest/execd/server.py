@@ -5,14 +5,14 @@ tool is an operation a model may call by name. To add one is to add an entry to 
 its source in `add_tool`.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import select
 import signal
 import traceback
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from .bash import BashTool
 from .editor import Editor
@@ -26,12 +26,7 @@ from .protocol import FrameDecoder, encode
 from .request import Request
 from .tar import restore, snapshot
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Operation = Callable[[Request], None]
+Operation = Callable[[Request], None]
 
 CONNECTION = 0
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -9,8 +9,6 @@ its last output, hence in order with it. Time-outs, truncation and restarts are 
 While it is lent somebody else writes the commands and reads the terminal, by the same descriptors.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -19,16 +17,12 @@ import selectors
 import signal
 import sys
 import termios
+from collections.abc import Callable
 
 from ptyprocess import PtyProcess
 
 from .command import UNMUTE, EndMark, end_bytes, may_mute, new_nonce, script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .loop import Loop
+from .loop import Loop
 
 RESTORED_SIGNALS = (
     signal.SIGINT,

@@ -4,17 +4,11 @@ Coalesced and bounded: a piece leaves at most every `INTERVAL_S`, and of what ca
 one its first and last bytes are kept. The result of the call is not touched by it.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 
+from .loop import Loop
 from .output import HeadTail
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .loop import Loop
 
 INTERVAL_S = 0.1
 FIRST_AFTER_S = 0.01

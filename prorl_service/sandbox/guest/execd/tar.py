@@ -5,23 +5,17 @@ and times of change. Links are kept, never followed; sockets, FIFOs and devices 
 is what is removed while it is being read. Names come in order, so that equal trees give equal tars.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os
 import stat
 import tarfile
 from functools import partial
+from typing import BinaryIO
 
 from .files import NEVER_WAIT, checked_path, open_regular
+from .request import Request
 from .worker import in_worker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from .request import Request
 
 MAX_DEPTH = 200
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | NEVER_WAIT

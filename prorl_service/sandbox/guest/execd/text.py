@@ -4,14 +4,9 @@ A line may end with `\\n` or `\\r\\n`, and the last one without either. What is 
 both, and what is put in takes the line end of its place.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import islice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 CONTEXT = 4
 """Lines shown around an edit."""

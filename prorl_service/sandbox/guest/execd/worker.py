@@ -5,23 +5,17 @@ work, its call's deadline or cancellation. At its limit of processes a sandbox r
 with `EAGAIN`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
 import signal
 import traceback
+from collections.abc import Callable
 from functools import partial
+from typing import BinaryIO
 
 from .protocol import PART_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import BinaryIO
-
-    from .request import Request
+from .request import Request
 
 _BUG = 255
 

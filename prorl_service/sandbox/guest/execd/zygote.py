@@ -6,8 +6,6 @@ process. The zygote runs nothing of the model's. In a container its end is the e
 sandboxes: it is the first process of the PID namespace.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -15,25 +13,23 @@ import resource
 import signal
 import socket
 import sys
+from typing import Any, TypedDict
 
 from . import linux, namespaces
 from .fd_passing import receive_fds
 from .limits import be_killed_first
 from .server import CONNECTION, serve
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypedDict
 
-    class Order(TypedDict):
-        namespaces: dict[str, Any] | None
-        """Arguments of `namespaces.enter`, without `runtime`; None: not isolated."""
-        environment: dict[str, str]
-        """Over the container's own."""
-        filter: str
-        """System-call filter, in hexadecimal digits; empty for none."""
-        serve: dict[str, Any]
-        """Arguments of `server.serve`."""
+class Order(TypedDict):
+    namespaces: dict[str, Any] | None
+    """Arguments of `namespaces.enter`, without `runtime`; None: not isolated."""
+    environment: dict[str, str]
+    """Over the container's own."""
+    filter: str
+    """System-call filter, in hexadecimal digits; empty for none."""
+    serve: dict[str, Any]
+    """Arguments of `server.serve`."""
 
 
 RUNTIME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -6,15 +6,10 @@ for the options, which are JSON in a variable. It ends when the server does; whe
 the server ends it. Only the shell channel is used: all else takes another way, see `launch`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 REQUESTS, REPLIES = 0, 1
 _READ_BYTES = 1 << 16

@@ -6,7 +6,9 @@ displays and tracebacks are printed to it too. So all text is in order, also tha
 a fast writer has to wait; and what was printed before a crash is there. Images go back with the
 reply of the request that made them.
 
-See `execd.kernel` for who starts this, and for its options, which are JSON in a variable.
+Of this package and `execd` this alone may run on an image's Python. It needs 3.7 or newer, as
+ipykernel 6 does (a test reads it as 3.7); an older one ends with a syntax error. See `execd.kernel`
+for who starts this, and for its options, which are JSON in a variable.
 """
 
 from __future__ import annotations
@@ -21,10 +23,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from shutil import which
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from typing import Any, NoReturn
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 TRACEBACK_HEAD, TRACEBACK_TAIL = 40, 60

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.guest.execd import command as bash
 from prorl_service.sandbox.guest.execd.fd_passing import take_fds
+from prorl_service.sandbox.guest.execd.notes import with_notes
 
 SHORT_S = 0.25
 """A command that takes longer goes back."""
@@ -164,7 +165,7 @@ class DirectShell:
 def _result(output: bytearray, exit_code: int, muted: bool) -> ToolResult:
     text = output.decode("utf-8", "replace").replace("\r\n", "\n")
     return ToolResult(
-        bash.with_notes(text, [*bash.exit_notes(exit_code), *bash.muted_notes(muted)]),
+        with_notes(text, [*bash.exit_notes(exit_code), *bash.muted_notes(muted)]),
         exit_code != 0,
         bash.result_data(exit_code),
     )

@@ -18,9 +18,10 @@ import time
 from collections import deque
 from functools import partial
 
-from .command import exit_notes, muted_notes, result_data, with_notes
+from .command import exit_notes, muted_notes, result_data
 from .fd_passing import send_fds
 from .loop import Loop
+from .notes import CANCELLED, TIMED_OUT, stop_note, with_notes
 from .output import HeadTail
 from .request import Request
 from .shell import Shell
@@ -32,9 +33,6 @@ GRACE_S = 1.0
 READING_S = 0.001
 """How often it is looked whether bash has read a command that is to be interrupted at once, and
 what an interrupted one has left."""
-
-TIMED_OUT = "timed out"
-CANCELLED = "cancelled"
 
 
 class BashTool:
@@ -144,11 +142,9 @@ class BashTool:
         if request is not self._request:
             self._waiting.remove(request)
             self._loop.clear_timer(request)
-            request.reply_tool(
-                f"[{_note(reason, request)}, before the shell was free]",
-                is_error=True,
-                data=result_data(timed_out=reason == TIMED_OUT),
-            )
+            note = stop_note(reason, request.timeout_s, awaited="the shell")
+            data = result_data(timed_out=reason == TIMED_OUT)
+            request.reply_tool(with_notes("", [note]), is_error=True, data=data)
         elif not self._ending:
             self._ending = reason
             self._escalate_once_read(time.monotonic() + GRACE_S)
@@ -221,7 +217,7 @@ class BashTool:
         self._restarted = False
         if ending:
             exit_code = None
-        notes = [_note(ending, request)] if ending else exit_notes(exit_code)
+        notes = [stop_note(ending, request.timeout_s)] if ending else exit_notes(exit_code)
         notes += muted_notes(self._muted and not restarted)
         self._muted = False
         if restarted:
@@ -237,7 +233,3 @@ class BashTool:
         lent = may_lend and ending != CANCELLED and self._lend()
         request.reply_tool(text, is_error=exit_code != 0 or restarted, data=data, lent=lent)
         self._next()
-
-
-def _note(reason: str, request: Request) -> str:
-    return f"{reason} after {request.timeout_s:g} s" if reason == TIMED_OUT else reason

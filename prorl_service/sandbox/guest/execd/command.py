@@ -5,7 +5,6 @@ For both ends of the connection: whichever of the two reads the terminal while t
 
 import os
 import re
-from collections.abc import Sequence
 from typing import Any
 
 _COMMAND = b"\\builtin eval '%s' </dev/null\n"
@@ -94,14 +93,6 @@ class EndMark:
             return data
         self.held = data[start:]
         return data[:start]
-
-
-def with_notes(text: str, notes: Sequence[str]) -> str:
-    """The output, and a line for each thing the model should know that is not in it."""
-    lines = [f"[{note}]" for note in notes]
-    if lines and text:
-        lines.insert(0, text.rstrip("\n"))
-    return "\n".join(lines) if lines else text
 
 
 def exit_notes(exit_code: int | None) -> list[str]:

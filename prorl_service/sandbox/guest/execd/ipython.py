@@ -13,15 +13,13 @@ from typing import Any
 
 from .kernel import Kernel
 from .loop import Loop
+from .notes import CANCELLED, TIMED_OUT, stop_note, with_notes
 from .output import HeadTail
 from .request import Request
 
 GRACE_S = 5.0
 """Seconds an interrupt may take to end the code. They are many, for a kernel that is killed loses
 its variables, and a machine may be busy."""
-
-TIMED_OUT = "timed out"
-CANCELLED = "cancelled"
 
 
 class IPythonTool:
@@ -92,9 +90,9 @@ class IPythonTool:
         if request is not self._request:
             self._waiting.remove(request)
             self._loop.clear_timer(request)
-            note = f"[{_note(reason, request)}, before the kernel was free]"
+            note = stop_note(reason, request.timeout_s, awaited="the kernel")
             data = _data("interrupted", timed_out=reason == TIMED_OUT)
-            request.reply_tool(note, is_error=True, data=data)
+            request.reply_tool(with_notes("", [note]), is_error=True, data=data)
         elif not self._ending:
             self._ending = reason
             self._interrupt()
@@ -140,16 +138,10 @@ class IPythonTool:
         self._next()
 
     def _text(self, request: Request) -> str:
-        """The output, and a line for each thing the model should know that is not in it."""
-        text = self._output.text()
-        notes = []
-        if self._ending:
-            notes.append(f"[{_note(self._ending, request)}]")
+        notes = [stop_note(self._ending, request.timeout_s)] if self._ending else []
         if self._died:
-            notes.append(f"[the kernel {self._died}; variables and imports of before are lost]")
-        if notes and text:
-            notes.insert(0, text.rstrip("\n"))
-        return "\n".join(notes) if notes else text
+            notes.append(f"the kernel {self._died}; variables and imports of before are lost")
+        return with_notes(self._output.text(), notes)
 
 
 def _problem(arguments: dict[str, Any]) -> str:
@@ -158,10 +150,6 @@ def _problem(arguments: dict[str, Any]) -> str:
     if not isinstance(arguments.get("restart", False), bool):
         return "`restart` must be true or false"
     return ""
-
-
-def _note(reason: str, request: Request) -> str:
-    return f"{reason} after {request.timeout_s:g} s" if reason == TIMED_OUT else reason
 
 
 def _death(code: int) -> str:

@@ -68,9 +68,10 @@ class Sandbox(Protocol):
         """
 
     async def add_tool(self, name: str, source: str) -> None:
-        """Install a tool inside: Python >= 3.8 that defines `tool(call)`. Trusted: never a model's.
+        """Install a tool inside: source that defines `tool(request)`. Trusted: never a model's.
 
-        Does nothing if it is there already. Raises `SandboxError` if it cannot be loaded.
+        It runs on the service's own Python, and may import the standard library only. Does nothing
+        if it is there already. Raises `SandboxError` if it cannot be loaded.
         """
 
     async def upload(self, path: str, content: bytes) -> None:

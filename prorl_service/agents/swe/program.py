@@ -2,7 +2,7 @@
 
 For what the service itself wants done where a model has worked: no shell of the model's is between,
 with its functions, aliases, traps and variables. Nothing that the program says comes back but its
-exit code. Python 3.8 and newer.
+exit code. Runs on the service's own Python.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from prorl_service.sandbox.guest.execd.request import Request
 

@@ -2,7 +2,8 @@
 
 Being part of the server it cannot be signalled, traced or read by what it runs. A call is a case:
 it brings the input, which no other process has before its turn, and is answered with what the
-program wrote. Whatever does not end by itself ends with all other processes of the sandbox.
+program wrote. Whatever does not end by itself ends with all other processes of the sandbox. Runs on
+the service's own Python.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ import selectors
 import signal
 import socket
 import time
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from prorl_service.sandbox.guest.execd.request import Request
 
 READ_BYTES = 1 << 16

@@ -11,12 +11,10 @@ from prorl_service.tools.base import Toolset
 from tests.sandbox.helpers import bash
 
 INSIDE = """
-import os
-
-def tool(call):
-    with open(call.arguments["path"], "rb") as file:
+def tool(request):
+    with open(request.arguments["path"], "rb") as file:
         words = len(file.read().split())
-    call.reply_tool(f"{words} words", is_error=False, data={"words": words})
+    request.reply_tool(f"{words} words", is_error=False, data={"words": words})
 """
 
 
@@ -48,16 +46,16 @@ async def test_the_example_works(sandbox: RemoteSandbox) -> None:
 WAITS = """
 import os, time
 
-def tool(call):
+def tool(request):
     read, write = os.pipe()
 
     def ready():
-        call.loop.unwatch(read)
-        call.reply_tool(os.read(read, 100).decode(), is_error=False)
+        request.loop.unwatch(read)
+        request.reply_tool(os.read(read, 100).decode(), is_error=False)
 
-    call.loop.watch(read, ready)
-    call.loop.set_timer(call, time.monotonic() + 0.01, lambda: os.write(write, b"later"))
-    call.stream(b"soon")
+    request.loop.watch(read, ready)
+    request.loop.set_timer(request, time.monotonic() + 0.01, lambda: os.write(write, b"later"))
+    request.stream(b"soon")
 """
 
 
@@ -70,12 +68,12 @@ async def test_it_may_wait_and_stream(sandbox: RemoteSandbox) -> None:
 
 
 async def test_its_faults_are_its_own(sandbox: RemoteSandbox) -> None:
-    for source in ("def tool(call:", "tool = 1 / 0", "x = 1"):
+    for source in ("def tool(request:", "tool = 1 / 0", "x = 1"):
         with pytest.raises(SandboxError, match="could not be added"):
             await sandbox.add_tool("broken", source)
     with pytest.raises(SandboxError, match="tool of the server itself"):
         await sandbox.add_tool("bash", INSIDE)
-    await sandbox.add_tool("raises", "def tool(call):\n    raise LookupError('inside')")
+    await sandbox.add_tool("raises", "def tool(request):\n    raise LookupError('inside')")
     with pytest.raises(SandboxError, match="LookupError: inside"):
         await sandbox.call_tool("raises", {}, timeout_s=20)
     assert (await bash(sandbox, "echo fine")).output == "fine\n"
@@ -83,6 +81,6 @@ async def test_its_faults_are_its_own(sandbox: RemoteSandbox) -> None:
 
 async def test_a_tool_may_be_replaced_by_a_newer_one(sandbox: RemoteSandbox) -> None:
     for number in (1, 2):
-        source = f"def tool(call): call.reply_tool('{number}', is_error=False)"
+        source = f"def tool(request): request.reply_tool('{number}', is_error=False)"
         await sandbox.add_tool("versioned", source)
         assert (await sandbox.call_tool("versioned", {}, timeout_s=20)).output == str(number)

@@ -47,6 +47,10 @@ class Model(WireModel):
     thinking: bool | None
     engine: Literal["vllm", "reference"]
     tensor_parallel: int = Field(ge=1)
+    sequence_parallel: int = Field(ge=1)
+    """Number of devices over which VeRL splits each sequence; TRL splits none."""
+    tokens_per_device: int = Field(ge=1)
+    """Maximum number of tokens that VeRL passes through a device together."""
     warm_start: WarmStart | None
     sampling: dict[str, float]
 
@@ -92,6 +96,8 @@ class Algorithm(WireModel):
     prompts_per_step: int = Field(ge=1)
     prompts_per_update: int = Field(ge=1)
     rollouts_per_prompt: int = Field(ge=2)
+    rollouts_per_device: int = Field(ge=1)
+    """Number of rollouts that TRL passes through a device together."""
     learning_rate: float = Field(gt=0)
     warmup_updates: int = Field(ge=0)
     weight_decay: float = Field(ge=0)

@@ -10,22 +10,24 @@ from tests.verl.training import ROOT
 
 S = TypeVar("S", bound=Run)
 
-EXPERIMENTS = [
-    (model, trainer)
-    for model in ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
-    for trainer in ("trl", "verl")
-]
+MODELS = ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
+TRAINERS = ("trl", "verl")
 TASKS = ("math", "code", "stem")
+"""Tasks of the recipe for problems; SWE has its own."""
+
+
+def unresolved(config: str, *overrides: str) -> DictConfig:
+    """Raises `HydraException` for names that do not exist."""
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose(config, list(overrides))
 
 
 def resolved(config: str, *overrides: str) -> DictConfig:
     """What `--cfg job --resolve` shows."""
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        made = compose(config, list(overrides))
+    made = unresolved(config, *overrides)
     OmegaConf.resolve(made)
     return made
 
 
 def settings(kind: type[S], config: str, *overrides: str) -> S:
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        return settings_of(kind, compose(config, list(overrides)))
+    return settings_of(kind, unresolved(config, *overrides))

@@ -1,11 +1,13 @@
-"""configs/: every experiment composes, and the paper's settings reach the trainers."""
+"""configs/: every combination composes, and the paper's settings reach the trainers."""
 
 import subprocess
 import sys
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 
 import pytest
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from trl import GRPOConfig
 
@@ -14,11 +16,13 @@ from recipes.common.training import trl
 from recipes.math_code.offline import code, math
 from recipes.math_code.rows import Problem, StemProblem, write_rows
 from recipes.math_code.tasks import problems_of, tasks_of
-from tests.recipes.composed import EXPERIMENTS, TASKS, resolved, settings
+from tests.recipes.composed import MODELS, TASKS, TRAINERS, resolved, settings, unresolved
 from tests.verl.training import ROOT
 
 # TRL's own default.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+
+MATRIX = pytest.mark.parametrize(("model", "trainer"), list(product(MODELS, TRAINERS)))
 
 PROBLEMS: dict[str, Problem] = {
     "math": math.problems("train")[0],
@@ -37,30 +41,70 @@ def test_a_command_shows_its_settings(recipe: str) -> None:
     assert OmegaConf.create(done.stdout) == resolved(f"{recipe}_train", *overrides)
 
 
-@pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
-def test_every_experiment_resolves(model: str, trainer: str) -> None:
+@MATRIX
+def test_every_combination_resolves(model: str, trainer: str) -> None:
     seen = resolved("swebench_train", f"model={model}", f"trainer={trainer}")
     assert (seen.model.name, seen.trainer.name) == (model, trainer)
     assert seen.output == f"outputs/swebench-{model}-{trainer}"
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
-def test_every_experiment_with_problems_resolves(task: str, model: str, trainer: str) -> None:
+@MATRIX
+def test_every_combination_with_problems_resolves(task: str, model: str, trainer: str) -> None:
     seen = resolved("math_code_train", f"task={task}", f"model={model}", f"trainer={trainer}")
     assert (seen.agent.name, seen.model.name, seen.trainer.name) == (task, model, trainer)
     assert seen.output == f"outputs/{task}-{model}-{trainer}"
 
 
-def test_there_is_one_file_for_each_experiment() -> None:
-    names = {path.stem for path in (ROOT / "configs/experiment").glob("*.yaml")}
-    shared = {"swebench_tiny", "problems_tiny", "problems_tiny_trl", "problems_tiny_verl"}
-    experiments = {f"{r}_{m}_{t}" for r in ("swebench", *TASKS) for m, t in EXPERIMENTS}
-    assert names == shared | experiments
+@pytest.mark.parametrize("group", ["experiment", "scale"])
+def test_every_optional_file_belongs_to_a_task_and_a_model(group: str) -> None:
+    """A file with another name would never be added."""
+    names = {path.stem for path in (ROOT / "configs" / group).glob("*.yaml")}
+    combinations = {f"{task}_{model}" for task, model in product(("swe", *TASKS), MODELS)}
+    assert names - combinations == {"problems_tiny"}
 
 
-@pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
-def test_every_experiment_is_valid(model: str, trainer: str) -> None:
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_model_without_an_experiment_file_composes(
+    task: str, trainer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/own.yaml").write_text("defaults: [qwen3_8b, _self_]\nname: own\n")
+    made = settings(
+        *(Training, "math_code_train", f"hydra.searchpath=[file://{tmp_path}]"),
+        *(f"task={task}", "model=own", f"trainer={trainer}"),
+    )
+    assert (made.model.name, made.model.path, made.steps) == ("own", "Qwen/Qwen3-8B", 60)
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("model=typo", "Could not find 'model/typo'"),
+        ("trainer=typo", "Could not find 'trainer/typo'"),
+        ("task=typo", "Could not find 'task/typo'"),
+        ("experiment=typo", "Could not override 'experiment'"),
+        ("scale=typo", "Could not override 'scale'"),
+    ],
+)
+def test_names_that_do_not_exist(override: str, problem: str) -> None:
+    with pytest.raises(HydraException, match=problem):
+        unresolved("swebench_train", "model=tiny", override)
+
+
+@pytest.mark.parametrize(
+    ("model", "devices", "tokens"), [("qwen3_8b", 1, 24576), ("qwen3_14b", 2, 16384)]
+)
+def test_what_fits_on_a_device_reaches_verl(model: str, devices: int, tokens: int) -> None:
+    seen = resolved("math_code_train", "task=math", f"model={model}", "trainer=verl")
+    actor = seen.trainer.arguments.actor_rollout_ref.actor
+    assert actor.ulysses_sequence_parallel_size == devices
+    assert actor.ppo_max_token_len_per_gpu == tokens
+
+
+@MATRIX
+def test_every_combination_is_valid(model: str, trainer: str) -> None:
     composed = settings(Training, "swebench_train", f"model={model}", f"trainer={trainer}")
     is_tiny = model == "tiny"
     assert composed.model.thinking is (True if model in ("qwen3_8b", "qwen3_14b") else None)
@@ -76,8 +120,8 @@ TEST = {"math": "amc23", "code": "livecodebench", "stem": "scp_116k"}
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("model", "trainer"), EXPERIMENTS)
-def test_every_experiment_with_problems_is_valid(task: str, model: str, trainer: str) -> None:
+@MATRIX
+def test_every_combination_with_problems_is_valid(task: str, model: str, trainer: str) -> None:
     given = (f"task={task}", f"model={model}")
     composed = settings(Training, "math_code_train", *given, f"trainer={trainer}")
     scored = settings(Evaluation, "math_code_evaluate", *given)
@@ -167,7 +211,7 @@ def test_updates_that_processes_cannot_share_are_refused() -> None:
     composed = settings(
         Training,
         *("swebench_train", "model=qwen3_8b", "trainer=trl", "cluster=cpu"),
-        "trainer.arguments.per_device_train_batch_size=48",
+        "algorithm.rollouts_per_device=48",
     )
     with pytest.raises(BadSettings, match="64 rollouts cannot be divided by 48"):
         trl.arguments(composed)

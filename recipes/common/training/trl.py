@@ -56,7 +56,7 @@ def arguments(settings: Training) -> GRPOConfig:
         raise BadSettings(
             f"an update of {update} rollouts cannot be divided by {at_once}, which all processes "
             "take at once",
-            hint="change trainer.arguments.per_device_train_batch_size, or the processes",
+            hint="change algorithm.rollouts_per_device, or the processes",
         )
     return GRPOConfig(
         max_steps=settings.steps * algorithm.updates_per_step,

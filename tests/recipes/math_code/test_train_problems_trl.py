@@ -11,7 +11,7 @@ from tests.recipes.math_code.runs import QUICK, check_trained, check_weights_cha
 pytestmark = pytest.mark.timeout(1800)
 
 TRAIN = "recipes.math_code.train"
-SETTINGS = ("trainer=trl", *QUICK, "trainer.arguments.per_device_train_batch_size=8")
+SETTINGS = ("trainer=trl", *QUICK, "algorithm.rollouts_per_device=8")
 EXACT = 1e-4
 """Nats, between engine and trainer, of tokens that the newest policy has sampled."""
 

@@ -20,7 +20,7 @@ EXACT = 1e-4
 
 
 # Two updates for each step's rollouts.
-UPDATES = ("algorithm.prompts_per_update=1", "trainer.arguments.per_device_train_batch_size=4")
+UPDATES = ("algorithm.prompts_per_update=1", "algorithm.rollouts_per_device=4")
 
 
 def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:

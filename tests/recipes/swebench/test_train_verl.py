@@ -19,7 +19,7 @@ from prorl_verl.settings import plain, settings_of
 from recipes.common.settings import Training
 from recipes.common.training import verl
 from tests.recipes.commands import progress, running
-from tests.recipes.composed import EXPERIMENTS, TASKS, settings
+from tests.recipes.composed import MODELS, TASKS, settings
 from tests.recipes.swebench.commands import QUICK, rows_of_tiny
 from tests.verl.training import worker_command
 
@@ -55,7 +55,7 @@ def keys(node: Any, prefix: str = "") -> Iterator[str]:
         yield prefix.removesuffix(".")
 
 
-@pytest.mark.parametrize("model", [model for model, trainer in EXPERIMENTS if trainer == "verl"])
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "recipe", [["swebench_train"], *(["math_code_train", f"task={task}"] for task in TASKS)]
 )

@@ -70,6 +70,9 @@ class RemoteExecutor(RolloutExecutor):
     def _is_running(self) -> bool:
         return bool(self._forwarded)
 
+    async def _release(self, record: RolloutRecord) -> None:
+        """Nothing: attempts hold what they need at the services."""
+
     @property
     def slots(self) -> int:
         return max(1, self._services.slots)
@@ -87,7 +90,7 @@ class RemoteExecutor(RolloutExecutor):
             while True:
                 record = await self._waiting.get()
                 group = record.group
-                if record.end_state is not None or group.group_id in self._forwarded:
+                if record.outcome is not None or group.group_id in self._forwarded:
                     continue  # it was taken with a sibling, or cancelled
                 service = await self._services.take(group.n)
                 await self._gate.wait()
@@ -159,7 +162,7 @@ class ForwardedGroup:
     async def run_at(self, service: RolloutService, taken: int) -> None:
         """Returns when all have ended, there or elsewhere. `service` has been taken for so many
         rollouts."""
-        await self._claim(service, taken)
+        self._claim(service, taken)
         while self._pending:
             try:
                 with self._held_by(service):
@@ -177,25 +180,25 @@ class ForwardedGroup:
         text = "%d rollouts of group %s leave service %s: %s"
         log.warning(text, len(self._pending), self.group.group_id, left.name, error)
         service = left
-        await self._end_cancelled()
+        self._end_cancelled()
         if self._pending:
             taken = len(self._pending)
             service = await self._services.take(taken)
-            await self._claim(service, taken)
+            self._claim(service, taken)
         if service is not left or not self._pending:
             left.abandon(self.group)
         return service
 
-    async def _claim(self, service: RolloutService, taken: int) -> None:
+    def _claim(self, service: RolloutService, taken: int) -> None:
         """Less what was cancelled meanwhile."""
-        await self._end_cancelled()
+        self._end_cancelled()
         self._services.release(service, taken - len(self._pending))
 
-    async def _end_cancelled(self) -> None:
+    def _end_cancelled(self) -> None:
         for record in self._pending.values():
-            if record.cancel_requested:
-                await record.end_if_waiting()
-        self._pending = {k: one for k, one in self._pending.items() if one.end_state is None}
+            if record.cancel_requested and record.outcome is None:
+                record.finish(record.answer(RolloutState.CANCELLED, record.cancel_reason))
+        self._pending = {k: one for k, one in self._pending.items() if one.outcome is None}
 
     @contextmanager
     def _held_by(self, service: RolloutService) -> Iterator[None]:
@@ -289,9 +292,24 @@ class ForwardedGroup:
         if not answer.is_terminal:
             raise ValueError(f"{answer.rollout_id} is reported as ended, and is {answer.state}")
         record = self._pending[answer.rollout_id]
-        written = record.end_as(answer, waited_s=self._waited_s)
+        if answer.state is RolloutState.DONE:
+            if answer.reward is None:
+                raise ValueError(f"{answer.rollout_id} is reported as done, without a reward")
+            record.move(RolloutState.EVALUATING)
+        written = record.finish(self._taken_over(record, answer))
         del self._pending[answer.rollout_id]
         return written
+
+    def _taken_over(self, record: RolloutRecord, answer: Rollout) -> Rollout:
+        """`answer` with what is this front's to say."""
+        queue_s = answer.timings.queue_s + self._waited_s
+        own = {
+            "attempt": record.attempt + answer.attempt - 1,
+            "error": record.cancel_reason if record.cancel_requested else answer.error,
+            "timings": answer.timings.model_copy(update={"queue_s": queue_s}),
+            "created_at": record.created_at,
+        }
+        return answer.model_copy(update=own)
 
     def _was_given_up(self, answer: Rollout) -> bool:
         record = self._pending.get(answer.rollout_id)
@@ -310,7 +328,7 @@ class ForwardedGroup:
 
     def _end_all(self, error: ErrorInfo) -> None:
         for record in self._pending.values():
-            record.end(RolloutState.FAILED, error)
+            record.finish(record.answer(RolloutState.FAILED, error))
         self._pending = {}
 
 

@@ -3,12 +3,13 @@
 The three stages are pools of workers that overlap across rollouts. INIT works ahead of RUN, but
 only as far as the bounded READY queue lets it, for a ready rollout holds a sandbox. Sandboxes of
 INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. What callers may ask is
-`accepted`'s; nothing here touches HTTP.
+`rollouts.executor`'s; nothing here touches HTTP.
 """
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain, islice
 from typing import Literal
 
@@ -20,6 +21,7 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
 from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.execution import Execution
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.stage import StagePool
 from prorl_service.pipeline.suspects import Suspects
@@ -31,6 +33,7 @@ from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
+from prorl_service.utils.budget import WorkClock
 
 OnTimeout = Literal["grade", "fail"]
 
@@ -83,6 +86,8 @@ class Pipeline(RolloutExecutor):
         self._backends = backends
         self._sandboxes = sandboxes
         self._scoring = ScoringPool()
+        self._executions: dict[RolloutRecord, Execution] = {}
+        """Attempts in flight whose agent has been made."""
         self._expecting: asyncio.Handle | None = None
         self._init = StagePool(
             Stage.INIT,
@@ -93,7 +98,8 @@ class Pipeline(RolloutExecutor):
             entering=RolloutState.INIT,
             gate=self._may_begin_init,
             on_change=self._on_change,
-            retry=self._retry,
+            on_failure=self._on_failure,
+            on_timeout=self._on_timeout,
         )
         self._run = StagePool(
             Stage.RUN,
@@ -104,8 +110,8 @@ class Pipeline(RolloutExecutor):
             entering=RolloutState.RUNNING,
             gate=self._may_begin_run,
             on_change=self._on_change,
-            retry=self._retry,
-            is_good_enough=self._is_graded,
+            on_failure=self._on_failure,
+            on_timeout=self._on_timeout,
         )
         self._eval = StagePool(
             Stage.EVAL,
@@ -115,7 +121,8 @@ class Pipeline(RolloutExecutor):
             on_success=self._to_done,
             entering=RolloutState.EVALUATING,
             on_change=self._on_change,
-            retry=self._retry,
+            on_failure=self._on_failure,
+            on_timeout=self._on_timeout,
         )
         self._stages = (self._init, self._run, self._eval)
 
@@ -128,7 +135,7 @@ class Pipeline(RolloutExecutor):
     async def __aexit__(self, *exc_info: object) -> None:
         await super().__aexit__(*exc_info)
         for record in self._inflight:
-            if record.state is not RolloutState.QUEUED and record.end_state is None:
+            if record.state is not RolloutState.QUEUED and record.outcome is None:
                 record.take_back_attempt()
         if self._expecting is not None:
             self._expecting.cancel()
@@ -166,7 +173,7 @@ class Pipeline(RolloutExecutor):
         wanted = (
             record.group.task.image
             for stage, record in chain(queued, to_eval)
-            if stage in record.agent.sandbox_stages
+            if stage in self.agents[record.group.task.agent].sandbox_stages
         )
         self._sandboxes.prewarm(list(islice(wanted, EXPECTED_SANDBOXES)))
 
@@ -175,7 +182,7 @@ class Pipeline(RolloutExecutor):
     def _queue(self, record: RolloutRecord) -> None:
         """One with an attempt behind it was at work when an earlier process died."""
         if record.attempt >= self._max_attempts:
-            record.end(RolloutState.FAILED, _died_with(record).info())
+            self._end(record, RolloutState.FAILED, _died_with(record).info())
         elif record.attempt and record.attempt == self._max_attempts - 1:
             self._suspects.add(record)
         else:
@@ -192,6 +199,7 @@ class Pipeline(RolloutExecutor):
         if not problem.retryable or is_over_budget or record.attempt >= self._max_attempts:
             return False
         log.info("rollout %s is begun again: %s", record.rollout_id, problem.message)
+        self._executions.pop(record, None)
         record.start_over()
         delay_s = RETRY_S * 2 ** (record.attempt - 1)
         asyncio.get_running_loop().call_later(delay_s, self._begin, record)
@@ -204,38 +212,43 @@ class Pipeline(RolloutExecutor):
         await self._gate.wait()
 
     async def _do_init(self, record: RolloutRecord) -> None:
-        with record.clock.waiting():
-            await record.begin()
+        clock = WorkClock()
+        async with self._budget(Stage.INIT, record, clock):
+            with clock.waiting():
+                await record.begin()
+            execution = self._executions[record] = await self._prepare(record, clock)
+            await execution.handler.init(execution.context)
+
+    async def _prepare(self, record: RolloutRecord, clock: WorkClock) -> Execution:
         model = self._backends.model.require()
-        resources = AsyncExitStack()
-        session = self._backends.session(record.rollout_id, record.clock)
-        generator = resources.enter_context(session)
-        group = record.group
-        task = group.task.model_copy(deep=True)
-        handler = record.handler = _handler_of(record, task)
-        admitted = record.admitted
-        if admitted.model != model.name:
-            ids = await asyncio.to_thread(
-                prompt_ids, group, handler, model, self._services, group.group_id
+        async with AsyncExitStack() as resources:
+            session = self._backends.session(record.rollout_id, clock)
+            generator = resources.enter_context(session)
+            group, admitted = record.group, record.admitted
+            task = group.task.model_copy(deep=True)
+            handler = _make_handler(self.agents[task.agent], task)
+            if admitted.model != model.name:
+                ids = await asyncio.to_thread(
+                    prompt_ids, group, handler, model, self._services, group.group_id
+                )
+                admitted.model, admitted.prompt_ids = model.name, ids
+            context = RolloutContext(
+                rollout_id=record.rollout_id,
+                task=task,
+                sampling=group.sampling,
+                limits=group.limits,
+                seed=record.seed(),
+                prompt_ids=admitted.prompt_ids,
+                max_model_len=self._backends.model.context_for(len(admitted.prompt_ids)),
+                chat=model.chat,
+                generator=generator,
+                sandboxes=self._sandboxes,
+                scoring=self._scoring,
+                services=self._services,
+                clock=clock,
+                resources=resources.pop_all(),
             )
-            admitted.model, admitted.prompt_ids = model.name, ids
-        record.context = RolloutContext(
-            rollout_id=record.rollout_id,
-            task=task,
-            sampling=group.sampling,
-            limits=group.limits,
-            seed=record.seed(),
-            prompt_ids=admitted.prompt_ids,
-            max_model_len=self._backends.model.context_for(len(admitted.prompt_ids)),
-            chat=model.chat,
-            generator=generator,
-            sandboxes=self._sandboxes,
-            scoring=self._scoring,
-            services=self._services,
-            resources=resources,
-            clock=record.clock,
-        )
-        await handler.init(record.context)
+        return Execution(handler, context)
 
     async def _to_ready(self, record: RolloutRecord) -> None:
         record.move(RolloutState.READY)
@@ -247,38 +260,86 @@ class Pipeline(RolloutExecutor):
         await self._gate.wait()
 
     async def _do_run(self, record: RolloutRecord) -> None:
-        handler, context = record.in_progress()
-        reason = await handler.run(context)
-        if reason not in tuple(FinishReason):
-            raise AgentError(
-                f"{type(handler).__name__}.run returned {reason!r}, no FinishReason",
-                hint="return FinishReason.FINISHED, or why else it stopped",
-            )
-        record.finish_reason = FinishReason(reason)
-        if record.finish_reason is FinishReason.TIMEOUT:
-            raise StageTimeout(Stage.RUN, record.budget_s(Stage.RUN), record.waited_for())
-
-    def _is_graded(self, record: RolloutRecord) -> bool:
-        """Whether a timed-out rollout is graded: without a turn there is nothing to learn from."""
-        _, context = record.in_progress()
-        return self._grades_timeouts and bool(context.turns)
+        execution = self._executions[record]
+        handler = execution.handler
+        async with self._budget(Stage.RUN, record, execution.clock):
+            reason = await handler.run(execution.context)
+            if reason not in tuple(FinishReason):
+                raise AgentError(
+                    f"{type(handler).__name__}.run returned {reason!r}, no FinishReason",
+                    hint="return FinishReason.FINISHED, or why else it stopped",
+                )
+            execution.finish_reason = FinishReason(reason)
+            if execution.finish_reason is FinishReason.TIMEOUT:
+                raise StageTimeout(Stage.RUN, record.budget_s(Stage.RUN), execution.waits_for())
 
     async def _to_eval(self, record: RolloutRecord) -> None:
-        await record.release()
-        _, context = record.in_progress()
-        context.may_sample = False
+        execution = self._executions[record]
+        await execution.release()
+        execution.context.may_sample = False
         await self._eval.put(record)
 
     async def _do_eval(self, record: RolloutRecord) -> None:
-        handler, context = record.in_progress()
-        verdict = await handler.eval(context)
-        if not isinstance(verdict, Verdict):
-            raise EvaluatorError(f"{type(handler).__name__}.eval returned {verdict!r}, no Verdict")
-        record.verdict = verdict
+        execution = self._executions[record]
+        handler = execution.handler
+        async with self._budget(Stage.EVAL, record, execution.clock):
+            verdict = await handler.eval(execution.context)
+            if not isinstance(verdict, Verdict):
+                name = type(handler).__name__
+                raise EvaluatorError(f"{name}.eval returned {verdict!r}, no Verdict")
+            execution.verdict = verdict
 
     async def _to_done(self, record: RolloutRecord) -> None:
-        await record.release()
-        record.end(RolloutState.DONE)
+        await self._release(record)
+        self._end(record, RolloutState.DONE)
+
+    @asynccontextmanager
+    async def _budget(
+        self, stage: Stage, record: RolloutRecord, clock: WorkClock
+    ) -> AsyncIterator[None]:
+        """Raises `StageTimeout`, also where the work made another error of the cancellation."""
+        budget_s, waited_s = record.budget_s(stage), clock.waited_s
+        try:
+            async with clock.deadline(budget_s) as deadline:
+                yield
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            if deadline.expired():
+                execution = self._executions.get(record)
+                blame = execution.waits_for() if execution is not None else None
+                raise StageTimeout(stage, budget_s, blame) from None
+            raise
+        finally:
+            record.timings.waited_s += clock.waited_s - waited_s
+
+    def _on_timeout(self, record: RolloutRecord) -> bool:
+        """Whether it is graded: after RUN, unless without a turn there is nothing to learn from."""
+        execution = self._executions.get(record)
+        if execution is None:
+            return False
+        execution.finish_reason = FinishReason.TIMEOUT
+        is_run = record.state is RolloutState.RUNNING
+        return is_run and self._grades_timeouts and bool(execution.context.turns)
+
+    async def _on_failure(self, record: RolloutRecord, problem: ErrorInfo | None) -> None:
+        await self._release(record)
+        if record.cancel_requested:
+            self._end(record, RolloutState.CANCELLED, record.cancel_reason)
+        elif problem is not None and not self._retry(record, problem):
+            self._end(record, RolloutState.FAILED, problem)
+
+    async def _release(self, record: RolloutRecord) -> None:
+        if (execution := self._executions.get(record)) is not None:
+            await execution.release()
+
+    def _end(
+        self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
+    ) -> None:
+        if (execution := self._executions.pop(record, None)) is not None:
+            record.finish(execution.answer(record, state, error))
+        else:
+            super()._end(record, state, error)
 
 
 def _died_with(record: RolloutRecord) -> ProcessDied:
@@ -289,9 +350,9 @@ def _died_with(record: RolloutRecord) -> ProcessDied:
     )
 
 
-def _handler_of(record: RolloutRecord, task: Task) -> AgentHandler:
+def _make_handler(agent: type[AgentHandler], task: Task) -> AgentHandler:
     """What its constructor refuses now, it took at submission."""
     try:
-        return make_handler(record.agent, task)
+        return make_handler(agent, task)
     except ValidationError as error:
-        raise AgentError(f"{record.agent.__name__}.__init__ raised {described(error)}") from error
+        raise AgentError(f"{agent.__name__}.__init__ raised {described(error)}") from error

@@ -1,19 +1,22 @@
 """One stage of the pipeline: a queue and a fixed number of workers that serve it.
 
-A worker takes a rollout, runs the stage's work within the rollout's own budget, and hands it on.
-Whatever the work does, the rollout is handed on or ended, and never silently dropped.
+A worker takes a rollout, runs the stage's work, which keeps the rollout's own budget, and hands it
+on. Whatever the work does, the rollout is handed on or ended, and never silently dropped.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
+from prorl_service import metrics
 from prorl_service.errors import STAGE_BLAME, AgentError, ProRLError, StageTimeout
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.rollouts.containment import described
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage
+from prorl_service.schemas import ErrorInfo, RolloutState, Stage
 from prorl_service.utils import logs
 
 log = logging.getLogger(__name__)
@@ -33,14 +36,14 @@ class StagePool:
         entering: RolloutState,
         gate: Callable[[], Awaitable[object]] | None = None,
         on_change: Callable[[], None],
-        retry: Callable[[RolloutRecord, ErrorInfo], bool],
-        is_good_enough: Callable[[RolloutRecord], bool] = lambda _: False,
+        on_failure: Callable[[RolloutRecord, ErrorInfo | None], Awaitable[None]],
+        on_timeout: Callable[[RolloutRecord], bool],
     ) -> None:
         """`on_success` gets the rollouts whose work succeeded, outside the budget. A worker takes a
         rollout after `gate` has returned, and the rollout's state is `entering` from then on.
         `on_change` is called when a worker has taken a rollout, and when it is done with it.
-        `retry` is asked to take those that failed, with their resources released.
-        `is_good_enough` decides whether one that used up its budget succeeds all the same."""
+        `on_failure` gets the rollouts whose work failed, and without a problem the cancelled ones.
+        `on_timeout` decides whether one that used up its budget succeeds all the same."""
         self.stage = stage
         self.workers = workers
         self.running: dict[RolloutRecord, None] = {}
@@ -50,8 +53,8 @@ class StagePool:
         self._entering = entering
         self._gate = gate
         self._on_change = on_change
-        self._retry = retry
-        self._is_good_enough = is_good_enough
+        self._on_failure = on_failure
+        self._on_timeout = on_timeout
 
     async def serve(self) -> None:
         """One worker; run `workers` of them. Ends when cancelled, even if a handler hides that."""
@@ -65,11 +68,11 @@ class StagePool:
                 await self._process(record)
 
     async def put(self, record: RolloutRecord) -> None:
-        """Waits while the queue is full. A cancelled rollout is ended, by whoever comes first."""
-        record.is_waiting = True
+        """Waits while the queue is full. A cancelled rollout is ended instead."""
         if record.cancel_requested:
-            await record.end_if_waiting()
+            await self._on_failure(record, None)
         else:
+            record.is_waiting = True
             await self._queue.put(record)
 
     def put_nowait(self, record: RolloutRecord) -> None:
@@ -96,22 +99,31 @@ class StagePool:
             self._on_change()
 
     async def _work_and_hand_on(self, record: RolloutRecord) -> None:
-        with record.timed(self.stage):
+        with self._timed(record):
             problem = await self._attempt(record)
         if problem is None and not record.cancel_requested:
             await self._on_success(record)
-            return
-        await record.release()
-        if record.cancel_requested:
-            record.end(RolloutState.CANCELLED, record.error)
-        elif problem is not None and not self._retry(record, problem):
-            record.end(RolloutState.FAILED, problem)
+        else:
+            await self._on_failure(record, problem)
+
+    @contextmanager
+    def _timed(self, record: RolloutRecord) -> Iterator[None]:
+        """Charge the time inside to the stage, and the time since the last one to the queue."""
+        timings, waited_s = record.timings, record.waited_s
+        started = time.monotonic()
+        timings.queue_s += waited_s
+        try:
+            yield
+        finally:
+            record.waiting_since = time.monotonic()
+            took_s = record.waiting_since - started
+            before_s = getattr(timings, f"{self.stage.value}_s")
+            setattr(timings, f"{self.stage.value}_s", before_s + took_s)
+            metrics.stage_done(self.stage, waited_s=waited_s, took_s=took_s)
 
     async def _attempt(self, record: RolloutRecord) -> ErrorInfo | None:
         """The boundary to foreign code: agents, sandboxes, engines."""
-        work = record.work = asyncio.create_task(
-            self._within_budget(record), name=self._name(record)
-        )
+        work = record.work = asyncio.create_task(self._contained(record), name=self._name(record))
         try:
             await work
         except asyncio.CancelledError:
@@ -121,8 +133,7 @@ class StagePool:
             if not record.cancel_requested:
                 return self._unexpected(RuntimeError("the handler was cancelled from inside"))
         except StageTimeout as error:
-            record.finish_reason = FinishReason.TIMEOUT
-            return None if self._is_good_enough(record) else error.info(self.stage)
+            return None if self._on_timeout(record) else error.info(self.stage)
         except ProRLError as error:
             return error.info(self.stage)
         except Exception as error:
@@ -136,17 +147,10 @@ class StagePool:
         agent = record.group.task.agent
         return f"{self.stage.value.upper()} of agent {agent!r}, rollout {record.rollout_id}"
 
-    async def _within_budget(self, record: RolloutRecord) -> None:
-        """Raises `StageTimeout`, also where the work made another error of the cancellation."""
-        budget_s = record.budget_s(self.stage)
+    async def _contained(self, record: RolloutRecord) -> None:
         try:
-            async with record.clock.deadline(budget_s) as deadline:
-                await self._work(record)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            if deadline.expired():
-                raise StageTimeout(self.stage, budget_s, record.waited_for()) from None
+            await self._work(record)
+        except (Exception, asyncio.CancelledError):
             raise
         except BaseException as end:  # the event loop, and the service with it, would end
             stage = self.stage.value.upper()

@@ -126,15 +126,16 @@ class Admission:
         if record.admitted.problem is None:
             self._put(record)
         else:
-            record.end(RolloutState.FAILED, record.admitted.problem)
+            record.finish(record.answer(RolloutState.FAILED, record.admitted.problem))
 
     def restore(self, unfinished: UnfinishedGroup) -> None:
         """Queue again what an earlier process has not ended."""
         group = Group.model_validate_json(unfinished.request)
+        admitted = Admitted(group)
         try:
-            admitted = Admitted(group, self._validator.find_agent(group, "group"))
+            self._validator.find_agent(group, "group")
         except ProRLError as error:
-            admitted = Admitted(group, None, problem=error.info())
+            admitted.problem = error.info()
         for record in self._inflight.add(
             admitted, unfinished.created_at, unfinished.attempts, unfinished.ended
         ):

@@ -17,7 +17,7 @@ from prorl_service.rollouts.inflight import InflightGroups
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.rollouts.validation import Validator
-from prorl_service.schemas import Group, Invalid, Rollout, RolloutState, Stage
+from prorl_service.schemas import ErrorInfo, Group, Invalid, Rollout, RolloutState, Stage
 from prorl_service.utils.tasks import TaskOwner
 
 
@@ -28,7 +28,7 @@ class RolloutExecutor(ABC):
         self.agents = validator.agents
         self.background = TaskOwner()
         self._journal = journal
-        self._inflight = InflightGroups(journal)
+        self._inflight = InflightGroups(journal, self._cancel)
         self._waits: set[asyncio.Queue[str | None]] = set()
         self._waits_ended = False
         self._gate = asyncio.Event()
@@ -49,7 +49,7 @@ class RolloutExecutor(ABC):
         """What has not ended stays unfinished in the journal."""
         await self.drain(0)
         await self.background.close()
-        await asyncio.gather(*(record.release() for record in self._inflight))
+        await asyncio.gather(*(self._release(record) for record in self._inflight))
         self._inflight.end_leases()
 
     # --- who does them --------------------------------------------------------------------------
@@ -78,8 +78,17 @@ class RolloutExecutor(ABC):
     @abstractmethod
     def workers(self) -> dict[Stage, int]: ...
 
+    @abstractmethod
+    async def _release(self, record: RolloutRecord) -> None:
+        """Frees what an attempt holds in this process."""
+
+    def _end(
+        self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
+    ) -> None:
+        record.finish(record.answer(state, error))
+
     def _on_change(self) -> None:
-        """To be called when work on a rollout was begun, given up or done."""
+        """To be called when work on a rollout was begun, abandoned or done."""
         self._changed.set()
 
     async def drain(self, budget_s: float) -> None:
@@ -189,13 +198,25 @@ class RolloutExecutor(ABC):
         """Ended rollouts stay as they are. Returns when all are ended. Raises `NotFound`."""
         await self.check_known(rollout_ids)
         records = [one for one in map(self._inflight.get, rollout_ids) if one is not None]
-        for record in records:
-            record.request_cancel()
         self._on_change()
-        await asyncio.gather(*(record.end_if_waiting() for record in records))
+        await self._cancel(records)
         async for _ in self.ended([record.rollout_id for record in records]):
             pass
         return await self._summaries(rollout_ids)
+
+    async def _cancel(
+        self, records: Sequence[RolloutRecord], reason: ErrorInfo | None = None
+    ) -> None:
+        """Ends those that wait. The others are ended by the workers that hold them."""
+        for record in records:
+            record.request_cancel(reason)
+        await asyncio.gather(*(self._end_if_waiting(record) for record in records))
+
+    async def _end_if_waiting(self, record: RolloutRecord) -> None:
+        if record.is_waiting and record.outcome is None:
+            await self._release(record)
+            if record.outcome is None:  # no other canceller was faster
+                self._end(record, RolloutState.CANCELLED, record.cancel_reason)
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Forget groups whose rollouts have been taken. Raises `Conflict` for one under way."""

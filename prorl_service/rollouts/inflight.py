@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from prorl_service.errors import LeaseExpired
 from prorl_service.rollouts.journal import Journal
@@ -12,6 +13,8 @@ from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.rollouts.reporting import EndReports, group_ended
 from prorl_service.schemas import ErrorInfo, RolloutState
 from prorl_service.utils.leases import Lease
+
+Cancel = Callable[[Sequence[RolloutRecord], ErrorInfo], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
@@ -23,8 +26,10 @@ class GroupUnderWay:
 
 
 class InflightGroups:
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, cancel: Cancel) -> None:
+        """`cancel` is called with the rollouts of a group whose lease expires."""
         self._journal = journal
+        self._cancel = cancel
         self._groups: dict[str, GroupUnderWay] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
         self.ended = Counter[str]()
@@ -84,7 +89,7 @@ class InflightGroups:
     def unended(self, group_id: str) -> list[RolloutRecord]:
         """Of the group; none if it is not under way."""
         group = self._groups.get(group_id)
-        return [one for one in group.records if one.end_state is None] if group else []
+        return [one for one in group.records if one.outcome is None] if group else []
 
     def count(self) -> int:
         return sum(group.unended for group in self._groups.values())
@@ -96,7 +101,7 @@ class InflightGroups:
     def _one_ended(self, record: RolloutRecord) -> None:
         self.ended[record.state] += 1
         self.ended_here += 1
-        self._reports.rollout_ended(record)
+        self._reports.rollout_ended(record.to_wire())
         group = self._groups[record.group.group_id]
         group.unended -= 1
         if group.unended == 0:
@@ -112,16 +117,10 @@ class InflightGroups:
             f"nobody asked for group {group_id!r} in {group.admitted.group.lease_s:g} s",
             hint="wait for rollouts with an open stream, or give groups a longer lease_s",
         )
-        reclaiming = asyncio.create_task(_reclaim(group.records, reason.info()))
+        reclaiming = asyncio.create_task(self._cancel(group.records, reason.info()))
         self._reclaiming.add(reclaiming)
         reclaiming.add_done_callback(self._reclaiming.discard)
 
     def end_leases(self) -> None:
         for group in self._groups.values():
             group.lease.end()
-
-
-async def _reclaim(records: list[RolloutRecord], reason: ErrorInfo) -> None:
-    for record in records:
-        record.request_cancel(reason)
-    await asyncio.gather(*(record.end_if_waiting() for record in records))

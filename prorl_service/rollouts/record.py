@@ -1,20 +1,20 @@
-"""One rollout on its way: its state, its budgets and what it has come to so far.
+"""One rollout, wherever it is executed: what it is, how far it is, and how it ends.
 
 The only place that changes a rollout's state, and only along `LEGAL_MOVES`. A rollout has ended
-when its end is in the journal, and not before: until then nobody is told.
+when its end is in the journal, and not before: watchers are called then. Knows nothing of agents
+or of what an attempt holds: that is `pipeline.execution`'s.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from prorl_service import metrics
-from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import (
@@ -22,17 +22,14 @@ from prorl_service.schemas import (
     TERMINAL_STATES,
     Blame,
     ErrorInfo,
-    FinishReason,
     Group,
     Rollout,
     RolloutState,
     Stage,
     Timings,
-    Trajectory,
     Turn,
 )
 from prorl_service.schemas.arrays import PACKED
-from prorl_service.utils.budget import WorkClock
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +46,9 @@ class Admitted:
     """A group that passed all checks, with what the checks made. Shared by its rollouts."""
 
     group: Group
-    agent: type[AgentHandler] | None
-    """None for one that the service had before it was restarted, and has no more."""
     model: str | None = None
-    """Whose ids the prompt's are; None after a restart, when no tokenizer is known yet."""
+    """Name of the model whose ids the prompt's are; None after a restart, when no tokenizer is
+    known yet."""
     prompt_ids: tuple[int, ...] = ()
     problem: ErrorInfo | None = None
     """Reason why none of its rollouts can run."""
@@ -65,7 +61,7 @@ class Work(Protocol):
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes
-    """With its trajectory, as packed JSON: a fraction of the objects' memory."""
+    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory."""
 
     def to_wire(self) -> Rollout:
         return Rollout.model_validate_json(self.packed)
@@ -81,37 +77,25 @@ class RolloutRecord:
     journal: Journal
     attempt: int = 0
     state: RolloutState = RolloutState.QUEUED
-    handler: AgentHandler | None = None
-    context: RolloutContext | None = None
-    finish_reason: FinishReason = FinishReason.ERROR
-    verdict: Verdict | None = None
-    error: ErrorInfo | None = None
-    oldest_version: int | None = None
-    newest_version: int | None = None
+    outcome: Rollout | None = None
+    """Answer that it ends with, without trajectory and report; perhaps not yet written."""
     turns: int = 0
-    """Number of model calls, once it has ended."""
-    clock: WorkClock = field(default_factory=WorkClock)
+    """Number of model calls, once `outcome` is there."""
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
-    work: Work | None = None
-    """The stage's, or another service's, while it is under way."""
-    cancel_requested: bool = False
-    end_state: RolloutState | None = None
-    """Decided, and perhaps not yet written."""
+    waiting_since: float = field(default_factory=time.monotonic)
+    """Monotonic time at which it was queued, or its last stage ended."""
     is_waiting: bool = True
-    """In a queue, and nobody's to end but a canceller's."""
-    _waiting_since: float = field(default_factory=time.monotonic)
-    _releasing: asyncio.Task[None] | None = None
+    """Whether it is in a queue, where only a cancellation may end it."""
+    work: Work | None = None
+    """Work of a stage or of another service on it, while in flight."""
+    cancel_requested: bool = False
+    cancel_reason: ErrorInfo | None = None
     _watchers: list[Callable[["RolloutRecord"], None]] = field(default_factory=list)
 
     @property
     def group(self) -> Group:
         return self.admitted.group
-
-    @property
-    def agent(self) -> type[AgentHandler]:
-        assert self.admitted.agent is not None
-        return self.admitted.agent
 
     @property
     def rollout_id(self) -> str:
@@ -124,7 +108,7 @@ class RolloutRecord:
     @property
     def waited_s(self) -> float:
         """Seconds since it was queued, or since its last stage."""
-        return time.monotonic() - self._waiting_since
+        return time.monotonic() - self.waiting_since
 
     def budget_s(self, stage: Stage) -> float:
         return float(getattr(self.group.limits, f"{stage.value}_timeout_s"))
@@ -134,152 +118,93 @@ class RolloutRecord:
         seed = self.group.sampling.seed
         return None if seed is None else seed + self.index * self.group.limits.max_turns
 
-    def in_progress(self) -> tuple[AgentHandler, RolloutContext]:
-        assert self.handler is not None
-        assert self.context is not None
-        return self.handler, self.context
-
     def move(self, state: RolloutState) -> None:
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
         self.state = state
 
-    def begin(self) -> "asyncio.Future[None]":
+    # --- attempts -------------------------------------------------------------------------------
+
+    def begin(self) -> asyncio.Future[None]:
         """Done when the attempt is on disk: should the process die of it, the next one knows."""
         self.attempt += 1
         return self._write_attempt()
 
     def take_back_attempt(self) -> None:
-        """An orderly stop of the service gave it up."""
+        """An orderly stop of the service abandoned it."""
         self.attempt = max(0, self.attempt - 1)
         self._write_attempt()
 
-    def _write_attempt(self) -> "asyncio.Future[None]":
+    def _write_attempt(self) -> asyncio.Future[None]:
         return self.journal.begin(self.rollout_id, self.attempt)
 
     def start_over(self) -> None:
-        """Queued again, with nothing of the attempt before. Its resources are to be released."""
+        """Queued again, from scratch."""
         self.move(RolloutState.QUEUED)
-        self.handler = self.context = self.verdict = None
-        self.finish_reason, self.is_waiting = FinishReason.ERROR, True
+        self.is_waiting = True
 
-    def end(self, state: RolloutState, error: ErrorInfo | None = None) -> None:
-        """Terminal move, once it is written. Drops everything but the answer.
+    def request_cancel(self, reason: ErrorInfo | None = None) -> None:
+        """The worker that holds the rollout ends it; the executor ends one that waits."""
+        if self.outcome is None and not self.cancel_requested:
+            self.cancel_requested, self.cancel_reason = True, reason
+        if self.work is not None:
+            self.work.cancel()
 
-        An answer that cannot be written down (a handler's odd values) becomes a failure.
+    # --- end ------------------------------------------------------------------------------------
+
+    def finish(self, answer: Rollout) -> asyncio.Future[Counter[str]]:
+        """The one way to end: as `answer` says, once it is written.
+
+        The future is done then, and cancelled if the journal is closed before. An answer that
+        cannot be written (a handler's odd values) becomes a failure.
         """
-        if self.end_state is not None or state not in LEGAL_MOVES[self.state]:
-            raise IllegalMove(f"{self.rollout_id}: {self.end_state or self.state} -> {state}")
+        state = self.state if self.outcome is None else self.outcome.state
+        if not answer.is_terminal or answer.state not in LEGAL_MOVES[state]:
+            raise IllegalMove(f"{self.rollout_id}: {state} -> {answer.state}")
+        turns = answer.trajectory.turns if answer.trajectory is not None else []
         try:
-            row = self._row(state, error, self._trajectory())
-        except Exception as unwritable:
+            row = self._row(answer)
+        except Exception as problem:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
-            state, error = RolloutState.FAILED, _unwritable(unwritable)
-            row = self._row(state, error, None)
-        turns = self.context.turns if self.context is not None else []
-        self._end_with(row, error, turns)
+            answer = unwritable(answer, problem)
+            row = self._row(answer)
+        self.turns, self.work = len(turns), None
+        metrics.rollout_ended(answer.state, answer.error, sampled=_have_sampled(turns))
+        return self._write(answer, row)
 
-    def end_as(self, answer: Rollout, *, waited_s: float) -> "asyncio.Future[Counter[str]]":
-        """Terminal move, with the answer of a service that was given it after `waited_s`.
+    def _row(self, answer: Rollout) -> EndedRow:
+        summary = _summary(answer).model_dump_json().encode()
+        packed = answer.model_dump_json(context=PACKED).encode()
+        group_id = self.group.group_id
+        return EndedRow(self.rollout_id, group_id, answer.attempt, answer.state, summary, packed)
 
-        The future is done when it is written, and cancelled if the journal is closed before.
-        """
-        assert self.end_state is None
-        error = self.error if self.cancel_requested else answer.error
-        self.attempt += answer.attempt - 1
-        self.oldest_version = answer.oldest_policy_version
-        self.newest_version = answer.newest_policy_version
-        self.timings = answer.timings
-        self.timings.queue_s += waited_s
-        if answer.state is RolloutState.DONE:
-            self.move(RolloutState.EVALUATING)
-            assert answer.reward is not None
-            self.verdict = Verdict(answer.reward, answer.reward_components, answer.report)
-        row = self._row(answer.state, error, answer.trajectory)
-        return self._end_with(row, error, answer.trajectory.turns if answer.trajectory else [])
-
-    def _end_with(
-        self, row: EndedRow, error: ErrorInfo | None, turns: Sequence[Turn]
-    ) -> "asyncio.Future[Counter[str]]":
-        self.end_state, self.error, self.turns = row.state, error, len(turns)
-        metrics.rollout_ended(row.state, error, sampled=_have_sampled(turns))
-        self.handler = self.context = self.work = None
-        return self._write(row)
-
-    def _write(self, row: EndedRow) -> "asyncio.Future[Counter[str]]":
+    def _write(self, answer: Rollout, row: EndedRow) -> asyncio.Future[Counter[str]]:
+        outcome = self.outcome = _summary(answer)
         written = self.journal.end(row)
-        written.add_done_callback(self._written)
+        written.add_done_callback(partial(self._written, outcome))
         return written
 
-    def _written(self, written: "asyncio.Future[Counter[str]]") -> None:
+    def _written(self, outcome: Rollout, written: asyncio.Future[Counter[str]]) -> None:
         if written.cancelled():
-            return  # the journal was closed: it will be told of as unfinished
+            return  # the journal was closed: the next start finds it unfinished
         if (refusal := written.exception()) is not None:
-            self._end_without_answer(refusal)
+            self._fail_unwritten(outcome, refusal)
             return
-        assert self.end_state is not None
-        self.move(self.end_state)
+        self.move(outcome.state)
         for watcher in self._watchers:
             watcher(self)
         self._watchers.clear()
 
-    def _end_without_answer(self, refusal: BaseException) -> None:
+    def _fail_unwritten(self, outcome: Rollout, refusal: BaseException) -> None:
         """The journal does not take it, not now and not later: it is too large."""
         log.error("rollout %s: its answer cannot be written: %s", self.rollout_id, refusal)
-        if self.verdict is None and self.error is not None and self.error.kind == UNWRITABLE:
+        if outcome.error is not None and outcome.error.kind == UNWRITABLE:
             return  # a failure without an answer is refused, too: a bug
-        self.verdict = None
-        self.end_state, self.error = RolloutState.FAILED, _unwritable(refusal)
-        self._write(self._row(RolloutState.FAILED, self.error, None))
-
-    def _trajectory(self) -> Trajectory | None:
-        if self.context is None:
-            return None
-        versions = self.context.ledger.versions
-        self.oldest_version = min(versions, default=None)
-        self.newest_version = max(versions, default=None)
-        return self.context.trajectory(self.finish_reason) if self.context.turns else None
-
-    def _row(
-        self, state: RolloutState, error: ErrorInfo | None, trajectory: Trajectory | None
-    ) -> EndedRow:
-        answer = self.to_wire(state, error)
-        summary = answer.model_dump_json().encode()
-        answer.trajectory = trajectory
-        if self.verdict is not None and state is RolloutState.DONE:
-            answer.report = self.verdict.report
-        packed = answer.model_dump_json(context=PACKED).encode()
-        return EndedRow(self.rollout_id, self.group.group_id, self.attempt, state, summary, packed)
-
-    def waited_for(self) -> Blame | None:
-        """Whom the handler was waiting for, if the context knows."""
-        calls_model = self.context is not None and self.context.calls_model
-        return Blame.BACKEND if calls_model else None
-
-    def request_cancel(self, reason: ErrorInfo | None = None) -> None:
-        """The worker that holds the rollout ends it; one in a queue needs `end_if_waiting`."""
-        if self.end_state is None and not self.cancel_requested:
-            self.cancel_requested, self.error = True, reason
-        if self.work is not None:
-            self.work.cancel()
-
-    async def end_if_waiting(self) -> None:
-        if self.is_waiting and self.end_state is None:
-            await self.release()
-            if self.end_state is None:
-                self.end(RolloutState.CANCELLED, self.error)
-
-    async def release(self) -> None:
-        """Free sandboxes and backend pin. Goes on when the caller is cancelled; never raises."""
-        if self.context is None:
-            return
-        if self._releasing is None:
-            self._releasing = asyncio.create_task(_close(self.context, self.rollout_id))
-        await asyncio.shield(self._releasing)
-        self._releasing = None
+        failure = unwritable(outcome, refusal)
+        self._write(failure, self._row(failure))
 
     def watch(self, watcher: Callable[["RolloutRecord"], None]) -> None:
-        """Call `watcher` once, when the rollout ends; at once if it has."""
+        """Call `watcher` once, when the rollout ends; immediately if it has."""
         if self.is_terminal:
             watcher(self)
         else:
@@ -289,27 +214,10 @@ class RolloutRecord:
         if watcher in self._watchers:
             self._watchers.remove(watcher)
 
-    @contextmanager
-    def timed(self, stage: Stage) -> Iterator[None]:
-        """Charge the time inside to `stage`, and the time since the last stage to the queue."""
-        started = time.monotonic()
-        waited_s = started - self._waiting_since
-        self.timings.queue_s += waited_s
-        waited_before_s = self.clock.waited_s
-        try:
-            yield
-        finally:
-            self._waiting_since = time.monotonic()
-            took_s = self._waiting_since - started
-            before_s = getattr(self.timings, f"{stage.value}_s")
-            setattr(self.timings, f"{stage.value}_s", before_s + took_s)
-            self.timings.waited_s += self.clock.waited_s - waited_before_s
-            metrics.stage_done(stage, waited_s=waited_s, took_s=took_s)
+    # --- wire -----------------------------------------------------------------------------------
 
-    def to_wire(self, state: RolloutState | None = None, error: ErrorInfo | None = None) -> Rollout:
-        """Without the trajectory; as it is, or as it will be in `state`."""
-        state = state or self.state
-        verdict = self.verdict if state is RolloutState.DONE else None
+    def answer(self, state: RolloutState, error: ErrorInfo | None = None) -> Rollout:
+        """Its wire form in `state`, without a result."""
         return Rollout(
             rollout_id=self.rollout_id,
             group_id=self.group.group_id,
@@ -318,37 +226,39 @@ class RolloutRecord:
             index=self.index,
             state=state,
             attempt=self.attempt,
-            error=error if self.end_state is None else self.error,
-            reward=verdict.reward if verdict else None,
-            reward_components=verdict.components if verdict else {},
-            oldest_policy_version=self.oldest_version,
-            newest_policy_version=self.newest_version,
+            error=error,
             timings=self.timings,
             created_at=self.created_at,
         )
 
+    def to_wire(self) -> Rollout:
+        """As it is, without the trajectory."""
+        if self.outcome is not None and self.is_terminal:
+            return self.outcome
+        return self.answer(self.state)
+
     def to_json(self, *, packed: bool) -> bytes:
-        """As it is; whether arrays are to be packed does not matter, for there are none yet."""
+        """As it is; `packed` does not matter, for there are no arrays yet."""
         return self.to_wire().model_dump_json().encode()
 
 
-def _have_sampled(turns: Sequence[Turn]) -> bool:
-    """More than the token that ends a turn, in one turn at least."""
-    return any(turn.stop - turn.start > 1 for turn in turns)
-
-
-def _unwritable(problem: BaseException) -> ErrorInfo:
-    """ASCII only, and nothing of the problem's own words: they may be what cannot be written."""
-    return ErrorInfo(
+def unwritable(answer: Rollout, problem: BaseException) -> Rollout:
+    """`answer` as a failure without a result. Its error is ASCII only, and has nothing of the
+    problem's own words: they may be what cannot be written."""
+    error = ErrorInfo(
         kind=UNWRITABLE,
         blame=Blame.AGENT,
         message=f"the rollout's answer cannot be written: {type(problem).__name__}",
         hint="an agent's values are of the wrong kind or too large; the service's log says which",
     )
+    failure = {"state": RolloutState.FAILED, "error": error, "reward": None}
+    return _summary(answer).model_copy(update=failure | {"reward_components": {}})
 
 
-async def _close(context: RolloutContext, rollout_id: str) -> None:
-    try:
-        await context.resources.aclose()
-    except Exception:  # a sandbox that cannot be stopped must not cost the rollout its result
-        log.exception("rollout %s: releasing its resources failed", rollout_id)
+def _summary(answer: Rollout) -> Rollout:
+    return answer.model_copy(update={"trajectory": None, "report": None})
+
+
+def _have_sampled(turns: Sequence[Turn]) -> bool:
+    """More than the token that ends a turn, in one turn at least."""
+    return any(turn.stop - turn.start > 1 for turn in turns)

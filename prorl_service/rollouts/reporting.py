@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.schemas import RolloutState
+from prorl_service.schemas import Rollout, RolloutState
 
 log = logging.getLogger(__name__)
 
@@ -24,15 +24,15 @@ class EndReports:
         self._window_began = clock()
         self._warned = self._left_out = 0
 
-    def rollout_ended(self, record: RolloutRecord) -> None:
-        error = record.error
-        if record.state is not RolloutState.FAILED or error is None or not self._may_warn():
+    def rollout_ended(self, rollout: Rollout) -> None:
+        error = rollout.error
+        if rollout.state is not RolloutState.FAILED or error is None or not self._may_warn():
             return
         stage = f" in {error.stage.value.upper()}" if error.stage else ""
         more = f" ({self._left_out} more since the last such line)" if self._left_out else ""
         self._left_out = 0
         text = "rollout %s failed%s, blame %s: %s%s"
-        log.warning(text, record.rollout_id, stage, error.blame.value, error.message, more)
+        log.warning(text, rollout.rollout_id, stage, error.blame.value, error.message, more)
 
     def _may_warn(self) -> bool:
         now = self._clock()
@@ -48,16 +48,17 @@ def group_ended(records: Sequence[RolloutRecord]) -> None:
     """`records`: all rollouts of one group that have ended in this process."""
     if not log.isEnabledFor(logging.INFO):
         return
-    counts = Counter(record.state.value for record in records)
+    rollouts = [record.to_wire() for record in records]
+    counts = Counter(rollout.state.value for rollout in rollouts)
     parts = [", ".join(f"{count} {state}" for state, count in sorted(counts.items()))]
-    if rewards := [record.verdict.reward for record in records if record.verdict is not None]:
+    if rewards := [one.reward for one in rollouts if one.reward is not None]:
         mean = sum(rewards) / len(rewards)
         parts.append(f"reward {min(rewards):.2f} to {max(rewards):.2f} (mean {mean:.2f})")
     parts.append(f"{sum(record.turns for record in records) / len(records):.1f} turns")
-    parts.append(f"{max(_seconds(record) for record in records):.1f} s")
+    parts.append(f"{max(_seconds(rollout) for rollout in rollouts):.1f} s")
     log.info("group %s: %s", records[0].group.group_id, ", ".join(parts))
 
 
-def _seconds(record: RolloutRecord) -> float:
-    timings = record.timings
+def _seconds(rollout: Rollout) -> float:
+    timings = rollout.timings
     return timings.init_s + timings.run_s + timings.eval_s

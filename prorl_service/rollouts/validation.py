@@ -47,7 +47,7 @@ class Validator:
         except (InvalidRequest, AgentError) as problem:
             if invalid == "refuse":
                 raise
-            return Admitted(group, None, problem=problem.info())
+            return Admitted(group, problem=problem.info())
 
     def _check(self, group: Group, where: str) -> Admitted:
         model = self.backends.model.require()
@@ -56,7 +56,7 @@ class Validator:
         handler = _check_task(agent, group, where)
         services = self.local.services if self.local else None
         ids = prompt_ids(group, handler, model, services, where)
-        return Admitted(group, agent, model.name, ids)
+        return Admitted(group, model.name, ids)
 
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
         """Raises `InvalidRequest`."""

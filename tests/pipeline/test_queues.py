@@ -20,7 +20,7 @@ def records(
 ) -> list[RolloutRecord]:
     group = Group(group_id=group_id, task=TASK, n=n, priority=priority, client=client)
     journal = Journal.__new__(Journal)
-    return [RolloutRecord(Admitted(group, None), index, journal) for index in range(n)]
+    return [RolloutRecord(Admitted(group), index, journal) for index in range(n)]
 
 
 def order(queue: FairQueue) -> list[str]:

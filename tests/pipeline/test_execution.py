@@ -1,0 +1,110 @@
+"""What one attempt holds, and what a rollout ends with after it."""
+
+import asyncio
+
+import pytest
+
+from prorl_service.agents.base import RolloutContext, Verdict
+from prorl_service.pipeline.execution import Execution
+from prorl_service.rewards.pool import ScoringPool
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import UNWRITABLE, Admitted, RolloutRecord
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import Blame, FinishReason, RolloutState
+from prorl_service.testing import FakeSandboxes, ScriptedGenerator
+from prorl_service.tokens.chat import ChatFormat
+from tests.pipeline.probe import Probe, group
+
+
+@pytest.fixture
+def execution(chat: ChatFormat) -> Execution:
+    task = group().task
+    context = RolloutContext(
+        rollout_id="g.0",
+        task=task,
+        sampling=group().sampling,
+        limits=group().limits,
+        seed=None,
+        prompt_ids=chat.prompt_ids(task.messages),
+        max_model_len=4096,
+        chat=chat,
+        generator=ScriptedGenerator.of_texts(["Yes."], chat),
+        sandboxes=FakeSandboxes(lambda name, arguments: ToolResult("")),
+        scoring=ScoringPool(),
+    )
+    return Execution(Probe(task), context)
+
+
+@pytest.fixture
+def record() -> RolloutRecord:
+    return RolloutRecord(Admitted(group()), 0, Journal.__new__(Journal))
+
+
+async def test_an_answer_has_what_was_sampled_and_its_reward_once_done(
+    execution: Execution, record: RolloutRecord
+) -> None:
+    await execution.context.sample(execution.context.prompt_ids)
+    execution.finish_reason = FinishReason.FINISHED
+    execution.verdict = Verdict(1, {"part": 0.5}, {"note": "good"})
+    done = execution.answer(record, RolloutState.DONE)
+    cancelled = execution.answer(record, RolloutState.CANCELLED)
+    assert (done.reward, done.reward_components, done.report) == (
+        1,
+        {"part": 0.5},
+        {"note": "good"},
+    )
+    assert (cancelled.reward, cancelled.report) == (None, None)
+    assert done.trajectory is not None
+    assert done.trajectory.finish_reason is FinishReason.FINISHED
+    assert done.trajectory == cancelled.trajectory
+    oldest, newest = min(execution.context.ledger.versions), max(execution.context.ledger.versions)
+    for one in (done, cancelled):
+        assert (one.oldest_policy_version, one.newest_policy_version) == (oldest, newest)
+
+
+async def test_without_a_turn_there_is_no_trajectory(
+    execution: Execution, record: RolloutRecord
+) -> None:
+    answer = execution.answer(record, RolloutState.FAILED)
+    assert (answer.trajectory, answer.oldest_policy_version) == (None, None)
+
+
+async def test_an_odd_verdict_is_a_failure_that_keeps_the_versions(
+    execution: Execution, record: RolloutRecord
+) -> None:
+    await execution.context.sample(execution.context.prompt_ids)
+    execution.verdict = Verdict(1.0, {1: 1.0})  # type: ignore[dict-item]
+    answer = execution.answer(record, RolloutState.DONE)
+    assert (answer.state, answer.reward, answer.trajectory) == (RolloutState.FAILED, None, None)
+    assert answer.error is not None
+    assert (answer.error.kind, answer.error.blame) == (UNWRITABLE, Blame.AGENT)
+    assert answer.oldest_policy_version == min(execution.context.ledger.versions)
+
+
+async def test_a_release_continues_when_its_caller_is_cancelled(execution: Execution) -> None:
+    may_close, closed = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        await may_close.wait()
+        closed.set()
+
+    execution.context.resources.push_async_callback(close)
+    first = asyncio.create_task(execution.release())
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    may_close.set()
+    await execution.release()
+    assert closed.is_set()
+
+
+async def test_a_release_that_fails_raises_nothing(
+    execution: Execution, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise OSError("no such process")
+
+    execution.context.resources.push_async_callback(fail)
+    await execution.release()
+    assert "rollout g.0: releasing its resources failed" in caplog.text

@@ -1,0 +1,91 @@
+"""How a rollout ends: once, and after its answer is in the journal."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.tables import AcceptedRow
+from prorl_service.rollouts.record import UNWRITABLE, Admitted, IllegalMove, RolloutRecord
+from prorl_service.schemas import (
+    Blame,
+    ErrorInfo,
+    Group,
+    Message,
+    Rollout,
+    RolloutState,
+    Task,
+)
+
+TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
+PROBLEM = ErrorInfo(kind="TaskError", blame=Blame.TASK, message="no such file")
+
+
+@pytest.fixture
+async def record() -> AsyncIterator[RolloutRecord]:
+    group = Group(group_id="g", task=TASK)
+    async with Journal() as journal:
+        await journal.accept([AcceptedRow("g", group.n, b"{}", 1.0)])
+        yield RolloutRecord(Admitted(group), 0, journal)
+
+
+def move_to_eval(record: RolloutRecord) -> None:
+    for state in ("init", "ready", "running", "evaluating"):
+        record.move(RolloutState(state))
+
+
+async def test_watchers_are_called_when_the_end_is_written(record: RolloutRecord) -> None:
+    ended: list[Rollout] = []
+    record.watch(lambda one: ended.append(one.to_wire()))
+    written = record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+    assert (record.state, ended) == (RolloutState.QUEUED, [])
+    assert record.to_wire().error is None
+    await written
+    assert [(one.state, one.error) for one in ended] == [(RolloutState.FAILED, PROBLEM)]
+    assert await record.journal.answer("g.0") is not None
+
+
+async def test_a_rollout_ends_once(record: RolloutRecord) -> None:
+    written = record.finish(record.answer(RolloutState.CANCELLED))
+    for _ in range(2):
+        with pytest.raises(IllegalMove):
+            record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+        await written
+
+
+@pytest.mark.parametrize("state", [RolloutState.DONE, RolloutState.INIT])
+async def test_only_a_legal_end_is_accepted(record: RolloutRecord, state: RolloutState) -> None:
+    with pytest.raises(IllegalMove):
+        record.finish(record.answer(state))
+    assert record.outcome is None
+
+
+async def test_an_answer_that_is_not_json_becomes_a_failure_without_a_result(
+    record: RolloutRecord,
+) -> None:
+    move_to_eval(record)
+    odd = record.answer(RolloutState.DONE)
+    odd.oldest_policy_version, odd.reward, odd.report = 3, 1.0, {"text": "\ud800"}
+    await record.finish(odd)
+    ended = record.to_wire()
+    assert (ended.state, ended.reward, ended.oldest_policy_version) == (
+        RolloutState.FAILED,
+        None,
+        3,
+    )
+    assert ended.error is not None
+    assert ended.error.kind == UNWRITABLE
+
+
+async def test_only_the_first_reason_of_a_cancellation_counts(record: RolloutRecord) -> None:
+    record.request_cancel(PROBLEM)
+    record.request_cancel()
+    assert record.cancel_reason == PROBLEM
+
+
+async def test_a_cancellation_reaches_the_work_in_flight(record: RolloutRecord) -> None:
+    work = record.work = asyncio.create_task(asyncio.sleep(60))
+    record.request_cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work

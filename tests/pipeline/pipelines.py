@@ -44,7 +44,7 @@ async def pipeline_over(
     journal: Path | None = None,
     retention: Retention = Retention(),
     sandboxes: FakeSandboxes | None = None,
-    max_unfinished: int = 1000,
+    max_unfinished: int = 50_000,
 ) -> AsyncIterator[Pipeline]:
     sandboxes = sandboxes or FakeSandboxes(lambda name, arguments: ToolResult(""))
     registry = AgentRegistry(f"{agent.__module__}:{agent.__qualname__}" for agent in agents)

@@ -82,7 +82,7 @@ async def running(
     spool: Path,
     config: PipelineConfig = PipelineConfig(),
     retention: Retention = Retention(),
-    max_unfinished: int = 1000,
+    max_unfinished: int = 50_000,
 ) -> AsyncIterator[Pipeline]:
     Probe.started = asyncio.Event()
     async with pipeline_of(

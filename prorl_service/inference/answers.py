@@ -14,7 +14,7 @@ import orjson
 from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
 from prorl_service.inference.base import Generation
 from prorl_service.inference.releases import Release
-from prorl_service.inference.weights.transfer import ADAPTER_PREFIX, NotOffered
+from prorl_service.inference.transfer.ways import ADAPTER_PREFIX, NotOffered
 from prorl_service.schemas import StopReason
 
 PauseMode = Literal["abort", "wait", "keep"]

@@ -35,9 +35,8 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Answer, Connections, Method, Progress, Unreachable
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.releases import Release
-from prorl_service.inference.vllm import GENERATE, Vllm, complete
-from prorl_service.inference.weights.intake import ANY_RANK, Intake, Way, of_vllm
-from prorl_service.inference.weights.transfer import (
+from prorl_service.inference.transfer.intake import ANY_RANK, Intake, Way, of_vllm
+from prorl_service.inference.transfer.ways import (
     Broadcast,
     Fetch,
     FetchAdapter,
@@ -48,6 +47,7 @@ from prorl_service.inference.weights.transfer import (
     WeightDirectory,
     WeightSource,
 )
+from prorl_service.inference.vllm import GENERATE, Vllm, complete
 from prorl_service.schemas import Sampling
 
 log = logging.getLogger(__name__)

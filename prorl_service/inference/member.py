@@ -14,7 +14,7 @@ from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.routing import EngineLoad
-from prorl_service.inference.weights.newest import Weights
+from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease

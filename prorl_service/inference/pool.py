@@ -25,9 +25,9 @@ from prorl_service.inference.member import AwaitsWeights, Member
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.routing import EngineLoad, LeastExpectedTime, Router, RouteRequest
 from prorl_service.inference.session import Session
-from prorl_service.inference.weights.nccl import NcclGroup
-from prorl_service.inference.weights.newest import Weights, WeightSpool
-from prorl_service.inference.weights.updates import WeightUpdates
+from prorl_service.inference.updates.nccl import NcclGroup
+from prorl_service.inference.updates.updates import WeightUpdates
+from prorl_service.inference.weights import Weights, WeightSpool
 from prorl_service.schemas import (
     BackendSpec,
     BackendState,

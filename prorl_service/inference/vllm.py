@@ -14,7 +14,7 @@ from prorl_service.inference.answers import PauseMode
 from prorl_service.inference.bracket import Bracket
 from prorl_service.inference.connections import Method
 from prorl_service.inference.releases import Release
-from prorl_service.inference.weights.transfer import NotOffered
+from prorl_service.inference.transfer.ways import NotOffered
 
 GENERATE = "/inference/v1/generate"
 

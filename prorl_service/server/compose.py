@@ -18,7 +18,7 @@ from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
 from prorl_service.front.waiting import wait_for_services
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.newest import Weights
+from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor

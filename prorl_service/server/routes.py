@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
-from prorl_service.inference.weights.newest import Weights, source_at
+from prorl_service.inference.weights import Weights, source_at
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
     MAX_INT32,

@@ -22,7 +22,7 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.inference.prompt_json import EncodedPrompt
-from prorl_service.inference.weights.transfer import WeightSource
+from prorl_service.inference.transfer.ways import WeightSource
 from prorl_service.schemas import Sampling
 
 TOLERANCE = 1e-4

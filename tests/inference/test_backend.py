@@ -14,7 +14,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.connections import Connections
 from prorl_service.inference.prompt_json import EncodedPrompt
-from prorl_service.inference.weights.transfer import NotOffered
+from prorl_service.inference.transfer.ways import NotOffered
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
 from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang

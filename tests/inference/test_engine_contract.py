@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from prorl_service.errors import BackendRejected
 from prorl_service.inference.backend import Backend
 from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.inference.weights.transfer import WeightDirectory, WeightFile, WeightSource
+from prorl_service.inference.transfer.ways import WeightDirectory, WeightFile, WeightSource
 from prorl_service.schemas import Sampling
 from tests import vllm_engine
 from tests.inference.adapters import make_adapter

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prorl_service.inference.weights import handout
-from prorl_service.inference.weights.handout import Offer as ServiceOffer
-from prorl_service.inference.weights.handout import offered
+from prorl_service.inference.transfer import handout
+from prorl_service.inference.transfer.handout import Offer as ServiceOffer
+from prorl_service.inference.transfer.handout import offered
 from prorl_vllm.fetching import PREFIX, Fetch, FetchFailed, Offer
 
 ENGINE = "http://127.0.0.1:9"

@@ -14,8 +14,8 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.releases import release_of
-from prorl_service.inference.weights.newest import Weights
-from prorl_service.inference.weights.transfer import WeightDirectory
+from prorl_service.inference.transfer.ways import WeightDirectory
+from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.utils.budget import WorkClock
 from tests.inference.old_vllm import (

@@ -13,8 +13,8 @@ from prorl_service.errors import (
     NotFound,
 )
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.newest import Weights
-from prorl_service.inference.weights.transfer import WeightDirectory
+from prorl_service.inference.transfer.ways import WeightDirectory
+from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from tests.inference.pools import (

@@ -7,8 +7,8 @@ import pytest
 from prorl_service.errors import (
     BackendRejected,
 )
-from prorl_service.inference.weights.newest import Weights
-from prorl_service.inference.weights.transfer import WeightFile
+from prorl_service.inference.transfer.ways import WeightFile
+from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendState
 from prorl_service.testing import StubEngine
 from tests.inference.pools import (

@@ -19,7 +19,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.engine import serve
 from prorl_service.inference.engine.model import PackedModel
 from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.inference.weights.transfer import WeightDirectory, WeightFile, WeightSource
+from prorl_service.inference.transfer.ways import WeightDirectory, WeightFile, WeightSource
 from tests.inference.contract import (
     GREEDY,
     TIMEOUT_S,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.newest import UploadStalled, Weights, WeightsNotKept
-from prorl_service.inference.weights.transfer import WeightFile
+from prorl_service.inference.transfer.ways import WeightFile
+from prorl_service.inference.weights import UploadStalled, Weights, WeightsNotKept
 from prorl_service.schemas import BackendSpec, WeightsQuery
 from prorl_service.testing import StubEngine
 from tests.inference.pools import kept, pool_of, upload

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_service.errors import Conflict
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.newest import Weights
+from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat

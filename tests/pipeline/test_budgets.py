@@ -11,8 +11,8 @@ import pytest
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.loop import run_turns
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights.newest import Weights
-from prorl_service.inference.weights.transfer import WeightDirectory
+from prorl_service.inference.transfer.ways import WeightDirectory
+from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,

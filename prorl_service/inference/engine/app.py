@@ -25,7 +25,7 @@ from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED, 
 from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
 from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
 from prorl_service.inference.engine.weights import Served, WeightsRejected, WeightUpdate
-from prorl_service.inference.weights.transfer import ADAPTER_PREFIX
+from prorl_service.inference.transfer.ways import ADAPTER_PREFIX
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
 

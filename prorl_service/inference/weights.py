@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, ParamSpec, Self, TypeVar
 
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference.identity import ModelIdentity
-from prorl_service.inference.weights import weight_file
-from prorl_service.inference.weights.transfer import (
+from prorl_service.inference.transfer import weight_file
+from prorl_service.inference.transfer.ways import (
     Broadcast,
     WeightDirectory,
     WeightFile,

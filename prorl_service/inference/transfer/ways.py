@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, Protocol
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.connections import Method, Progress
-from prorl_service.inference.weights import weight_file
-from prorl_service.inference.weights.handout import offered
-from prorl_service.inference.weights.intake import NO_PLUGIN
-from prorl_service.inference.weights.weight_file import unreadable
+from prorl_service.inference.transfer import weight_file
+from prorl_service.inference.transfer.handout import offered
+from prorl_service.inference.transfer.intake import NO_PLUGIN
+from prorl_service.inference.transfer.weight_file import unreadable
 
 Shapes = Mapping[str, list[int]]
 ADAPTER_PREFIX = "prorl-"

@@ -9,9 +9,9 @@ from collections.abc import Collection
 
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.member import Member
-from prorl_service.inference.weights import nccl
-from prorl_service.inference.weights.intake import Intake
-from prorl_service.inference.weights.nccl import NcclGroup
+from prorl_service.inference.transfer.intake import Intake
+from prorl_service.inference.updates import nccl
+from prorl_service.inference.updates.nccl import NcclGroup
 from prorl_service.schemas import WeightsForm, WeightsQuery, WeightsTerms
 
 

@@ -14,11 +14,11 @@ from prorl_service.errors import BackendError, BackendRejected, BackendUnavailab
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
 from prorl_service.inference.member import AwaitsWeights, Member
-from prorl_service.inference.weights import nccl
-from prorl_service.inference.weights.nccl import GroupGone, NcclGroup
-from prorl_service.inference.weights.newest import Weights, WeightSpool, check_directory
-from prorl_service.inference.weights.terms import agree
-from prorl_service.inference.weights.transfer import Broadcast, WeightSource
+from prorl_service.inference.transfer.ways import Broadcast, WeightSource
+from prorl_service.inference.updates import nccl
+from prorl_service.inference.updates.nccl import GroupGone, NcclGroup
+from prorl_service.inference.updates.terms import agree
+from prorl_service.inference.weights import Weights, WeightSpool, check_directory
 from prorl_service.schemas import BackendState, WeightsQuery, WeightsReport, WeightsTerms
 
 log = logging.getLogger(__name__)

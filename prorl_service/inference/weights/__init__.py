@@ -1,1 +1,0 @@
-"""Weights on their way to engines: what is agreed, files, the newest for engines that return."""

@@ -57,7 +57,7 @@ class LocalProcess:
         return self.process.pid
 
     def kill(self) -> None:
-        """As a crash would: no chance to clean up."""
+        """Ends the process like a crash: no chance to clean up."""
         self.process.kill()
         self.process.wait()
 

@@ -245,7 +245,7 @@ class StubEngine(_Loopback):
         self._is_lent = False
 
     def restart(self) -> None:
-        """As after a crash: with the weights that it was started with first."""
+        """Serves like after a crash: with the weights that it was started with first."""
         self.version, self.weights = None, b""
         self._running.set()
 

@@ -40,8 +40,8 @@ from prorl_service.utils.budget import WorkClock
 P = ParamSpec("P")
 
 SCORE_TIMEOUT_S = 90.0
-"""Of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit of CPU time is
-what ends a hang; this is for a host that gives it none."""
+"""Budget of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit of CPU
+time ends a hang; this is for a host that gives it none."""
 
 
 WRAP_UP_S = 60.0
@@ -55,7 +55,7 @@ class Prompt:
 
 
 MAX_REPORT_BYTES = 256 << 10
-"""Of one rollout's report as JSON: it is kept in the journal and sent with the trajectory."""
+"""Maximum size of one rollout's report as JSON, which the journal keeps and the trajectory has."""
 
 
 @dataclass(frozen=True, slots=True)

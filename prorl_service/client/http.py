@@ -191,7 +191,7 @@ class RolloutClient:
         return self._send(requests.remove_backend(backend_id))
 
     def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
-        """In which form and type, and by which way, to send weights next."""
+        """Form, type and way in which to send the next weights."""
         return self._send(requests.weights_terms(query))
 
     def open_nccl_group(self, init_info: dict[str, Any]) -> NcclGroupStatus:
@@ -358,7 +358,7 @@ class AsyncRolloutClient:
     async def stream_weights(
         self, content: Iterable[Piece], version: int, *, rewind: bool = False
     ) -> WeightsReport:
-        """As `RolloutClient.stream_weights`; the pieces are made in a thread."""
+        """Like `RolloutClient.stream_weights`; the pieces are made in a thread."""
         retry_s = 0 if iter(content) is content else self._retry_s
         return await self._send(requests.stream_weights(version, rewind), content, retry_s)
 

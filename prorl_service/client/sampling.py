@@ -158,7 +158,7 @@ class StepDraws:
         *,
         is_new_step: bool = True,
     ) -> tuple[Draw, list[list[Rollout]]]:
-        """As `SamplerClient.draw`. Raises `AllGroupsFail`."""
+        """Like `SamplerClient.draw`. Raises `AllGroupsFail`."""
         if is_new_step:
             self._before = self._now
 
@@ -182,7 +182,7 @@ class StepDraws:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Of the last step, up to its last draw."""
+        """Metrics of the last step, up to its last draw."""
         if self._now is None:
             return {}
         now = self._now

@@ -50,7 +50,7 @@ class RemoteExecutor(RolloutExecutor):
         self._services = services
         self._waiting = FairQueue()
         self._forwarded: dict[str, ForwardedGroup] = {}
-        """By group."""
+        """Forwarded groups by id."""
         self._placed: dict[str, str] = {}
         """Services of groups, by name, as an earlier process of this front left them."""
 

@@ -127,7 +127,7 @@ class RolloutService:
             self.reclaim(group)
 
     async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
-        """Of the engines, when they have changed, and now and then to renew their leases."""
+        """Reports the engines, when they have changed, and now and then to renew their leases."""
         wanted = {one.url.rstrip("/") for one in engines}
         own = (one for one in status.backends if one.owner == self._owner)
         known = {one.url.rstrip("/"): one.backend_id for one in own}

@@ -137,8 +137,8 @@ class _Content:
 
 
 class _Parts:
-    """Of the file that `handle` sends. They are read in a thread: libcurl asks on the event loop,
-    and goes on when it is told that there is one."""
+    """Parts of the file that `handle` sends. They are read in a thread: libcurl asks on the event
+    loop, and continues when it is told that there is one."""
 
     def __init__(self, handle: pycurl.Curl, file: BinaryIO, on_progress: Progress) -> None:
         handle.setopt(pycurl.POST, 1)

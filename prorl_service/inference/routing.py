@@ -39,22 +39,22 @@ MAX_EXPECTED_TOKENS = 512
 
 @dataclass(slots=True)
 class EngineLoad:
-    """Of one engine: what is there, and how fast it goes."""
+    """Load of one engine: the calls there, and how fast it answers."""
 
     max_calls: int
     calls: int = 0
     work: float = 0.0
-    """Of the calls in flight, in sampled tokens."""
+    """Work of the calls in flight, in sampled tokens."""
     sessions: int = 0
     """Pinned there."""
     completed: int = 0
     seconds: float = 0.0
-    """Of the last calls, the newest counting most; 0 before the first, as is their work."""
+    """Seconds of the last calls, the newest counting most; 0 before the first, as is their work."""
     work_done: float = 0.0
 
     @property
     def seconds_per_token(self) -> float | None:
-        """Of a sampled token. Not the mean over calls: the shortest would say most."""
+        """Seconds for a sampled token. Not the mean over calls: the shortest would say most."""
         return self.seconds / self.work_done if self.work_done else None
 
     @property
@@ -98,7 +98,7 @@ class RouteRequest:
         return min(self.max_tokens, MAX_EXPECTED_TOKENS)
 
     def work_at(self, backend_id: str) -> float:
-        """In sampled tokens."""
+        """Work of the call there, in sampled tokens."""
         uncached = 0 if backend_id == self.pinned else self.prompt_tokens
         return PREFILL_WEIGHT * uncached + self.expected_tokens
 

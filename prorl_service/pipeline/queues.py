@@ -1,4 +1,4 @@
-"""In which order a stage's workers get the rollouts that wait for it. No rollout is dropped here.
+"""The order in which a stage's workers get waiting rollouts. No rollout is dropped here.
 
 INIT's queue decides what is begun next: the highest priority; within it clients take turns, so that
 whoever submits ten thousand rollouts does not hold up whoever submits eight; siblings of a group

@@ -83,7 +83,7 @@ class StagePool:
         return self._queue.qsize()
 
     def next(self, limit: int) -> Iterable[RolloutRecord]:
-        """Of the first `limit` in the queue, those that a worker will work on, in order."""
+        """Those of the first `limit` in the queue that a worker will work on, in order."""
         return (one for one in islice(self._queue, limit) if not one.cancel_requested)
 
     async def _process(self, record: RolloutRecord) -> None:

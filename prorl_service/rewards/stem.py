@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from prorl_service.rewards.math import boxed, score_math
 
 RELATIVE_TOLERANCE = 1e-6
-"""Of two numbers."""
+"""Largest relative difference of two equal numbers."""
 SMALL = 1e-3
 _WRAPPED = re.compile(
     r"\\(?:boxed|text|mathrm|mathbf|textbf|mathit|rm|bf|operatorname)\s*\{([^{}]*)\}"
@@ -110,7 +110,7 @@ def _close(one: float, other: float) -> float:
 
 
 def _units_agree(answer: str, gold: str) -> bool:
-    """As far as both name one."""
+    """Whether the units are equal, where both texts name one."""
     theirs, ours = ("".join("".join(_WRAPPED.findall(text)).split()) for text in (answer, gold))
     return not (theirs and ours) or theirs == ours
 

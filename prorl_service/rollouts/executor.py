@@ -60,7 +60,7 @@ class RolloutExecutor(ABC):
 
     @abstractmethod
     def _begin_work(self) -> None:
-        """In `background`; nothing new while `_gate` is not set."""
+        """Start the work in `background`; nothing new while `_gate` is not set."""
 
     @abstractmethod
     def _is_running(self) -> bool:
@@ -175,7 +175,7 @@ class RolloutExecutor(ABC):
             on_end(rollout)
 
     def group_ids(self) -> list[str]:
-        """Of the groups under way."""
+        """Ids of the groups in flight."""
         return self._inflight.group_ids()
 
     def owners(self) -> set[str]:
@@ -183,7 +183,7 @@ class RolloutExecutor(ABC):
         return self._inflight.owners()
 
     def rollout_ids(self, group_id: str) -> list[str]:
-        """Of a group under way."""
+        """Ids of the rollouts of a group in flight."""
         return self._inflight.rollout_ids(group_id)
 
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
@@ -238,7 +238,7 @@ class RolloutExecutor(ABC):
         return EndedRollout(packed)
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """In order. Raises `NotFound`."""
+        """Summaries in the order of the ids. Raises `NotFound`."""
         wire = {}
         for number, rollout_id in enumerate(rollout_ids, 1):
             if (record := self._inflight.get(rollout_id)) is not None:

@@ -87,7 +87,7 @@ class InflightGroups:
         return self._groups[group_id].admitted.group.rollout_ids()
 
     def unended(self, group_id: str) -> list[RolloutRecord]:
-        """Of the group; none if it is not under way."""
+        """Records of the group that have not ended; none if it is not in flight."""
         group = self._groups.get(group_id)
         return [one for one in group.records if one.outcome is None] if group else []
 

@@ -232,13 +232,13 @@ class RolloutRecord:
         )
 
     def to_wire(self) -> Rollout:
-        """As it is, without the trajectory."""
+        """The rollout as it is, without the trajectory."""
         if self.outcome is not None and self.is_terminal:
             return self.outcome
         return self.answer(self.state)
 
     def to_json(self, *, packed: bool) -> bytes:
-        """As it is; `packed` does not matter, for there are no arrays yet."""
+        """The rollout as it is; `packed` does not matter, for there are no arrays yet."""
         return self.to_wire().model_dump_json().encode()
 
 

@@ -57,11 +57,11 @@ class Sampler:
         self.released: list[Group] = []
         self.tally = Tally()
         self._names: set[str] = set()
-        """Of all candidates there ever were."""
+        """Names of all candidates there ever were."""
         self._waiting = WaitingCandidates(spec)
         self._under_way: dict[str, Candidate] = {}
         self._informative: dict[str, Candidate] = {}
-        """In the order in which they ended."""
+        """Informative candidates in the order in which they ended."""
         self._held: dict[str, Candidate] = {}
         """Informative groups, given to the open draw unless they become too old before its end."""
 
@@ -103,7 +103,7 @@ class Sampler:
         self.settle(version, pushed)
 
     def rollout_ended(self, name: str, attempt: int, rollout: Rollout) -> None:
-        """Of an attempt that was given up: nothing."""
+        """Ignores rollouts of an abandoned attempt."""
         candidate = self._under_way.get(name)
         if candidate is None or candidate.attempt != attempt or rollout.index in candidate.scores:
             return

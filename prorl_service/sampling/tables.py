@@ -37,7 +37,7 @@ class CandidateRow:
         )
 
     def candidate(self) -> Candidate:
-        """Of one that is not at its end."""
+        """The candidate of a row that is not at its end."""
         assert self.request is not None
         group = Group.model_validate_json(self.request)
         candidate = Candidate(group, self.state, self.attempt, self.begun_in)
@@ -90,7 +90,7 @@ def samplers(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
 
 
 def candidates(db: sqlite3.Connection, sampler_id: str) -> Sequence[CandidateRow]:
-    """In the order in which they came."""
+    """Candidates in the order in which they came."""
     rows = db.execute(
         "SELECT name, task_id, state, attempt, begun_in, oldest_version, newest_version, request"
         " FROM candidates WHERE sampler_id = ? ORDER BY number",

@@ -114,7 +114,7 @@ class WeightsQuery(WireModel):
 
 
 class WeightsTerms(WireModel):
-    """In which form, type and place a trainer sends its next weights."""
+    """Form, type and place in which a trainer sends its next weights."""
 
     form: WeightsForm = Field(
         description='"adapter": a LoRA adapter alone; the engines put it on their base model.'

@@ -182,7 +182,7 @@ async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
 async def weights_terms(
     service: ServiceDep, query: Annotated[WeightsQuery, Query()]
 ) -> WeightsTerms:
-    """In which form and type, and by which way, to send weights next. Refused if an engine takes
+    """Form, type and way in which to send the next weights. Refused if an engine takes
     none of what the trainer can give."""
     return await service.backends.weights_terms(query)
 

@@ -55,7 +55,7 @@ class Envelope:
 
 
 def learn(render: Callable[[Sequence[str]], str], count: int) -> Envelope | None:
-    """Of `render`, which takes `count` contents; None if it depends on more than their number."""
+    """The envelope of `render`, which takes `count` contents; None if it looks at more of them."""
     marks = [_MARK % number for number in range(count)]
     try:
         rest = render([_Opaque(mark) for mark in marks])

@@ -79,7 +79,7 @@ class GroupSource(Protocol):
 
 
 class InflightGroups:
-    """As many groups as there is room for; what waits for the trainer takes up room, too."""
+    """The groups for which there is room; what waits for the trainer takes up room, too."""
 
     def __init__(
         self, client: RolloutClient, groups: Iterator[Group], *, max_rollouts: int

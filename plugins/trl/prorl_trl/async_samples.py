@@ -109,7 +109,7 @@ def _arrays(row: Row) -> dict[str, Any]:
 
 
 def group_metrics(attempts: Sequence[Attempt], version: int) -> dict[str, float]:
-    """Of all rollouts of the group, whatever comes of it; `version` is that of the newest weights.
+    """Metrics of all rollouts of a group; `version` is that of the newest weights.
 
     AsyncGRPOTrainer sums what is called a total.
     """

@@ -81,7 +81,7 @@ def check_tokenizer(tokenizer: Any, status: ServiceStatus) -> None:
 
 
 def check_async_arguments(args: Any, sampling: Sampling) -> None:
-    """Of an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
+    """Checks an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
     _check_temperature(args, sampling)
     if args.num_generations < 2:
         raise ValueError("num_generations=1: one rollout is no comparison, take 2 or more")

@@ -14,7 +14,7 @@ from prorl_service.schemas import Blame, ErrorInfo
 
 
 def prompts_without_end(dataset: Any, seed: int) -> Iterator[Any]:
-    """Of a dataset with a length in another order each time round; of a stream in its own."""
+    """Rows of a dataset, repeated: shuffled each time if it has a length, else in its order."""
     order = random.Random(seed)
     while True:
         rows: Any = dataset

@@ -297,7 +297,7 @@ class ProRLRollout:
         return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
 
     def _draw(self, dynamic: StepDraws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
-        """Of informative groups, as many as `groups` if they were found in time."""
+        """Rollouts of informative groups: as many groups as `groups`, or those found in time."""
         bar = self._bar("informative groups", len(groups))
 
         def show(status: SamplerStatus) -> None:
@@ -339,6 +339,6 @@ def _correct_sampling(trainer: Any) -> None:
 
 
 def _eos_ids(trainer: Any) -> list[int]:
-    """As TRL itself decides what is truncated; until 1.15 it knew one EOS token only."""
+    """The tokens by which TRL decides what is truncated; until 1.15 it knew one EOS token only."""
     eos_ids: list[int] = getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])
     return eos_ids

@@ -65,7 +65,7 @@ class SafetensorsFile:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return len(self._header) + (self._entries[-1].end if self._entries else 0)
 
     def __iter__(self) -> Iterator[bytes | memoryview]:

@@ -42,7 +42,7 @@ class DynamicSampling:
         self._draws = StepDraws(sampler_id, spec, self._candidates(), deadline_s=deadline_s)
         self._count = 0
         self._prompts: dict[str, Prompt] = {}
-        """By uid; all that may still be drawn, in the order in which they came."""
+        """All prompts that may still be drawn, by uid, in the order in which they came."""
         self._new: deque[str] = deque()
         """Those that the service has not been given."""
         self._refill: Callable[[int], object] = lambda _: None
@@ -134,7 +134,7 @@ class DynamicSampling:
         return (self._count - 1) % self._draws_per_step + 1
 
     def metrics(self) -> dict[str, float]:
-        """Of a step, with its last draw: VeRL takes the mean of what each of them has."""
+        """Metrics of a step, with its last draw: VeRL takes the mean of what each of them has."""
         return self._draws.metrics() if self._of_step == self._draws_per_step else {}
 
     @property

@@ -120,7 +120,7 @@ class Gateway:
 
 
 def _params(asked: _Sampling) -> dict[str, Any]:
-    """As VeRL's agent loops give them."""
+    """Sampling parameters as VeRL's agent loops give them."""
     params = {
         "temperature": asked.temperature,
         "top_p": asked.top_p,

@@ -31,7 +31,7 @@ class GroupRuns:
         self._score = score
         self._deadline_s = deadline_s
         self._running: dict[str, Prompt] = {}
-        """By group."""
+        """Prompts in flight, by group."""
         self._lost = 0
         self._last_loss = ""
 
@@ -43,7 +43,7 @@ class GroupRuns:
             )
 
     def rollout_ids(self) -> list[str]:
-        """Of all that have not ended."""
+        """Ids of all rollouts that have not ended."""
         return [one for prompt in self._running.values() for one in prompt.group.rollout_ids()]
 
     async def run(self, prompts: Sequence[Prompt]) -> None:

@@ -28,7 +28,7 @@ SECTIONS = (
     "custom_reward_function",
     "reward_model",
 )
-"""Of a configuration, that are read here. Others may hold what is not known yet."""
+"""Parts of a configuration that are read here. Others may hold what is not known yet."""
 
 
 BY_MODE = ("surplus", "max_staleness", "groups_ahead", "oversubscription")
@@ -93,7 +93,7 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
-    """Of a whole configuration. Raises pydantic's `ValidationError`.
+    """Settings in a whole configuration. Raises pydantic's `ValidationError`.
 
     A response may be as long as VeRL says, if the limits do not say less.
     """
@@ -105,7 +105,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 
 def sampling_of(config: Mapping[str, Any], settings: Settings, *, validate: bool) -> Sampling:
-    """Of training, or of validation."""
+    """Sampling options of training, or of validation."""
     rollout = config["actor_rollout_ref"]["rollout"]
     source = rollout["val_kwargs"] if validate else rollout
     return Sampling(

@@ -11,7 +11,7 @@ Fields = dict[str, Any]
 Tag = dict[str, Any]
 
 OWN_COLUMNS = ("__rollout_n__", "__do_sample__", "global_steps")
-"""Of a prompt, but not of its rows."""
+"""Columns of a prompt that its rows do not have."""
 
 
 def keys_of(uid: str, session: int, rows: Sequence[Row]) -> list[str]:

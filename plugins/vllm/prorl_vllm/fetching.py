@@ -33,7 +33,7 @@ class Offer:
     path: str
     """File on the service's host, under a name that no other file has."""
     size: int
-    """In bytes."""
+    """Size in bytes."""
     url: str
 
 

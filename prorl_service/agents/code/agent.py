@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_SOLUTION_BYTES = 1 << 20
 
 EVAL_SHARE = 0.8
-"""Of EVAL's budget, for running programs: what sleeps shall fail, not outlast it."""
+"""Share of EVAL's budget for running programs: what sleeps shall fail, not outlast it."""
 
 SYSTEM_PROMPT = """\
 You are a programmer. Write a Python 3 program that solves the user's problem to {path}; nothing \
@@ -53,7 +53,7 @@ _time_scale: float | None = None
 
 
 async def time_scale(rollout: RolloutContext) -> float:
-    """By how much limits of time are raised on this host; 1 for the reference and faster ones.
+    """Factor by which limits of time are raised on this host; 1 for the reference and faster ones.
 
     Measured by the first rollout that asks. Raises `EvaluatorError`.
     """

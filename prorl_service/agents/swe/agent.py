@@ -32,7 +32,7 @@ from prorl_service.tools.submit import Submit
 log = logging.getLogger(__name__)
 
 LIMITS = SandboxLimits(memory_mb=4096, disk_mb=4096, output_bytes=32 * 1024)
-"""Of both sandboxes. An observation of bash is 32 KiB at most, of the editor 8192 characters."""
+"""Limits of both sandboxes. An observation of bash is 32 KiB at most, the editor's 8192 characters."""
 
 ACTIVATE_TIMEOUT_S = 60.0
 

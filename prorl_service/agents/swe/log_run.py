@@ -26,7 +26,7 @@ from prorl_service.sandbox.base import Sandbox
 
 MAX_LOG_BYTES = 8 << 20
 SHOWN_BYTES = 32 << 10
-"""Of the log, in the report."""
+"""Size of the log's part in the report."""
 READ_TIMEOUT_S = 30.0
 
 WATCH = Path(guest_unittest_plugin.__file__).read_bytes()

@@ -135,7 +135,7 @@ export GIT_INDEX_FILE={path}.index
 
 
 async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: str) -> ToolResult:
-    """Of a subshell that stops at the first error. Raises `SandboxError`."""
+    """Result of a subshell that stops at the first error. Raises `SandboxError`."""
     command = f"( set -e -o pipefail; cd {environment.repository}\n{script}\n)"
     return await sandbox.call_tool("bash", {"command": command}, timeout_s=GIT_TIMEOUT_S)
 

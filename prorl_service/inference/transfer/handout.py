@@ -32,7 +32,7 @@ class Offer:
 
     path: Path
     size: int
-    """In bytes."""
+    """Size in bytes."""
     on_progress: Progress
     url: str = ""
     transfers: set["asyncio.Task[None]"] = field(default_factory=set)

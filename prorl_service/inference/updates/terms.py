@@ -1,4 +1,4 @@
-"""In which form and type, and by which way, a trainer sends its weights: what it can give and all
+"""Form, type and way in which a trainer sends its weights: what it can give and all
 engines take.
 
 Engines out of reach have no say; back again, they take what there is, or say why they cannot.

@@ -7,7 +7,7 @@ an image is.
 import time
 
 REFERENCE_S = 0.025
-"""Of CPU time, for `_work` with Python 3.11 on the machine of bench/results/rewards.json."""
+"""CPU time of `_work` with Python 3.11 on the machine of bench/results/rewards.json."""
 
 TRIES = 3
 

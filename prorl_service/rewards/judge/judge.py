@@ -36,9 +36,9 @@ FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 CALL_TIMEOUT_S = 90.0
 BUDGET_S = 240.0
-"""Of one judgement, waiting included: below EVAL's own, so that the failure is the judge's."""
+"""Budget of one judgement, waiting included: below EVAL's, so that the failure is the judge's."""
 MAX_TOKENS = 4096
-"""Of a reply: room to think before the verdict."""
+"""Maximum length of a reply: room to think before the verdict."""
 MAX_REPLY_BYTES = 1024 * 1024
 MAX_ANSWER_CHARS = 1000
 """A longer answer is wrong without being judged: it is not short, and may argue."""
@@ -89,7 +89,7 @@ class JudgeConfig:
     cache: Path | None = None
     """SQLite file; None keeps verdicts in memory only."""
     max_calls: int = 16
-    """In flight at once; more wait."""
+    """Most calls in flight; more wait."""
 
     def __post_init__(self) -> None:
         """Raises `ProRLError`."""

@@ -29,7 +29,7 @@ PHASES = ("setup", "call", "teardown")
 
 MOST_STATUSES, MOST_LINES = 200, 50
 MOST_LINE_CHARACTERS, MOST_LOG_CHARACTERS = 200, 8192
-"""Of a report that is sent."""
+"""Limits of a report that is sent."""
 
 
 class SweOutcome(StrEnum):
@@ -84,7 +84,7 @@ class SweReport(BaseModel):
         return "; ".join(parts)
 
     def cut(self) -> "SweReport":
-        """As it is sent: lists and texts have an end, and are text whatever files are called."""
+        """The report as it is sent: lists and texts are cut, and are text for any file name."""
         return self.model_copy(
             update={
                 "statuses": dict(list(self.statuses.items())[:MOST_STATUSES]),

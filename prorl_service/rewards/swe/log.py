@@ -25,7 +25,7 @@ class LogRun:
     """What a run of a test command left. `exit_code` is None after a time-out."""
 
     statuses: Mapping[str, str]
-    """By test: what `log_reader` made of the log."""
+    """What `log_reader` made of the log, by test."""
     watched: bytes
     exit_code: int | None
     timed_out: bool = False

@@ -48,7 +48,7 @@ Parser = Callable[[str, Any], Mapping[str, str]]
 
 @cache
 def load_parser(name: str) -> Parser:
-    """Of Python's runners only. Raises `ValueError` that says what to do."""
+    """Parser of a log, for Python's runners only. Raises `ValueError` that says what to do."""
     packages = ("swebench.harness", "swebench.harness.log_parsers")
     module = swebench_module("swebench.harness.log_parsers.python", without=packages)
     known = sorted(key for key in vars(module) if key.startswith("parse_log_"))

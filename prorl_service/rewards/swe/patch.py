@@ -21,7 +21,7 @@ TEST_TOOLS = frozenset(
 )
 COMPILED = frozenset({".pth", ".pyc", ".pyo", ".so", ".pyd"})
 METADATA = (".egg-info", ".dist-info")
-"""Of installed packages: directories that can name plugins of pytest."""
+"""Metadata of installed packages: directories that can name plugins of pytest."""
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
 ORDINARY_MODES = frozenset({"000000", "100644", "100755"})
 """Neither symbolic links nor submodules; zeros for what is not there."""

@@ -138,7 +138,7 @@ class Journal:
         return self.read(lambda db: tables.find(db, group_ids))
 
     def summaries(self, rollout_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
-        """Of those that have ended."""
+        """Summaries of those that have ended, by id."""
         return self.read(lambda db: tables.summaries(db, rollout_ids))
 
     def answer(self, rollout_id: str) -> "asyncio.Future[bytes | None]":

@@ -103,7 +103,7 @@ class UnfinishedGroup:
     request: bytes
     created_at: float
     attempts: dict[str, int] = field(default_factory=dict)
-    """Of the rollouts that were begun and have not ended."""
+    """Attempts of the rollouts that were begun and have not ended."""
     ended: set[str] = field(default_factory=set)
 
 
@@ -272,7 +272,7 @@ def find(db: sqlite3.Connection, group_ids: Iterable[str]) -> dict[str, bytes]:
 
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
-    """Of those that have ended."""
+    """Summaries of those that have ended, by id."""
     found = ((one, _of_rollout(db, one, "summary")) for one in rollout_ids)
     return {rollout_id: summary for rollout_id, summary in found if summary is not None}
 
@@ -308,7 +308,7 @@ def recall(db: sqlite3.Connection, name: str) -> bytes | None:
 
 
 def unfinished(db: sqlite3.Connection) -> list[UnfinishedGroup]:
-    """In the order in which they were accepted."""
+    """Unfinished groups in the order in which they were accepted."""
     return [
         _unfinished(db, number, group_id, UnfinishedGroup(request, created_at))
         for number, group_id, created_at, request in db.execute(

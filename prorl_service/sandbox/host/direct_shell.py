@@ -21,9 +21,9 @@ from prorl_service.sandbox.guest.execd.notes import with_notes
 SHORT_S = 0.25
 """A command that takes longer goes back."""
 SHORT_BYTES = 1 << 14
-"""Of output since the last command; with more it goes back, also where no command runs."""
+"""Output since the last command; with more it goes back, also where no command runs."""
 SHORT_READS = 64
-"""As many pieces of it: each costs the loop 8 us, however small it is."""
+"""Most pieces of it: each costs the loop 8 us, however small it is."""
 
 _READ_BYTES = 1 << 12  # a terminal gives no more at once
 _TERMINAL_MASTER = os.makedev(5, 2)
@@ -172,7 +172,7 @@ def _result(output: bytearray, exit_code: int, muted: bool) -> ToolResult:
 
 
 def _checked(fds: list[int]) -> tuple[int, int]:
-    """Of a terminal and a pipe, or -1: reading or writing anything else might block.
+    """Descriptors of a terminal and a pipe, or -1: reading or writing anything else might block.
 
     Some are missing where this process may open no more.
     """

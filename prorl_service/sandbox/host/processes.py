@@ -90,7 +90,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """As seen from here; -1 once it is gone or closed."""
+        """Process id as seen from here; -1 once the process is gone or closed."""
         if self._pidfd < 0:
             return -1
         with open(f"/proc/self/fdinfo/{self._pidfd}") as file:
@@ -141,7 +141,7 @@ class Child(Process):
 
 
 def _children(pid: int) -> list[int]:
-    """Of all its threads."""
+    """Children of all threads of a process."""
     children: list[int] = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # that thread or the whole process is gone

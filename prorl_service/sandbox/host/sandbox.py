@@ -52,7 +52,7 @@ class RemoteSandbox(ABC):
 
     @property
     def server_pid(self) -> int | None:
-        """Of the execution server, as seen from here. For inspection."""
+        """Process id of the execution server, as seen from here. For inspection."""
         return None if self._child is None else self._child.pid
 
     @abstractmethod
@@ -163,7 +163,7 @@ class RemoteSandbox(ABC):
         timeout_s: float,
         on_output: OnOutput | None,
     ) -> ToolResult:
-        """In the lent shell if it can be done there, by the execution server otherwise."""
+        """Runs in the lent shell if it can, by the execution server otherwise."""
         began_at = time.monotonic()
         while shell.running is not None:
             await asyncio.wait([shell.running])

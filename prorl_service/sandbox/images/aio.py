@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """As `asyncio.to_thread`, but a cancelled caller leaves only when the function has ended."""
+    """Like `asyncio.to_thread`, but a cancelled caller leaves only when the function has ended."""
     return await wait_uncancelled(asyncio.create_task(asyncio.to_thread(function, *args, **kwargs)))
 
 

@@ -29,9 +29,9 @@ class Wanted:
     source: Source | None
     """None: it cannot be made again."""
     size_bytes: int | None = None
-    """Of the compressed layers, if known."""
+    """Size of the compressed layers, if known."""
     digest_now: Callable[[], str] | None = None
-    """Of a source that can change while it is read. Blocking."""
+    """Digest now of a source that can change while it is read. Blocking."""
 
 
 class ImageBuilder:
@@ -69,7 +69,7 @@ class ImageBuilder:
                 await self._publish(wanted.digest, made, wanted.source.shown)
 
     async def make_local(self, source: Source | Path) -> Lease:
-        """Of something without a digest, or a SIF file: it is known by that of the image made."""
+        """Builds a source that has no digest, or takes a SIF file; known by the result's digest."""
         shown = str(source) if isinstance(source, Path) else source.shown
         async with self._workspace() as workspace:
             if isinstance(source, Path):

@@ -51,7 +51,7 @@ class Pulled:
     reference: str
     state: Literal["waiting", "working", "done", "failed"] = "waiting"
     size_bytes: int | None = None
-    """Of the image when done; None for one that is used as is."""
+    """Size of the image when done; None for one that is used as is."""
     seconds: float = 0.0
     error: ProRLError | None = None
 

@@ -64,7 +64,7 @@ class FileLock:
         return True
 
     def take_over(self) -> bool:
-        """As `take`, also from a holder that is gone."""
+        """Like `take`, also from a holder that is gone."""
         if self.take():
             return True
         if not is_abandoned(self.path, missing=False):

@@ -27,7 +27,7 @@ Read = Callable[[str], bytes]
 class Content:
     digest: str
     size_bytes: int | None
-    """Of its layers, if they are compressed."""
+    """Size of its layers, if they are compressed."""
 
 
 def inspect(reference: LayoutReference | ArchiveReference) -> Content:

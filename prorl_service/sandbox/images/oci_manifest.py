@@ -52,7 +52,7 @@ def choose_platform(manifest: dict[str, Any], whose: str) -> str | None:
 
 
 def layers_bytes(manifest: dict[str, Any]) -> int | None:
-    """Of its layers; None unless all are compressed, which is about what an image of them has."""
+    """Size of its layers, about that of an image of them; None unless all are compressed."""
     layers = manifest.get("layers", [])
     if not layers or not all(_COMPRESSED.search(layer.get("mediaType", "")) for layer in layers):
         return None

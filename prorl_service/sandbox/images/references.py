@@ -112,7 +112,7 @@ def parse(text: str) -> Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Of `host[:port]`."""
+    """Whether `host[:port]` is this machine."""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     name = name.strip("[]")
     if name == "localhost":

@@ -30,9 +30,9 @@ class Resolved:
     listed: str
     """Digest of what the name points to: an image, or an index of images by platform."""
     digest: str
-    """Of the image for this machine."""
+    """Digest of the image for this machine."""
     size_bytes: int | None
-    """Of its compressed layers, where the manifest says so."""
+    """Size of its compressed layers, where the manifest says so."""
 
 
 async def resolve(reference: RegistryReference, *, known: str | None = None) -> Resolved | None:

@@ -36,7 +36,7 @@ from prorl_service.sandbox.images.locks import (
 from prorl_service.utils import processes
 
 CHILD = "child"
-"""In a working directory: /proc/PID/stat of the program that works there."""
+"""File of a working directory: /proc/PID/stat of the program that works there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Ref:
     """Digest of what the name pointed to when it was resolved: an image or an index."""
     digest: str
     size_bytes: int | None
-    """Of the compressed layers, if known."""
+    """Size of the compressed layers, if known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class ApptainerProvider(SandboxProvider):
         self._zygotes.prewarm(map(self._reference, dict.fromkeys(images)))
 
     def _reference(self, image: str | None) -> str:
-        """In full, so that an image has one zygote whatever tasks call it."""
+        """The full reference, so that an image has one zygote whatever tasks call it."""
         if image is None:
             image = self._default_image
         if image is None:

@@ -55,7 +55,7 @@ class AutoProvider(SandboxProvider):
 
 
 class _Missing(SandboxProvider):
-    """In the place of a kind that does not work here."""
+    """Stands for a kind that does not work here."""
 
     kind = "missing"
 

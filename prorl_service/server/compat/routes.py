@@ -244,7 +244,7 @@ def _critical_error(rollout: Rollout) -> CriticalError:
 
 
 def _job_messages(trajectory: Trajectory) -> Iterator[JobMessage]:
-    """Of the last segment: the prompt, then in turn what was sampled and what came between."""
+    """Messages of the last segment: the prompt, then what was sampled and what came between."""
     segment = trajectory.segments[-1]
     yield JobMessage(role="user", token_ids=list(segment.prompt_ids))
     end = 0

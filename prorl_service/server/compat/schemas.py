@@ -52,7 +52,7 @@ class JobMessage(BaseModel):
 
 
 class Timing(BaseModel):
-    """In seconds. `others_time`: in queues, which is counted against no budget."""
+    """Seconds. `others_time`: time in queues, which is counted against no budget."""
 
     init_time: float
     run_time: float

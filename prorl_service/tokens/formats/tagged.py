@@ -22,7 +22,7 @@ THINK = ("<think>", "</think>")
 Range = tuple[int, int]
 
 _MASK = "\0"
-"""In place of reasoning, so that what is left keeps its place."""
+"""Stands for reasoning, so that what is left keeps its place."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 60.0
-"""Of the handshake and the list of tools. Servers run by npx or uvx are fetched first."""
+"""Budget of the handshake and the list of tools. Servers run by npx or uvx are fetched first."""
 CHECK_TIMEOUT_S = 10.0
 """A server that does not list its tools in that time, after a call that failed, is connected to
 again. That ends the process of one that is a command."""
@@ -40,9 +40,9 @@ LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0
 """A connection that lasted so long was not lost for the reason that the one before it was."""
 MAX_OUTPUT_BYTES = 32 * 1024
-"""Of one answer, as the model sees it."""
+"""Maximum size of one answer, as the model sees it."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of one answer on the wire. A server with a longer one is connected to again."""
+"""Maximum size of one answer on the wire. A server with a longer one is connected to again."""
 
 
 class McpServers:
@@ -100,7 +100,7 @@ class McpServer:
 
     def __init__(self, spec: McpSpec, background: TaskOwner) -> None:
         self.tools: Sequence[McpTool] = ()
-        """As listed when it was first connected to: all prompts are to be alike."""
+        """Tools listed when it was first connected to: all prompts are to be alike."""
         self._spec = spec
         self._background = background
         self._client: mcp.Client | None = None
@@ -286,7 +286,7 @@ def _as_text(block: "mcp_types.ContentBlock") -> str:
 
 
 def _clipped(text: str) -> str:
-    """As the tools inside sandboxes do: the first and the last half of what is allowed."""
+    """Clips like the tools inside sandboxes: the first and the last half of what is allowed."""
     whole = text.encode(errors="replace")
     if len(whole) <= MAX_OUTPUT_BYTES:
         return whole.decode()

@@ -16,7 +16,7 @@ from .worker import in_worker
 
 INLINE_BYTES = 1 << 20
 MAX_PARTS = 500
-"""Of a path: fewer than Python's own calls may be nested."""
+"""Most parts of a path: fewer than Python's own calls may be nested."""
 _COPY_BYTES = 1 << 18
 
 _MODE = 0o666

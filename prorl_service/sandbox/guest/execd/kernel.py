@@ -27,7 +27,7 @@ _MAX_LAST_READS = 256
 
 MAX_IMAGES = 16
 MAX_IMAGE_CHARS = 4 << 20
-"""Of base64, all images of one reply together."""
+"""Maximum length in base64 of all images of one reply together."""
 
 READ, WRITE = 0, 1
 

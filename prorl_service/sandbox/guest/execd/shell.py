@@ -77,7 +77,7 @@ class Shell:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Of the terminal, and for commands."""
+        """Descriptors of the terminal, and for commands."""
         return self._terminal, self._commands
 
     @property
@@ -118,7 +118,7 @@ class Shell:
                 os.killpg(group, number)
 
     def end_foreground_job(self) -> None:
-        """Of a command that has ended."""
+        """Ends the foreground job that a command has left."""
         with contextlib.suppress(OSError):
             group = os.tcgetpgrp(self._terminal)
             if group > 1 and group != self.pid:

@@ -23,7 +23,7 @@ from recipes.math_code.rows import write_rows
 STEPS = 80
 HELDOUT = 200
 SEEDS = 2
-"""Of each held-out problem."""
+"""Seeds of each held-out problem."""
 
 
 @dataclass(frozen=True, slots=True)

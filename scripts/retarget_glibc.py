@@ -49,7 +49,7 @@ class Elf:
         return self._text(self._sections[".dynstr"][0] + index)
 
     def needed_versions(self) -> Iterator[tuple[int, int, bytes]]:
-        """Of each version of a library: where its record is, its index, its name."""
+        """Versions of a library: where its record is, its index, its name."""
         need, size = self._sections.get(".gnu.version_r", (0, 0))
         while size:
             _, count, _, first, next_need = struct.unpack_from("<HHIII", self.data, need)
@@ -63,7 +63,7 @@ class Elf:
             need += next_need
 
     def symbols(self) -> Iterator[tuple[int, int, bytes]]:
-        """Of each dynamic symbol: where its record is, the index of its version, its name."""
+        """Dynamic symbols: where its record is, the index of its version, its name."""
         table, size = self._sections[".dynsym"]
         versions, _ = self._sections[".gnu.version"]
         for i in range(size // 24):

@@ -18,7 +18,7 @@ LENT = "ours, engines lent to training"
 OURS = "ours"
 
 Contender = Callable[[Plan, int], Make]
-"""Of a seed."""
+"""Contender of a plan and a seed."""
 
 
 def _tasks(plan: Plan, seed: int) -> Iterator[Group]:

@@ -42,7 +42,7 @@ def groups_per_min(run: Run) -> float:
 
 
 def mean_turns_given(runs: Sequence[Run]) -> float:
-    """Of a rollout."""
+    """Mean turns of a rollout."""
     given = [group for run in runs for group in run.given]
     return sum(group.turns for group in given) / sum(group.rollouts for group in given)
 

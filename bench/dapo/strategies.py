@@ -42,7 +42,7 @@ class Way(Protocol):
         """The informative groups of one step."""
 
     def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
-        """Of all attempts that were begun, as far as they were not given, at the end of the run.
+        """Fates, at the end of the run, of all attempts that were begun and not given.
         `turns`: what each has used."""
 
     async def close(self) -> None: ...

@@ -33,7 +33,7 @@ class Given:
     rollouts: int
     turns: int
     run_s: float
-    """Of all its rollouts together, as `turns`."""
+    """Duration of all its rollouts together, like `turns`."""
 
 
 @dataclass

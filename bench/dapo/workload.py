@@ -18,7 +18,7 @@ NEVER_SOLVED, ALWAYS_SOLVED = 0.30, 0.25
 """Shares of the tasks; the others succeed with a probability of 0.1 to 0.9, uniformly."""
 MEDIAN_TURNS, MAX_TURNS = 3, 40
 TASK_SIGMA, ROLLOUT_SIGMA = 0.5, 0.6
-"""Of the logarithm of the turns: among tasks, and among the rollouts of one."""
+"""Standard deviations of the logarithm of the turns: among tasks, and among the rollouts of one."""
 HARDNESS = 0.5
 """A never-solved task has exp(this) as many turns as one that is always solved."""
 AGENT = "dapo"
@@ -35,9 +35,9 @@ class Plan:
     run_workers: int = 32
     ready_rollouts: int = 8
     latency_s: float = 0.1
-    """Of a model call, on average."""
+    """Mean duration of a model call."""
     pause_s: float = 0.6
-    """Of training, after each step. Weights are loaded at its end."""
+    """Duration of training, after each step. Weights are loaded at its end."""
 
     @property
     def slots(self) -> int:
@@ -52,7 +52,7 @@ class End:
 
 
 def end(seed: int, rollout_id: str) -> End:
-    """Of a rollout `...cNUMBER:ATTEMPT.INDEX`."""
+    """The end of a rollout `...cNUMBER:ATTEMPT.INDEX`."""
     group_id, _, index = rollout_id.rpartition(".")
     name, attempt = group_id.split(":")[-2:]
     of_task = random.Random(f"{seed} {name}")

@@ -57,7 +57,7 @@ class Load:
     at_once: int
     latency_ms: int = LATENCY_MS
     rounds: int = 1
-    """Of all its contenders, in turns."""
+    """Rounds of all its contenders, in turns."""
 
     @property
     def batches(self) -> int:

@@ -57,7 +57,7 @@ def floor() -> Measure:
 
 
 def _peers_python() -> str:
-    """Of an environment of their own, made at first use."""
+    """Python of the peers' own environment, which is made at first use."""
     python = str(PEERS / "bin" / "python")
     if not (PEERS / "complete").exists():
         print("setting up .venv-bench (some minutes, 700 MB)", flush=True)

@@ -24,9 +24,9 @@ class Measured:
 
     walls_s: list[float] = field(default_factory=list)
     own_cpu_s: float = 0.0
-    """Of the contender's process."""
+    """CPU seconds of the contender's process."""
     machine_cpu_s: float = 0.0
-    """Of all processes of the machine, the stub engine's too, but for a client."""
+    """CPU seconds of all processes of the machine, the stub engine's too, but for a client."""
     peak_rss_mb: float = 0.0
     lag_p50_ms: float | None = None
     lag_p99_ms: float | None = None

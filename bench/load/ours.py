@@ -76,6 +76,6 @@ def is_complete(rollout: Rollout) -> bool:
 
 
 def process_cpu_s(pid: int) -> float:
-    """Of all its threads, without what it started."""
+    """CPU seconds of all its threads, without what it started."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

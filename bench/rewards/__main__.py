@@ -28,7 +28,7 @@ from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 SEED = 0
 MATH_ROWS_PER_FAMILY, CODE_SETS = 40, 5
 PROCESSES = 4
-"""Of verl's pool, and of ours; sandboxes at once as well."""
+"""Processes of verl's pool and of ours, and sandboxes at a time."""
 MATH_TURN, CODE_TURN = 200, 60
 HANGS = "table-47"
 PATIENCE_S = 120.0

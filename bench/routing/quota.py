@@ -70,5 +70,5 @@ class _Held:
 
 
 def _processor_s(pid: int) -> float:
-    """Of all its threads, by the clock of the process: see clock_getcpuclockid(3)."""
+    """CPU seconds of all its threads, by the clock of the process: see clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)

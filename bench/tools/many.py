@@ -86,7 +86,7 @@ async def _busy(actions: list[Action], seconds: float, think_s: float) -> tuple[
 
 
 def _children_pss_mb() -> float:
-    """Of all processes below this one; memory they share counts once."""
+    """Memory of all processes below this one; what they share counts once."""
     total = 0
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

@@ -82,7 +82,7 @@ def blamed(rows: Sequence[Row], who: str) -> float:
 
 
 def count(rows: Sequence[Row], who: str) -> float:
-    """Of everything that was left, whatever it is, but memory."""
+    """Number of all leftovers of any kind, except memory."""
     counts = [
         row["count"]
         for row in rows

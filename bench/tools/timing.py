@@ -56,7 +56,7 @@ async def timed_ms(action: Action) -> float:
 
 
 async def finished(result: object) -> object:
-    """Of what blocks and of what is awaited alike."""
+    """Result of a call, whether it blocks or is awaited."""
     return await result if inspect.isawaitable(result) else result
 
 

@@ -35,7 +35,7 @@ class MixAgent(AgentHandler):
         return FinishReason.FINISHED
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        """Of an informative task every other rollout is right."""
+        """Every other rollout of an informative task is right."""
         return Verdict(float(self.data.is_informative and _index(rollout) % 2))
 
 

@@ -17,7 +17,7 @@ FIRST_CONTACT_S = 10.0
 
 
 def model_directory(model: Model) -> Path:
-    """Of a model that has a path; fetched from the hub if it is not here. Raises `BadSettings`."""
+    """Directory of a model that has a path, fetched from the hub if need be. Raises `BadSettings`."""
     assert model.path is not None
     path = Path(model.path).expanduser()
     if path.is_dir() or model.path.startswith(("/", ".", "~")):
@@ -110,7 +110,7 @@ def check_service(settings: Run, *, brought: bool) -> None:
 
 
 def check_sandbox(settings: Run) -> None:
-    """Of a service that will be started here. Raises `BadSettings`."""
+    """Checks the sandbox of a service that will be started here. Raises `BadSettings`."""
     if settings.service.url is not None:
         return
     try:

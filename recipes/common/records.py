@@ -22,7 +22,7 @@ def begin(config: DictConfig) -> Path:
 
 
 def is_main_process() -> bool:
-    """Of those that `accelerate launch` or `torchrun` start."""
+    """Whether this is the main process of those that `accelerate launch` or `torchrun` start."""
     return os.environ.get("RANK", "0") == "0"
 
 

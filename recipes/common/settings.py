@@ -28,7 +28,7 @@ class Service(WireModel):
 
 
 class WarmStart(WireModel):
-    """Of a tiny model that a recipe makes: `imitation.Imitation`. `tasks`: on which rows, where it
+    """Warm start of a tiny model: `imitation.Imitation`. `tasks`: on which rows, where it
     is not the recipe that has transcripts."""
 
     tasks: list[str] = Field(default_factory=list)

@@ -42,7 +42,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Of this checkout, and whether it was changed since. None where there is no git."""
+    """Commit of this checkout, and whether it was changed since. None where there is no git."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)

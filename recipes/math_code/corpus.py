@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 K1, B = 1.5, 0.75
-"""Of BM25, as most use it: how soon more of a word counts no more, and how much length counts."""
+"""Usual parameters of BM25: how soon more of a word counts no more, and how much length counts."""
 SUFFIXES = {".txt", ".md"}
 
 
@@ -52,8 +52,8 @@ class Corpus:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Of a directory (text and Markdown files, named by their paths), or of a JSONL file with `id`,
-    `text` and perhaps `title`. Raises `ValueError` and `OSError`."""
+    """Documents of a directory (text and Markdown files, named by their paths), or of a JSONL file
+    with `id`, `text` and perhaps `title`. Raises `ValueError` and `OSError`."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():

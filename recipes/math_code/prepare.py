@@ -74,7 +74,7 @@ class Manifest(preparation.PreparedManifest):
     repeated: int
     """Rows whose question was there before with the same answer."""
     other_rows: int
-    """Of another part of the data set: code for mathematics, and the other way round."""
+    """Rows of another part of the data set: code for mathematics, and the other way round."""
     without: dict[str, int]
     """How many questions of which prepared directories were to be kept out."""
 
@@ -129,7 +129,7 @@ def _source(options: Options) -> Source:
 
 
 def _leave_out(rows: Path, ids: Collection[str]) -> None:
-    """Of problems that were written before it was seen that they cannot be used."""
+    """Removes problems that were written before it was seen that they cannot be used."""
     if not ids:
         return
     kept = rows.with_name(f"{rows.name}.kept")

@@ -18,7 +18,7 @@ from recipes.math_code.offline.examples import Attempt, Example
 COUNT = 2000
 RIGHT_SHARE = 0.15
 USUAL_SHARE = 0.55
-"""Of the usual mistake."""
+"""Share of the usual mistake."""
 SEED = 0
 
 

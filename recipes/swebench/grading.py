@@ -98,7 +98,7 @@ def _refusal(row: SweInstance, reports: Sequence[SweReport], unfixed: SweReport)
 
 
 def _expected_failures(row: SweInstance, reports: Sequence[SweReport]) -> set[str]:
-    """Of each run, and not entered as such."""
+    """Tests that fail in each run, and are not entered as such."""
     return {
         id_
         for id_ in row.PASS_TO_PASS

@@ -77,7 +77,7 @@ def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> d
 
 
 def _answers(first: Rollout, second: Rollout, log: Path) -> list[str]:
-    """Of the rollout of the two that fixes. Raises `ProRLError` unless just that one resolves."""
+    """Answers of the one rollout that fixes. Raises `ProRLError` unless just that one resolves."""
     rewards = [first.reward, second.reward]
     if sorted(str(one) for one in rewards) != ["0.0", "1.0"]:
         errors = [one.error.message for one in (first, second) if one.error is not None]

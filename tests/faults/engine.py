@@ -25,7 +25,7 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 
 LOGPROB = -0.5
-"""Of each token, as the stub says."""
+"""Logprob of each token, as the stub says."""
 
 Answer = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

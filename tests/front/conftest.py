@@ -57,6 +57,6 @@ def settings(engine: StubEngine, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[AsyncRolloutClient]:
-    """Of a front."""
+    """Client of a front."""
     async with serving(settings) as url, AsyncRolloutClient(url) as connected:
         yield connected

@@ -26,7 +26,7 @@ from prorl_service.inference.transfer.ways import WeightSource
 from prorl_service.schemas import Sampling
 
 TOLERANCE = 1e-4
-"""Of fp32 logprobs, against a plain forward pass of transformers."""
+"""Tolerance of fp32 logprobs, against a plain forward pass of transformers."""
 
 VOCABULARY = 384
 TOKENIZER_LENGTH = 320

@@ -39,7 +39,7 @@ OWN_DESCRIPTOR = 900
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of one architecture; the first is what the engines start with."""
+    """Checkpoints of one architecture; the first is what the engines start with."""
     directories = [tmp_path_factory.mktemp(f"checkpoint-{seed}") for seed in range(2)]
     for seed, directory in enumerate(directories):
         build_tiny_model(directory, seed=seed)

@@ -40,7 +40,7 @@ def test_pass_at_k_is_the_share_of_choices_of_k_with_a_success() -> None:
 
 
 def test_its_interval_is_the_bootstraps() -> None:
-    """Of shares of 0 and 1 alone it is the binomial's, which for many is close to Wilson's."""
+    """For shares of 0 and 1 alone it is the binomial's, which for many is close to Wilson's."""
     solved = {str(number): [number < 60, number < 60] for number in range(200)}
     found = pass_at_k(solved, 2)
     assert (found.low, found.high) == pytest.approx(wilson(0.3, 200), abs=0.01)

@@ -34,7 +34,7 @@ async def local_image(path: str) -> AsyncIterator[Path]:
 def new_sandbox(
     provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
 ) -> RemoteSandbox:
-    """Of the given image, or of one that has what tests need where the kind wants one."""
+    """A sandbox of the given image, or of one that has what tests need where the kind wants one."""
     if image is None and provider.kind == "apptainer":
         image = debian_image()
     sandbox = provider.create(image=str(image) if image else None, limits=limits)
@@ -79,7 +79,7 @@ def open_to_others(path: Path) -> None:
 
 
 def processes_with(argument: str) -> list[psutil.Process]:
-    """Of the whole host, this one and the dead excepted."""
+    """Processes of the whole host, this one and the dead excepted."""
     return [
         process
         for process in psutil.process_iter(["cmdline", "status"])

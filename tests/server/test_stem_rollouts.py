@@ -202,7 +202,7 @@ async def test_a_server_that_stays_away_fails_the_rollout(
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the server that misbehaves."""
+    """Log of the server that misbehaves."""
     monkeypatch.setenv("MCP_TEST_LOG", str(tmp_path / "log"))
     return tmp_path / "log"
 

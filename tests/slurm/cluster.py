@@ -84,7 +84,7 @@ class Cluster:
         return self.run("sbatch", "--parsable", *arguments, **variables)
 
     def states(self) -> dict[str, str]:
-        """Of the jobs that have not ended, by number or, of an array's, NUMBER_INDEX."""
+        """States of the jobs that have not ended, by number or, in an array, NUMBER_INDEX."""
         lines = self.run("squeue", "--noheader", "--array", "--format=%i %T").splitlines()
         return dict(line.split() for line in lines)
 

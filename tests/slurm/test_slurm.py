@@ -72,7 +72,7 @@ class Run:
         return dict(rollout_states(self.directory / "journals" / f"{journal}.sqlite"))
 
     def processes(self) -> set[psutil.Process]:
-        """Of its jobs, sandboxes included."""
+        """Processes of its jobs, sandboxes included."""
         own = {one for one in psutil.process_iter() if self._is_own(one)}
         return own | {child for one in own for child in one.children(recursive=True)}
 

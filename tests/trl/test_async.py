@@ -127,7 +127,7 @@ def test_engine_has_the_policy_of_the_last_step(
 
 
 def largest_difference(trained: Path, segment: Segment) -> float:
-    """Of a logprob, between engine and trainer."""
+    """Largest difference of a logprob, between engine and trainer."""
     model = AutoModelForCausalLM.from_pretrained(trained)
     ids = torch.tensor([segment.prompt_ids + segment.response_ids])
     with torch.no_grad():

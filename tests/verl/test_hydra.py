@@ -69,7 +69,7 @@ def composed(python: str, path: str) -> list[dict[str, Any]]:
 
 
 def from_wheel(directory: Path) -> list[dict[str, Any]]:
-    """Of an environment that has the wheel and little else."""
+    """Output in an environment that has the wheel and little else."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "wheel", "--no-deps", "-w", str(directory), str(ROOT)], check=True)
     (wheel,) = directory.glob("*.whl")

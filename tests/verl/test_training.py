@@ -27,7 +27,7 @@ PRORL = {
     "data.max_response_length": 40,
 }
 EXACT = 1e-6
-"""Of a probability, between engine and trainer, in fp32."""
+"""Tolerance of a probability, between engine and trainer, in fp32."""
 DIFFERENCE = "training/rollout_probs_diff_max"
 
 

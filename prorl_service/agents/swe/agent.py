@@ -32,7 +32,7 @@ from prorl_service.tools.submit import Submit
 log = logging.getLogger(__name__)
 
 LIMITS = SandboxLimits(memory_mb=4096, disk_mb=4096, output_bytes=32 * 1024)
-"""Limits of both sandboxes. An observation of bash is 32 KiB at most, the editor's 8192 characters."""
+"""Limits of both sandboxes. Observations end at 32 KiB of bash, 8192 characters of the editor."""
 
 ACTIVATE_TIMEOUT_S = 60.0
 

@@ -16,7 +16,7 @@ from prorl_service.errors import InvalidRequest, ProRLError
 @dataclass(frozen=True, slots=True)
 class Source:
     name: str
-    """Of the data set on the hub, or a path."""
+    """Name of the data set on the hub, or a path."""
     revision: str
     """The hub's commit, or `sha256:` and the digest of the files."""
     split: str
@@ -69,7 +69,7 @@ def from_path(path: Path, split: str, names: Sequence[str] = ()) -> Source:
 
 
 def digest(path: Path) -> str:
-    """Of a file, or of all files of a directory and their names."""
+    """Digest of a file, or of all files of a directory and their names."""
     total = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -102,7 +102,7 @@ def _is_array(path: Path) -> bool:
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
-    """Of JSON. Not by `datasets`, which takes some texts for dates."""
+    """Rows of JSON files. Not by `datasets`, which takes some texts for dates."""
     for path in paths:
         with path.open(newline="\n") as file:
             for number, line in enumerate(file, start=1):

@@ -68,7 +68,7 @@ def arguments(settings: Training) -> GRPOConfig:
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """Of those that were written to their end: the trainer's state comes last."""
+    """The newest that was written to its end: the trainer's state comes last."""
     found = {
         int(match[1]): path.parent
         for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/trainer_state.json")

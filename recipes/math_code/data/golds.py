@@ -18,7 +18,7 @@ from prorl_service.rewards.stem import normal_text, score_value
 from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
 
 TIMEOUT_S = 90.0
-"""Of the clock, for what has 5 s of CPU time."""
+"""Wall time for work that has 5 s of CPU time."""
 TRIES = 3
 """Where the host is to blame."""
 

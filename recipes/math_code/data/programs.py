@@ -19,7 +19,7 @@ _EURUS = re.compile(
 
 
 class _Case(BaseModel):
-    """Of LiveCodeBench. Of a function, input and output are JSON, each argument on a line."""
+    """Case of LiveCodeBench. For a function, input and output are JSON, each argument on a line."""
 
     input: str
     output: str

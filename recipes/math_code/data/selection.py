@@ -48,13 +48,13 @@ class Selection:
     """Questions in the loose form, and why."""
     rows_read: int = 0
     other_rows: int = 0
-    """Of another part of the data set."""
+    """Rows of another part of the data set."""
     repeated: int = 0
     accepted: int = 0
     rejected: list[Rejected] = field(default_factory=list)
     conflicting: set[str] = field(default_factory=set)
     _asked: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Of each question that is used: id and answer."""
+    """Id and answer of each question that is used."""
     _ids: set[str] = field(default_factory=set)
 
     @property

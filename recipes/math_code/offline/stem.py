@@ -26,7 +26,7 @@ class OfflineQuestion(BaseModel):
     document: str | None = None
     """The only one of the corpus that tells."""
     right: list[str] = []
-    """Of a short answer: other ways to write it, and `wrong` ones that come near it."""
+    """Other ways to write a short answer, and `wrong` answers that come near it."""
     wrong: list[str] = []
 
     def problem(self) -> StemProblem:

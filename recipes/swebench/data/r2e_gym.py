@@ -102,7 +102,7 @@ def _problem(row: Row) -> str:
 
 
 def _source_patch(row: Row, commit: _Commit) -> str:
-    """Of the files that are no tests. Binary files are not in the row."""
+    """Patch of the files that are no tests. Binary files are not in the row."""
     patch = "".join(
         file_diff(
             diff.header.file.path,

@@ -17,16 +17,16 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of the Apptainer kind. Memory is a line through two measurements: what is there, and each."""
+    """Costs of the Apptainer kind. Memory is a line through two measurements: a base, and each."""
 
     turn_cpu_ms: float
-    """Of the service's process, and of sandbox and command, for a turn with a short command."""
+    """CPU time of service, sandbox and command for a turn with a short command."""
     turn_overhead_s: float
     """Added to a model's time by the service and the command."""
     service_mb: float
     service_mb_per_rollout: float
     image_mb: float
-    """Of the running container of one image, shared by its sandboxes."""
+    """Memory of the running container of one image, shared by its sandboxes."""
     sandbox_mb: float
     grading_s: float
     """Wall time of one grading, its tests included; on one core."""

@@ -33,7 +33,7 @@ class Model:
 
     @property
     def token_kb(self) -> float:
-        """Of an engine's cache: keys and values of all layers."""
+        """Size of a token in an engine's cache: keys and values of all layers."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_size / 1e3
 
 
@@ -58,7 +58,7 @@ class Run:
     mean_turns: float = 30.0
     """Lengths are taken to be spread evenly around it, up to the limit."""
     model_s: float = 12.0
-    """Of the engine, for a turn."""
+    """Seconds of the engine for a turn."""
     context: int = 32768
     nodes: int = 1
     """Hosts of the service."""
@@ -67,30 +67,30 @@ class Run:
     test_runs: float = 1.0
     """How often a rollout runs the tests itself."""
     test_mb: float = LIMITS.memory_mb
-    """Of a test run, at most."""
+    """Maximum memory of a test run."""
     images: int = 293
     image_mb: float = IMAGE_MB
     gpus: int = 32
     gpu_gb: float = 80.0
     tensor_parallel: int = 2
     gpu_share: float = 0.8
-    """Of a GPU's memory that an engine takes."""
+    """Share of a GPU's memory that an engine takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Of all nodes together, where it does not say otherwise."""
+    """Needs of all nodes together, where it does not say otherwise."""
 
     rollouts: int
     sandboxes: int
     cores: float
     memory_gb: float
     service_mb: float
-    """Of one service's process."""
+    """Memory of one service's process."""
     disk_gb: float
-    """Of the image cache, once if it is shared by the nodes."""
+    """Disk of the image cache, once if it is shared by the nodes."""
     step_s: float
-    """Of the rollouts of a step."""
+    """Duration of the rollouts of a step."""
     slot_use: float
     """Share of the slots' time in which a rollout runs."""
     engine_calls: float

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(1800)
 TRAIN = "recipes.math_code.train"
 RAY = "cluster.arguments.verl.ray_kwargs.ray_init"
 EXACT = 1e-5
-"""Of a probability, between engine and trainer, in fp32."""
+"""Tolerance of a probability, between engine and trainer, in fp32."""
 
 
 @pytest.mark.parametrize("task", ["math", "code"])

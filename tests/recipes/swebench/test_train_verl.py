@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 TRAIN = "recipes.swebench.train"
 EXACT = 1e-5
-"""Of a probability, between engine and trainer, in fp32."""
+"""Tolerance of a probability, between engine and trainer, in fp32."""
 
 
 VERL_CONFIG = Path(str(distribution("verl").locate_file("verl/trainer/config")))
@@ -47,7 +47,7 @@ def composed(config: str, directory: Path) -> DictConfig:
 
 
 def keys(node: Any, prefix: str = "") -> Iterator[str]:
-    """Of leaves."""
+    """Keys of leaves."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from keys(value, f"{prefix}{key}.")

@@ -35,7 +35,7 @@ class Files:
 
 @pytest.fixture
 async def files() -> AsyncIterator[Files]:
-    """Of one kind: all have the same editor."""
+    """Files of one kind: all have the same editor."""
     async with running("bubblewrap") as sandbox:
         yield Files(sandbox, "/workspace")
 

@@ -78,7 +78,7 @@ git checkout aaaa tests/test_core.py
 
 
 def newer(command: str, log_parser: str, **changed: Any) -> Fields:
-    """Of a revision that brings how its tests are run."""
+    """Fields of a revision that brings how its tests are run."""
     row = swe_bench(
         image="swebench/sweb.eval.x86_64.pallets_1776_flask-1234:latest",
         eval_type="pass_and_fail",

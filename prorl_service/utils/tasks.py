@@ -1,7 +1,8 @@
-"""Owner of long-lived tasks: starts them, cancels them, and notices when one dies.
+"""Background tasks and their owners, and what tasks wait for.
 
-A background task is meant to run until `close`. When one ends earlier its error is logged and kept
-in `failure`, which the service's health answers with: a service without its workers is not healthy.
+An owner keeps its tasks until they have ended and notices when one dies: the reason is logged and
+kept in `failure`, which the service's health answers with. A service without its workers is not
+healthy.
 """
 
 import asyncio
@@ -17,33 +18,77 @@ T = TypeVar("T")
 
 class TaskOwner:
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.failure: str | None = None
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """A task that is meant to run until `cancel` or `close`: an earlier end is a failure."""
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
+    def run_once(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """A task that is meant to end; see `adopt`."""
+        task = asyncio.create_task(coroutine, name=name)
+        self.adopt(task)
+        return task
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Keeps a task until it returns, raises or is cancelled. A `ProRLError` is logged, any
+        other error is a failure."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended_once)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task not in self._tasks:
-            return  # it was cancelled here
+        if task in self._tasks:  # else it was cancelled here
+            self._tasks.discard(task)
+            self._fail(task, "ended", None if task.cancelled() else task.exception())
+
+    def _ended_once(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        reason = str(error) if isinstance(error, ProRLError) else repr(error)
-        self.failure = f"background task {task.get_name()} ended: {reason}"
-        log.critical(self.failure, exc_info=None if isinstance(error, ProRLError) else error)
+        if isinstance(error, ProRLError):
+            log.warning("background task %s failed: %s", task.get_name(), error)
+        elif error is not None:
+            self._fail(task, "failed", error)
 
-    def cancel(self, task: asyncio.Task[None]) -> None:
+    def _fail(self, task: asyncio.Task[Any], what: str, error: BaseException | None) -> None:
+        is_expected = isinstance(error, ProRLError)
+        reason = str(error) if is_expected else repr(error)
+        self.failure = f"background task {task.get_name()} {what}: {reason}"
+        log.critical("%s", self.failure, exc_info=None if is_expected else error)
+
+    def cancel(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         task.cancel()
 
+    async def drain(self) -> None:
+        """Waits until all tasks have ended. For an owner of tasks that are meant to end."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def close(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            self.cancel(task)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels all tasks and waits until they have ended."""
+        while tasks := list(self._tasks):
+            for task in tasks:
+                self.cancel(task)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Changes:
+    """What tasks wait for whose condition may have come true: a change wakes all of them."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Returns at the next change. A caller that looks at its condition first misses none."""
+        await self._next.wait()
 
 
 async def wait_uncancelled(work: asyncio.Future[T]) -> T:

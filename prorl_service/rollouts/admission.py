@@ -12,6 +12,7 @@ from prorl_service.rollouts.journal.tables import AcceptedRow, UnfinishedGroup
 from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import Group, Invalid, RolloutState
+from prorl_service.utils.tasks import TaskOwner
 
 MAX_RETRY_AFTER_S = 60
 SLICE = 256
@@ -26,6 +27,7 @@ class Admission:
         journal: Journal,
         inflight: InflightGroups,
         put: Callable[[RolloutRecord], None],
+        background: TaskOwner,
         *,
         max_unfinished: int,
     ) -> None:
@@ -33,6 +35,7 @@ class Admission:
         self._journal = journal
         self._inflight = inflight
         self._put = put
+        self._background = background
         self._max_unfinished = max_unfinished
         self._started_at = time.monotonic()
         self._being_accepted = 0
@@ -49,8 +52,8 @@ class Admission:
                 raise self.refusal
             admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
             self._reserve(sum(group.n for _, group in new))
-            # Whoever submits may go away; what is on disk must be begun all the same.
-            writing = asyncio.create_task(self._write(admitted))
+            # The client may go away; what is on disk must be begun all the same.
+            writing = self._background.run_once(self._write(admitted), name="accept groups")
             for one in admitted:
                 self._writing.setdefault(one.group.group_id, writing)
             writing.add_done_callback(partial(self._forget_writing, admitted))

@@ -18,7 +18,7 @@ from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import ErrorInfo, Group, Invalid, Rollout, RolloutState, Stage
-from prorl_service.utils.tasks import TaskOwner
+from prorl_service.utils.tasks import Changes, TaskOwner
 
 
 class RolloutExecutor(ABC):
@@ -28,14 +28,19 @@ class RolloutExecutor(ABC):
         self.agents = validator.agents
         self.background = TaskOwner()
         self._journal = journal
-        self._inflight = InflightGroups(journal, self._cancel)
+        self._inflight = InflightGroups(journal, self.background, self._cancel)
         self._waits: set[asyncio.Queue[str | None]] = set()
         self._waits_ended = False
         self._gate = asyncio.Event()
         self._gate.set()
-        self._changed = asyncio.Event()
+        self._changes = Changes()
         self._admission = Admission(
-            validator, journal, self._inflight, self._queue, max_unfinished=max_unfinished
+            validator,
+            journal,
+            self._inflight,
+            self._queue,
+            self.background,
+            max_unfinished=max_unfinished,
         )
 
     async def __aenter__(self) -> Self:
@@ -48,9 +53,9 @@ class RolloutExecutor(ABC):
     async def __aexit__(self, *_: object) -> None:
         """What has not ended stays unfinished in the journal."""
         await self.drain(0)
+        self._inflight.end_leases()
         await self.background.close()
         await asyncio.gather(*(self._release(record) for record in self._inflight))
-        self._inflight.end_leases()
 
     # --- who does them --------------------------------------------------------------------------
 
@@ -89,7 +94,7 @@ class RolloutExecutor(ABC):
 
     def _on_change(self) -> None:
         """To be called when work on a rollout was begun, abandoned or done."""
-        self._changed.set()
+        self._changes.notify()
 
     async def drain(self, budget_s: float) -> None:
         """Begin nothing more, let what runs come to its end within `budget_s`, end all waits."""
@@ -99,8 +104,7 @@ class RolloutExecutor(ABC):
             with suppress(TimeoutError):
                 async with asyncio.timeout(budget_s):
                     while self._is_running():
-                        self._changed.clear()
-                        await self._changed.wait()
+                        await self._changes.wait()
         finally:
             self._waits_ended = True
             for queue in self._waits:

@@ -1,6 +1,5 @@
 """In-flight groups, in memory. Finished groups live in the journal."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.rollouts.reporting import EndReports, group_ended
 from prorl_service.schemas import ErrorInfo, RolloutState
 from prorl_service.utils.leases import Lease
+from prorl_service.utils.tasks import TaskOwner
 
 Cancel = Callable[[Sequence[RolloutRecord], ErrorInfo], Coroutine[Any, Any, None]]
 
@@ -26,9 +26,10 @@ class GroupUnderWay:
 
 
 class InflightGroups:
-    def __init__(self, journal: Journal, cancel: Cancel) -> None:
+    def __init__(self, journal: Journal, background: TaskOwner, cancel: Cancel) -> None:
         """`cancel` is called with the rollouts of a group whose lease expires."""
         self._journal = journal
+        self._background = background
         self._cancel = cancel
         self._groups: dict[str, GroupUnderWay] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
@@ -36,7 +37,6 @@ class InflightGroups:
         """Rollouts that the journal has, by state."""
         self.ended_here = 0
         """Since this process began."""
-        self._reclaiming: set[asyncio.Task[None]] = set()
         self._reports = EndReports()
 
     def add(
@@ -117,9 +117,8 @@ class InflightGroups:
             f"nobody asked for group {group_id!r} in {group.admitted.group.lease_s:g} s",
             hint="wait for rollouts with an open stream, or give groups a longer lease_s",
         )
-        reclaiming = asyncio.create_task(self._cancel(group.records, reason.info()))
-        self._reclaiming.add(reclaiming)
-        reclaiming.add_done_callback(self._reclaiming.discard)
+        reclaiming = self._cancel(group.records, reason.info())
+        self._background.run_once(reclaiming, name=f"reclaim group {group_id}")
 
     def end_leases(self) -> None:
         for group in self._groups.values():

@@ -31,7 +31,7 @@ class Service:
 
     def failure(self) -> str | None:
         """Why it is not healthy."""
-        parts = (self.executor, self.samplers, self.backends, self.mcp, self)
+        parts = (self.journal, self.executor, self.samplers, self.backends, self.mcp, self)
         owners = (part.background for part in parts if part is not None)
         failures = (self.journal.death, *(owner.failure for owner in owners))
         return next(filter(None, failures), None)

@@ -17,7 +17,7 @@ FIRST_CONTACT_S = 10.0
 
 
 def model_directory(model: Model) -> Path:
-    """Directory of a model that has a path, fetched from the hub if need be. Raises `BadSettings`."""
+    """Directory of a model that has a path; perhaps fetched from the hub. Raises `BadSettings`."""
     assert model.path is not None
     path = Path(model.path).expanduser()
     if path.is_dir() or model.path.startswith(("/", ".", "~")):

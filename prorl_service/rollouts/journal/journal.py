@@ -28,6 +28,7 @@ from prorl_service.rollouts.journal.tables import (
     UnfinishedGroup,
 )
 from prorl_service.rollouts.journal.threads import DISK_HINT, Operation, Reader, Writer
+from prorl_service.utils.tasks import TaskOwner
 
 Read = TypeVar("Read")
 
@@ -58,7 +59,8 @@ class Journal:
             else None
         )
         self._is_closed = self._is_used = False
-        self._shielded: set[asyncio.Task[Any]] = set()
+        self.background = TaskOwner()
+        """Owner of work that its callers have left; see `unless_failing`."""
         self.death: str | None = None
         """Reason why the journal will not work again in this process."""
         self.failure: str | None = None
@@ -91,6 +93,7 @@ class Journal:
         await self._writer.close()
         if self._reader is not None:
             await self._reader.close()
+        await self.background.close()
         self._file.close(remove=is_unused)
 
     def _uptime_s(self) -> float:
@@ -189,16 +192,16 @@ class Journal:
 
         Raises `JournalError` as soon as the journal cannot be written; `work` continues.
         """
-        task = asyncio.ensure_future(work)
-        self._shielded.add(task)
-        task.add_done_callback(self._shielded.discard)
-        task.add_done_callback(_seen)
+        task = asyncio.create_task(work, name=f"work that waits for {self._name}")
         failing = asyncio.create_task(self._failing.wait())
         try:
             while not task.done():
                 await asyncio.wait((task, failing), return_when=asyncio.FIRST_COMPLETED)
                 if not task.done():
                     self.check_writable()
+        except BaseException:
+            self.background.adopt(task)
+            raise
         finally:
             failing.cancel()
         return task.result()

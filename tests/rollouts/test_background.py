@@ -1,0 +1,109 @@
+"""Work on rollouts that has no caller, or no more: an error in it makes the service unhealthy."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from prorl_service.errors import NotFound
+from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import Stage
+from prorl_service.testing import FakeSandboxes, StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from tests.pipeline.probe import Probe, group, running
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    async with StubEngine(tiny_model, lambda _: [chat.end_of_turn_id]) as stub:
+        yield stub
+
+
+@pytest.fixture
+async def pipeline(engine: StubEngine, tmp_path: Path) -> AsyncIterator[Pipeline]:
+    sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
+    async with running(engine, sandboxes, tmp_path) as running_pipeline:
+        yield running_pipeline
+
+
+async def failure_of(pipeline: Pipeline) -> str:
+    """The test's own time-out is the budget."""
+    while pipeline.background.failure is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return pipeline.background.failure
+
+
+async def test_a_lease_whose_rollouts_cannot_be_reclaimed_is_noticed(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise KeyError("a bug")
+
+    hanging = group("left", acts={Stage.RUN: "hang"})
+    await pipeline.submit([hanging.model_copy(update={"lease_s": 0.3})])
+    await Probe.started.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutRecord, "request_cancel", refuse)
+        failure = await failure_of(pipeline)
+    assert failure == "background task reclaim group left failed: KeyError('a bug')"
+
+
+async def test_accepted_rollouts_that_cannot_be_queued_are_noticed_though_the_client_left(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, is_written = Journal.accept, asyncio.Event()
+
+    def noted(*args: object) -> object:
+        is_written.set()
+        return accept(*args)  # type: ignore[arg-type]
+
+    def refuse(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Journal, "accept", noted)
+    monkeypatch.setattr(RolloutRecord, "watch", refuse)
+    submission = asyncio.create_task(pipeline.submit([group()]))
+    await is_written.wait()
+    submission.cancel()
+    assert "accept groups failed: KeyError('a bug')" in await failure_of(pipeline)
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), NotFound("it has gone")])
+async def test_an_error_of_work_whose_caller_left_is_noticed(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    may_fail = asyncio.Event()
+
+    async def work() -> None:
+        await may_fail.wait()
+        raise error
+
+    async with Journal() as journal:
+        caller = asyncio.create_task(journal.unless_failing(work()))
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait([caller])
+        may_fail.set()
+        await journal.background.drain()
+        (record,) = caplog.records
+        is_bug = isinstance(error, KeyError)
+        assert record.levelno == (logging.CRITICAL if is_bug else logging.WARNING)
+        assert (journal.background.failure is not None) == is_bug
+
+
+async def test_an_error_that_the_caller_is_given_is_the_callers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        raise NotFound("it has gone")
+
+    async with Journal() as journal:
+        with pytest.raises(NotFound):
+            await journal.unless_failing(work())
+        assert journal.background.failure is None
+    assert caplog.records == []

@@ -45,10 +45,9 @@ class SamplerManager:
 
     async def __aexit__(self, *_: object) -> None:
         """They go on when the service does."""
+        for sampler in self._running.values():
+            sampler.lease.end()
         await self.background.close()
-        for deletion in self._deletions.values():
-            deletion.cancel()
-        await asyncio.gather(*(one.close() for one in self._running.values()))
 
     def end_waits(self) -> None:
         """For a service that is about to close its connections."""
@@ -89,7 +88,8 @@ class SamplerManager:
 
     def _start_deletion(self, sampler_id: str) -> "asyncio.Task[None]":
         """Raises `NotFound`."""
-        deletion = asyncio.create_task(self._delete(self.get(sampler_id)))
+        work = self._delete(self.get(sampler_id))
+        deletion = self.background.run_once(work, name=f"delete sampler {sampler_id}")
         self._deletions[sampler_id] = deletion
         deletion.add_done_callback(lambda _: self._deletions.pop(sampler_id))
         return deletion
@@ -114,6 +114,7 @@ class SamplerManager:
             self._pipeline,
             self._weights,
             lambda: self._expired(sampler_id),
+            self.background,
             incarnation=incarnation,
         )
         self._running[sampler_id] = sampler
@@ -133,8 +134,10 @@ class SamplerManager:
 
     def _keep_if_failed(self, sampler_id: str, deletion: "asyncio.Task[None]") -> None:
         """Keeps the sampler for another lease if the journal could not be written."""
-        if not deletion.cancelled() and deletion.exception() is not None:
-            self._running[sampler_id].lease.renew()
+        has_failed = not deletion.cancelled() and deletion.exception() is not None
+        sampler = self._running.get(sampler_id)
+        if has_failed and sampler is not None:  # it failed before the sampler was forgotten
+            sampler.lease.renew()
 
 
 async def _end_of(task: "asyncio.Task[None]") -> None:

@@ -32,6 +32,7 @@ from prorl_service.schemas.sampling import (
     SamplerStatus,
 )
 from prorl_service.utils.leases import Lease
+from prorl_service.utils.tasks import Changes, TaskOwner
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class SamplerRunner:
         pipeline: RolloutExecutor,
         weights: Weights,
         on_expiry: Callable[[], None],
+        background: TaskOwner,
         *,
         incarnation: str,
     ) -> None:
@@ -80,19 +82,19 @@ class SamplerRunner:
         self._journal = journal
         self._pipeline = pipeline
         self._weights = weights
+        self._background = background
         self._opened_at = 0.0
         """Monotonic time at which the newest draw was opened."""
         self._status = self.core.status(0)
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
-        """Event for the next change; each change replaces it."""
+        self._changes = Changes()
+        """Changes of what `status` answers."""
         self._is_deleted = self._ends_waits = False
         self._submissions: dict[str, asyncio.Task[None]] = {}
         """Submissions in flight, keyed by group."""
-        self._released: set[str] = set()
-        """Groups that are not to be submitted any more."""
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases: dict[str, asyncio.Task[None]] = {}
+        """Releases in flight, keyed by group; these groups are not to be submitted any more."""
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -102,7 +104,7 @@ class SamplerRunner:
         with suppress(TimeoutError), self.lease.held():
             async with asyncio.timeout(wait_s):
                 while self._status.revision == after and not self._ends_waits:
-                    await self._changed.wait()
+                    await self._changes.wait()
         if self._is_deleted:
             raise unknown_sampler(self.core.sampler_id)
         return self._status
@@ -110,7 +112,7 @@ class SamplerRunner:
     def end_waits(self) -> None:
         """Answers all who wait for news, and those who ask from now on."""
         self._ends_waits = True
-        self._changed.set()
+        self._changes.notify()
 
     async def add(self, groups: Sequence[Group], *, is_last: bool) -> SamplerStatus:
         """One that cannot run fails when it is begun, and others do not. Raises `JournalError`."""
@@ -229,8 +231,7 @@ class SamplerRunner:
         before = self._status.revision
         if not before or status.model_copy(update={"revision": before}) != self._status:
             self._status = status
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._changes.notify()
 
     def _group(self, candidate: Candidate) -> Group:
         return self.core.group_of(candidate)
@@ -238,16 +239,12 @@ class SamplerRunner:
     def _submit(self, begun: Sequence[Candidate]) -> None:
         for one in begun:
             group = self._group(one)
-            task = asyncio.create_task(self._submit_one(one.name, one.attempt, group))
-            self._submissions[group.group_id] = task
-            task.add_done_callback(partial(self._submitted, group.group_id))
-
-    def _submitted(self, group_id: str, task: "asyncio.Task[None]") -> None:
-        del self._submissions[group_id]
-        self._note_bug(task)
+            work = self._submit_one(one.name, one.attempt, group)
+            task = self._background.run_once(work, name=f"submit group {group.group_id}")
+            _keep(self._submissions, group.group_id, task)
 
     async def _submit_one(self, name: str, attempt: int, group: Group) -> None:
-        while group.group_id not in self._released:
+        while group.group_id not in self._releases:
             try:
                 await self._pipeline.submit([group])
                 break
@@ -267,30 +264,16 @@ class SamplerRunner:
         self._wake.set()
 
     async def _release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
-        self._released.add(group_id)
         if submission := self._submissions.get(group_id):  # half-way, it would be run after all
             await asyncio.wait([submission])
-        self._released.discard(group_id)
         with suppress(ProRLError):  # never submitted, or forgotten already
             await self._pipeline.cancel(rollout_ids)
             await self._pipeline.acknowledge([group_id])
 
     def _start_release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
-        task = asyncio.create_task(self._release(group_id, rollout_ids))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
-        task.add_done_callback(self._note_bug)
-
-    def _note_bug(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("sampler %s: %r", self.core.sampler_id, bug, exc_info=bug)
-
-    async def close(self) -> None:
-        self.lease.end()
-        tasks = [*self._submissions.values(), *self._releases]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        work = self._release(group_id, rollout_ids)
+        task = self._background.run_once(work, name=f"release group {group_id}")
+        _keep(self._releases, group_id, task)
 
     async def drop(self, on_dropped: Callable[[], None]) -> None:
         """Nothing is written of it any more. Raises `JournalError`, and then all is as before."""
@@ -307,10 +290,18 @@ class SamplerRunner:
         ended."""
         for group in map(self._group, self.core.begun()):
             self._start_release(group.group_id, group.rollout_ids())
-        await asyncio.gather(*self._releases)
+        await asyncio.gather(*self._releases.values())
         if self.core.incarnation:
             left = partial(tables.ended_groups, prefix=self.core.prefix)
             await self._pipeline.acknowledge(await self._journal.read(left))
+
+
+def _keep(
+    in_flight: dict[str, asyncio.Task[None]], group_id: str, task: asyncio.Task[None]
+) -> None:
+    """Until the task has ended."""
+    in_flight[group_id] = task
+    task.add_done_callback(lambda _: in_flight.pop(group_id))
 
 
 def unknown_sampler(sampler_id: str) -> NotFound:

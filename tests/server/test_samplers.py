@@ -10,6 +10,9 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.client.sampling import SamplerClient, StepDraws
+from prorl_service.errors import JournalError
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.sampling.runner import SamplerRunner
 from prorl_service.schemas import Group, RolloutState
 from prorl_service.schemas.sampling import (
     Draw,
@@ -231,6 +234,47 @@ async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) 
         return (await client.status()).rollouts == {}
 
     await until(are_gone)
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), JournalError("the disk is full")])
+async def test_a_sampler_nobody_asks_for_that_cannot_be_deleted_is_noticed(
+    client: AsyncRolloutClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    async def refuse(_: SamplerRunner) -> None:
+        raise error
+
+    loop_errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, one: loop_errors.append(one))
+    monkeypatch.setattr(SamplerRunner, "release", refuse)
+    await client.create_sampler("s", SamplerSpec(lease_s=0.2))
+
+    async def is_noticed() -> bool:
+        return "delete sampler s failed" in caplog.text
+
+    await until(is_noticed)
+    failure = (await client.status()).failure
+    assert (failure is None) == isinstance(error, JournalError)
+    assert loop_errors == []
+
+
+async def test_a_group_that_cannot_be_submitted_is_noticed(
+    client: AsyncRolloutClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(RolloutExecutor, "watch", refuse)
+    await client.create_sampler("s", SamplerSpec())
+    await client.add_candidates("s", [scored("g", *INFORMATIVE)])
+    await client.open_draw("s", "d", DrawSpec(target=1))
+
+    async def is_noticed() -> bool:
+        return "KeyError('a bug')" in ((await client.status()).failure or "")
+
+    await until(is_noticed)
 
 
 async def test_samplers_that_expire_at_the_same_time_are_all_deleted(

@@ -10,7 +10,7 @@ away. Where there is no spare that lives, the sandbox is started there and then.
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from prorl_service.sandbox.base import (
     SandboxProvider,
     ToolResult,
 )
+from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class WarmPool(SandboxProvider):
         """No spares for these, until somebody gets one or they are no longer wanted."""
         self._short_of_room = 0
         """Images that wait for another's last sandbox to end: no time for spares."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = TaskOwner()
         self._closed = False
 
     def counts(self) -> dict[str, int]:
@@ -111,8 +112,7 @@ class WarmPool(SandboxProvider):
         self._closed = True
         for spare in list(self._spares):
             self._drop(spare)
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._background.drain()
         await self._provider.close()
 
     # --- for the sandboxes given out ------------------------------------------------------------
@@ -142,7 +142,7 @@ class WarmPool(SandboxProvider):
         self._used.append(key)
 
     def discard(self, sandbox: Sandbox) -> None:
-        self._in_background(sandbox.stop())
+        self._background.run_once(sandbox.stop(), name="stop a spare sandbox")
 
     # --- keeping spares -------------------------------------------------------------------------
 
@@ -179,7 +179,9 @@ class WarmPool(SandboxProvider):
 
     def _add(self, key: PoolKey) -> None:
         spare = Spare(key, self.new(key))
-        spare.starting = self._in_background(self._start(spare))
+        spare.starting = self._background.run_once(
+            self._start(spare), name=f"start a spare sandbox of {key.image}"
+        )
         self._spares.append(spare)
 
     async def _start(self, spare: Spare) -> None:
@@ -199,17 +201,6 @@ class WarmPool(SandboxProvider):
             spare.starting.cancel()
         else:
             self.discard(spare.sandbox)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("work on a spare sandbox failed", exc_info=error)
 
 
 class WarmSandbox:

@@ -246,3 +246,19 @@ async def test_without_spares_it_only_counts(provider: Provider) -> None:
     assert provider.running() == ["a"]
     assert pool.counts() == {"running": 1, "warm": 0, "hits": 0, "misses": 1}
     await sandbox.stop()
+
+
+async def test_a_spare_that_cannot_be_stopped_is_noticed(
+    provider: Provider, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        raise KeyError("a bug")
+
+    pool = WarmPool(provider, spares=1)
+    pool.prewarm(["a"])
+    await background()
+    monkeypatch.setattr(provider.made[0], "stop", refuse)
+    await pool.close()
+    (record,) = caplog.records
+    assert record.levelno == logging.CRITICAL
+    assert "stop a spare sandbox failed: KeyError('a bug')" in record.getMessage()

@@ -25,7 +25,7 @@ from prorl_service.sandbox.host.processes import (
     readable,
 )
 from prorl_service.utils import descriptors
-from prorl_service.utils.tasks import wait_uncancelled
+from prorl_service.utils.tasks import Changes, TaskOwner, wait_uncancelled
 
 MAX_IDLE = 16
 """Containers without sandboxes that are kept for the next one: 70 MB of memory each."""
@@ -93,7 +93,9 @@ class ContainerDied(SandboxError):
 class Zygote:
     """A container of one image. It runs from here on, until `stop` or until it dies."""
 
-    def __init__(self, launch: Launch, *, user: int | None) -> None:
+    def __init__(
+        self, launch: Launch, *, user: int | None, background: TaskOwner, name: str
+    ) -> None:
         self._user = user
         self.users = 0
         self.proven = False
@@ -103,7 +105,7 @@ class Zygote:
         self._ending = False
         self._one_at_a_time = asyncio.Lock()
         self._ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.create_task(self._live(launch))
+        self._life = background.run_once(self._live(launch), name=name)
 
     @property
     def usable(self) -> bool:
@@ -211,8 +213,8 @@ class Zygotes:
         self._running: dict[str, Zygote] = {}
         self._ahead: dict[str, Zygote | None] = {}
         """None: it was given up for another's image, and is not started again ahead."""
-        self._changed = asyncio.Event()
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._changes = Changes()
+        self._background = TaskOwner()
 
     async def fork(
         self, image: str, order: dict[str, object], connection: int
@@ -235,23 +237,22 @@ class Zygotes:
         zygote = self._running.pop(image, None)
         if zygote is None:
             launch = partial(self._launch, image)
-            zygote = Zygote(launch, user=self._user)
+            name = f"container {image!r}"
+            zygote = Zygote(launch, user=self._user, background=self._background, name=name)
         self._running[image] = zygote  # the last used is the last in order
         zygote.users += 1
         return zygote
 
     def release(self, zygote: Zygote) -> None:
         zygote.users -= 1
-        self._changed.set()
+        self._changes.notify()
         idle = self._idle()
         for image in idle[: max(0, len(idle) - MAX_IDLE)]:
             self._end(image)
 
     def _end(self, image: str) -> asyncio.Task[None]:
-        stopping = asyncio.create_task(self._running.pop(image).stop())
-        self._stopping.add(stopping)
-        stopping.add_done_callback(self._stopping.discard)
-        return stopping
+        stopping = self._running.pop(image).stop()
+        return self._background.run_once(stopping, name=f"stop container {image!r}")
 
     def _idle(self) -> list[str]:
         """Images whose containers nobody uses, least recently used first."""
@@ -265,9 +266,8 @@ class Zygotes:
         try:
             async with asyncio.timeout(wait_s):
                 while not (idle := self._idle()):
-                    self._changed.clear()
                     if not self._give_up_ahead():
-                        await self._changed.wait()
+                        await self._changes.wait()
         except TimeoutError:
             return False
         await asyncio.shield(self._end(idle[0]))
@@ -294,14 +294,11 @@ class Zygotes:
         for image in expected:
             if image not in self._ahead:
                 self._ahead[image] = self.acquire(image)
-        self._changed.set()
+        self._changes.notify()
 
     async def close(self) -> None:
-        await asyncio.gather(*self._stopping, *_stop_all(self._running.values()))
-
-
-def _stop_all(zygotes: Iterable[Zygote]) -> list[Awaitable[None]]:
-    return [zygote.stop() for zygote in zygotes]
+        await asyncio.gather(*(zygote.stop() for zygote in self._running.values()))
+        await self._background.drain()
 
 
 async def _discard(process: Process) -> None:

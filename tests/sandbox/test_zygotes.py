@@ -1,0 +1,29 @@
+"""Containers that sandboxes are forked from, where the host gets in their way."""
+
+import logging
+from contextlib import AsyncExitStack
+
+import pytest
+
+from prorl_service.sandbox.kinds import process
+from tests.sandbox.helpers import new_provider, output, started
+
+
+async def test_a_container_that_cannot_be_cleaned_up_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch = process._launch
+
+    def refuse() -> None:
+        raise OSError("the disk is gone")
+
+    async def launch_on_bad_disk(image: str, resources: AsyncExitStack) -> list[str]:
+        resources.callback(refuse)
+        return await launch(image, resources)
+
+    monkeypatch.setattr(process, "_launch", launch_on_bad_disk)
+    async with new_provider("process") as provider, started(provider) as sandbox:
+        assert await output(sandbox, "echo it works") == "it works"
+    (record,) = caplog.records
+    assert record.levelno == logging.CRITICAL
+    assert "container '' failed: OSError('the disk is gone')" in record.getMessage()

@@ -13,6 +13,7 @@ from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.routing import Router, RouteRequest
 from prorl_service.inference.waiting import Lines, Waiting
 from prorl_service.schemas import BackendState
+from prorl_service.utils.tasks import Changes
 
 RETRY_S = 0.5
 """Pause before a call is made again at the same backend; twice as long before the next time."""
@@ -38,20 +39,16 @@ class Dispatch:
         self._lines = Lines(self._place, self.end)
         self._numbers = count()
         self._least_context = 0
-        self._changed = asyncio.Event()
-        """Replaced at each change, so that all that wait for one look again."""
+        self.changes = Changes()
+        """Changes that are announced here."""
 
     def announce_change(self) -> None:
         """To be called when backends, their states, their weights or the model have changed."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changes.notify()
         if self._model.least_context != self._least_context:
             self._least_context = self._model.least_context
             self._lines.look_again()
         self._lines.admit()
-
-    async def changed(self) -> None:
-        await self._changed.wait()
 
     def healthy(self) -> list[Member]:
         return [member for member in self._members.values() if self._can_serve(member)]
@@ -121,7 +118,7 @@ class Dispatch:
             asked_at = loop.time()
             try:
                 async with asyncio.timeout(None if updating else left_s):
-                    await self.changed()
+                    await self.changes.wait()
             except TimeoutError:
                 raise self._nobody_healthy() from None
             if not updating:

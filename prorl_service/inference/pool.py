@@ -266,12 +266,12 @@ class BackendPool:
         while self.model.current is None or not any(
             member.state is not BackendState.DOWN for member in self._members.values()
         ):
-            await self._dispatch.changed()
+            await self._dispatch.changes.wait()
 
     async def until_serving(self) -> None:
         """Waits until an engine can take a call."""
         while not self._dispatch.healthy():
-            await self._dispatch.changed()
+            await self._dispatch.changes.wait()
 
     # --- routing --------------------------------------------------------------------------------
 

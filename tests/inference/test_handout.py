@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -51,7 +52,7 @@ async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
     async with offered(weights, ENGINE, lambda: None) as offer:
         begun = [asyncio.to_thread(Fetch, elsewhere(offer)) for _ in range(4)]
         fetches = await asyncio.gather(*begun)
-        await offer.transferred()
+        await offer.transfers.drain()
         assert offer.served == 1
     files = [await asyncio.to_thread(fetch.file) for fetch in fetches]
     assert all(os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT for file in files)
@@ -66,7 +67,7 @@ async def test_progress_is_told_while_a_file_is_sent(
     told: list[None] = []
     async with offered(weights, ENGINE, lambda: told.append(None)) as offer:
         fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
-        await offer.transferred()
+        await offer.transfers.drain()
     file = await asyncio.to_thread(fetch.file)
     assert os.pread(file.fileno(), len(CONTENT) + 1, 0) == CONTENT
     assert len(told) == len(CONTENT) // 2**20 + 1
@@ -76,7 +77,7 @@ async def test_progress_is_told_while_a_file_is_sent(
 async def test_a_download_that_breaks_off_is_said(weights: Path) -> None:
     async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, Offer("/nowhere", offer.size + 1, offer.url))
-        await offer.transferred()
+        await offer.transfers.drain()
     with pytest.raises(FetchFailed, match=r"9000001 bytes of 9000002 came"):
         await asyncio.to_thread(fetch.file)
     await asyncio.to_thread(fetch.close)
@@ -105,3 +106,26 @@ async def test_only_the_secret_url_is_answered_and_only_while_it_is_offered(weig
             assert (await http.get(offer.url)).content == CONTENT
         with pytest.raises(httpx.ConnectError):
             await http.get(offer.url)
+
+
+async def test_a_path_that_is_no_ascii_text_is_not_found(weights: Path) -> None:
+    async with offered(weights, ENGINE, lambda: None) as offer:
+        url = urlsplit(offer.url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write("GET /\u00e9 HTTP/1.1\r\n\r\n".encode("latin-1"))
+        assert (await reader.read()).startswith(b"HTTP/1.1 404")
+        writer.close()
+        await offer.transfers.drain()
+        assert offer.transfers.failure is None
+
+
+async def test_a_bug_in_a_transfer_is_noticed(weights: Path) -> None:
+    def refuse() -> None:
+        raise KeyError("a bug")
+
+    async with offered(weights, ENGINE, refuse) as offer:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            await http.get(offer.url)
+        await offer.transfers.drain()
+        assert offer.transfers.failure is not None
+        assert "KeyError('a bug')" in offer.transfers.failure

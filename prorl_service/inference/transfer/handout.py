@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from prorl_service.inference.connections import Progress
+from prorl_service.utils.tasks import TaskOwner
 
 MAX_HEAD_BYTES = 4096
 PART_BYTES = 64 * 2**20
@@ -35,17 +36,12 @@ class Offer:
     """Size in bytes."""
     on_progress: Progress
     url: str = ""
-    transfers: set["asyncio.Task[None]"] = field(default_factory=set)
-    """Requests in progress."""
+    transfers: TaskOwner = field(default_factory=TaskOwner)
+    """Owner of the requests in progress."""
     served: int = 0
     """Number of transfers that are complete."""
     failure: OSError | None = None
     """Reason why the last transfer broke off."""
-
-    async def transferred(self) -> None:
-        """Returns when no transfer is in progress."""
-        while self.transfers:
-            await asyncio.wait(self.transfers)
 
 
 @asynccontextmanager
@@ -55,9 +51,7 @@ async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIt
     route = f"/{secrets.token_urlsafe(32)}"
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        transfer = asyncio.create_task(_answer(reader, writer, route, offer))
-        offer.transfers.add(transfer)
-        transfer.add_done_callback(offer.transfers.discard)
+        offer.transfers.run_once(_answer(reader, writer, route, offer), name=f"transfer of {path}")
 
     own_host = await _address_towards(engine_url)
     server = await asyncio.start_server(connected, own_host, 0, limit=MAX_HEAD_BYTES)
@@ -68,9 +62,7 @@ async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIt
         yield offer
     finally:
         server.close()
-        for transfer in offer.transfers:
-            transfer.cancel()
-        await offer.transferred()
+        await offer.transfers.close()
 
 
 async def _address_towards(engine_url: str) -> str:
@@ -89,7 +81,8 @@ async def _answer(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, route: str, offer: Offer
 ) -> None:
     try:
-        if secrets.compare_digest(await _asked_for(reader), route):
+        asked_for = await _asked_for(reader)
+        if secrets.compare_digest(asked_for.encode(), route.encode()):
             await _send(offer, writer)
             offer.served += 1
         else:

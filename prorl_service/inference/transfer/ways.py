@@ -163,7 +163,7 @@ class Fetch(Transfer):
                 info = {**whole, "shapes": shapes, **more}
                 route = "/init_weight_transfer_engine"
                 await self._call("POST", route, json={"init_info": info})
-                await offer.transferred()
+                await offer.transfers.drain()
                 if offer.failure is not None:
                     raise BackendUnavailable(f"{self._url} took no weights: {offer.failure}")
         except OSError as error:

@@ -16,6 +16,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.discovery import Announcements
 from prorl_service.schemas import BackendSpec, Group, ServiceStatus, Stage
+from prorl_service.utils.tasks import Changes
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +160,7 @@ class Services:
         self._engines = engines
         self._services: dict[str, RolloutService] = {}
         """Announced now, by name."""
-        self._changed = asyncio.Event()
-        """Replaced at each change."""
+        self._changes = Changes()
 
     @property
     def owner(self) -> str:
@@ -175,7 +175,7 @@ class Services:
         """The one that is least busy, `count` rollouts its own from now on, as soon as one has
         room."""
         while not (free := [one for one in self._services.values() if one.has_room]):
-            await self._changed.wait()
+            await self._changes.wait()
         service = min(free, key=lambda one: one.load / one.slots)
         service.load += count
         return service
@@ -186,22 +186,18 @@ class Services:
         with suppress(TimeoutError):
             async with asyncio.timeout(LOST_AFTER_S):
                 while (service := self._services.get(name)) is None or not service.is_open:
-                    await self._changed.wait()
+                    await self._changes.wait()
                 service.load += count
                 return service
         return None
 
     def release(self, service: RolloutService, count: int = 1) -> None:
         service.load -= count
-        self._announce_change()
+        self._changes.notify()
 
     def suspect(self, service: RolloutService) -> None:
         """It is given nothing until it has answered again."""
         service.is_open = False
-
-    def _announce_change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     async def serve(self) -> None:
         """Runs as long as the front. Raises `ProRLError` when another has taken its place."""
@@ -252,4 +248,4 @@ class Services:
             level = logging.WARNING if problem else logging.INFO
             log.log(level, text, service.name, service.url, problem or "takes rollouts")
         service.problem = problem
-        self._announce_change()
+        self._changes.notify()

@@ -156,7 +156,8 @@ class McpServer:
     def _checked(self, client: "mcp.Client") -> "asyncio.Task[None]":
         """One check at a time, of whether the server still answers."""
         if self._check is None or self._check.done():
-            self._check = asyncio.create_task(self._see_whether_lost(client))
+            checking = self._see_whether_lost(client)
+            self._check = self._background.run_once(checking, name=f"check {self._spec}")
         return self._check
 
     async def _see_whether_lost(self, client: "mcp.Client") -> None:

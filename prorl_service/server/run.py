@@ -71,7 +71,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._announcement is not None:
             self._announcement.remove()
-        self._draining = asyncio.ensure_future(_drain(self._service, self._drain_s))
+        drain = _drain(self._service, self._drain_s)
+        self._draining = self._service.background.run_once(drain, name="drain")
         await asyncio.wait([self._draining])
         await super().shutdown(sockets)
 

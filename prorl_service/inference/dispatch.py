@@ -1,6 +1,7 @@
 """Which engine takes a call now: the router's choice of those that can; without room it waits.
 
-The pool knows which engines there are and which serve; `waiting` keeps the order of those calls.
+`membership` knows which engines exist and `health` which serve; `waiting` keeps the order of calls
+that wait.
 """
 
 import asyncio

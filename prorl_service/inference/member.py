@@ -1,14 +1,22 @@
 """What the pool knows of one inference engine: its state, its weights, its calls.
 
-Holds no rule of the pool: which member serves, and what becomes of its state, `BackendPool` says.
+Holds no rule of the pool: `health` and `weights.updates` decide which state it is in, `dispatch`
+which calls it gets.
 """
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
+from prorl_service.errors import (
+    BackendError,
+    BackendLent,
+    BackendRejected,
+    BackendUnavailable,
+    ProRLError,
+)
 from prorl_service.inference import releases
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.backend import Backend
@@ -19,8 +27,10 @@ from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease
 
+log = logging.getLogger(__name__)
+
 MAX_FAILED_CALLS = 5
-"""So many in a row, and a backend is down even if it says that it is healthy."""
+"""Consecutive failed calls after which a backend is down even if it reports healthy."""
 
 
 class AwaitsWeights(BackendUnavailable):
@@ -52,6 +62,10 @@ class Member:
     spec: BackendSpec
     load: EngineLoad
     """How much there is to do, for the router."""
+    on_change: Callable[[], None]
+    """Callback after each change of the state."""
+    is_removed: bool = False
+    """Whether the pool has it no longer; then its state is final."""
     info: EngineInfo | None = None
     awaits_weights: bool = False
     """Whether it is down for want of weights alone."""
@@ -60,9 +74,9 @@ class Member:
     state: BackendState = BackendState.DOWN
     reason: str = "not reached yet"
     missed_probes: int = 0
-    """In a row."""
+    """Consecutive failed probes."""
     failed_calls: int = 0
-    """In a row; forgotten some time after the last."""
+    """Consecutive failed calls; forgotten some time after the last."""
     last_failure: str = ""
     last_failure_at: float = 0.0
     monitor: asyncio.Task[None] | None = None
@@ -71,7 +85,7 @@ class Member:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the backend is probed or given weights."""
     probe_now: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by a failed call, so that the monitor looks at once."""
+    """Event of a failed call, so that the monitor probes immediately."""
     calls: set[CallInFlight] = field(default_factory=set)
 
     @property
@@ -101,6 +115,35 @@ class Member:
             reason=self.reason,
             owner=self.spec.owner,
         )
+
+    def set_state(
+        self, state: BackendState, reason: str = "", bug: BaseException | None = None
+    ) -> None:
+        """The one place where a backend in use changes its state."""
+        if self.is_removed:
+            return
+        if reason != self.reason:
+            level = logging.WARNING if state is BackendState.DOWN else logging.INFO
+            text = "backend %s is %s %s"
+            log.log(level, text, self.backend_id, state.value, reason, exc_info=bug)
+        self.state, self.reason = state, reason
+        match state:
+            case BackendState.DOWN:
+                self._fail_calls()
+                self.backend.forget_intake()
+            case BackendState.UPDATING:
+                self.freeze_calls()
+            case BackendState.HEALTHY:
+                self._thaw_calls()
+        self.on_change()
+
+    def mark_down(self, error: BaseException) -> None:
+        self.awaits_weights = isinstance(error, AwaitsWeights)
+        if isinstance(error, ProRLError):
+            reason = f"{error.message} ({error.hint})" if error.hint else error.message
+            self.set_state(BackendState.DOWN, reason)
+        else:
+            self.set_state(BackendState.DOWN, repr(error), bug=error)
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
         """Raises `BackendError`. `loaded` is reset when the engine has lost what it was given."""
@@ -207,8 +250,8 @@ class Member:
         if self.lease is not None:
             self.lease.end()
 
-    def fail_calls(self) -> None:
-        """Those in flight, with the reason why it is down."""
+    def _fail_calls(self) -> None:
+        """Fails calls in flight with the reason why it is down."""
         now = asyncio.get_running_loop().time()
         while self.calls:
             self.calls.pop().until_down.reschedule(now)
@@ -218,7 +261,7 @@ class Member:
         for call in self.calls:
             call.freeze()
 
-    def thaw_calls(self) -> None:
+    def _thaw_calls(self) -> None:
         for call in self.calls:
             call.thaw()
 

@@ -1,8 +1,8 @@
 """The one model that all backends of a pool serve: that of the first one that answers.
 
 With the last backend removed it is forgotten, so that the next may bring another; but not once
-weights were pushed: they fit this model alone, and its backends are still to be given them. Which
-backends there are the pool knows.
+weights were pushed: they fit this model alone, and its backends are still to be given them. The
+pool knows which backends exist.
 """
 
 import asyncio

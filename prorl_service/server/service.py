@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from prorl_service.errors import OwnedByAnother
-from prorl_service.inference.pool import BackendPool, owner_name
+from prorl_service.inference.membership import owner_name
+from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling.manager import SamplerManager

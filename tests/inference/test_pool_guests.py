@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from prorl_service.errors import BackendRejected, BackendUnavailable, Conflict
+from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.member import Member
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from tests.inference.pools import call, condition, id_of, pool_of, until, upload
@@ -149,6 +151,32 @@ async def test_a_backend_removed_while_it_is_added_brings_no_model(
         await pool.remove(id_of(engines[0]))
         assert (await adding).reason == "removed"
         assert pool.model.current is None
+
+
+async def test_a_backend_that_was_removed_while_it_was_added_takes_nothing_from_its_successor(
+    engines: list[StubEngine], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, slow, may_fail = Member.probe, list[Member](), asyncio.Event()
+
+    async def slow_at_first(member: Member, *, timeout_s: float) -> EngineInfo:
+        if member.backend_id == id_of(short) and not slow:
+            slow.append(member)
+            await may_fail.wait()
+            raise BackendUnavailable("it does not answer")
+        return await probe(member, timeout_s=timeout_s)
+
+    short = StubEngine(tiny_model, lambda _: [5], max_model_len=64)
+    async with short, pool_of([engines[0]], tmp_path) as pool:
+        monkeypatch.setattr(Member, "probe", slow_at_first)
+        adding = asyncio.create_task(pool.add(BackendSpec(url=short.url)))
+        await asyncio.sleep(0)
+        await pool.remove(id_of(short))
+        await pool.add(BackendSpec(url=short.url))
+        assert pool.model.least_context == 64
+        may_fail.set()
+        with pytest.raises(BackendUnavailable, match="does not answer"):
+            await adding
+        assert pool.model.least_context == 64
 
 
 # --- weights of their own -----------------------------------------------------------------------

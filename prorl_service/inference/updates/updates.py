@@ -1,14 +1,14 @@
 """The newest weights, and how each backend gets them.
 
-A backend that comes back (or joins) takes them before it serves. Which backends there are, and what
-their states mean, the pool knows.
+A backend that comes back (or joins) takes them before it serves. `membership` knows which backends
+there are, `health` brings them back.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable, Conflict
 from prorl_service.inference.answers import EngineInfo
@@ -24,19 +24,6 @@ from prorl_service.schemas import BackendState, WeightsQuery, WeightsReport, Wei
 log = logging.getLogger(__name__)
 
 
-class Members(Protocol):
-    """The pool, as far as an update of its weights concerns it."""
-
-    def members(self) -> Collection[Member]: ...
-
-    def set_state(self, member: Member, state: BackendState, reason: str = "") -> None: ...
-
-    def mark_down(self, member: Member, error: BaseException) -> None: ...
-
-    def on_weights(self) -> None:
-        """An update has ended, for good or ill."""
-
-
 class _OutOfReach(BackendUnavailable):
     """The backend cannot be asked to take weights now."""
 
@@ -46,17 +33,22 @@ class WeightUpdates:
 
     def __init__(
         self,
-        pool: Members,
+        members: Mapping[str, Member],
         spool: WeightSpool,
         newest: Weights | None,
         keep: Callable[[Weights], Awaitable[None]],
+        on_change: Callable[[], None],
+        *,
         load_timeout_s: float,
     ) -> None:
-        """`keep` gets each weights that become the newest, before any older file is removed."""
+        """`members`: those of the pool, keyed by id. `keep` gets each weights that become the
+        newest, before any older file is removed. `on_change` is called after each update, whether
+        it succeeded or not."""
         self.newest = newest
-        self._pool = pool
+        self._members = members
         self._spool = spool
         self._keep = keep
+        self._on_change = on_change
         self._load_timeout_s = load_timeout_s
         self._lock = asyncio.Lock()
         self._group: NcclGroup | None = None
@@ -71,8 +63,10 @@ class WeightUpdates:
         return await self.load(Weights(file, version), rewind=rewind)
 
     async def terms(self, query: WeightsQuery) -> WeightsTerms:
-        """See `terms.agree`."""
-        return await agree(self._within_reach(), self._group, query)
+        """See `terms.agree`; with the place where trainers may leave files."""
+        agreed = await agree(self._within_reach(), self._group, query)
+        place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
+        return agreed.model_copy(update=place)
 
     async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
         """Have all engines join a trainer's NCCL group. Raises as `nccl.open_group`."""
@@ -105,7 +99,7 @@ class WeightUpdates:
         """Those that are up, or down for want of weights alone."""
         return [
             member
-            for member in self._pool.members()
+            for member in self._members.values()
             if member.info is not None
             and (member.awaits_weights or member.state is not BackendState.DOWN)
         ]
@@ -142,7 +136,7 @@ class WeightUpdates:
     async def _load_everywhere(self, weights: Weights) -> WeightsReport:
         previous, self.newest = self.newest, weights
         try:
-            members = list(self._pool.members())
+            members = list(self._members.values())
             weights.model = await _model_of(members)
             is_broadcast = isinstance(weights.source, Broadcast)
             may_be_late = _OutOfReach if is_broadcast else BackendUnavailable
@@ -159,7 +153,7 @@ class WeightUpdates:
             self.newest = previous
             raise
         finally:
-            self._pool.on_weights()
+            self._on_change()
         outcome = list(zip(members, results, strict=True))
         return WeightsReport(
             version=weights.version,
@@ -176,17 +170,17 @@ class WeightUpdates:
             try:
                 await self._load(member, weights)
             except BackendRejected:
-                self._pool.set_state(member, BackendState.HEALTHY)
+                member.set_state(BackendState.HEALTHY)
                 raise
             except BaseException as error:
-                self._pool.mark_down(member, error)
+                member.mark_down(error)
                 if isinstance(error, BackendError):
                     raise BackendUnavailable(error.message) from error
                 raise
-            self._pool.set_state(member, BackendState.HEALTHY)
+            member.set_state(BackendState.HEALTHY)
 
     async def _load(self, member: Member, weights: Weights) -> None:
-        self._pool.set_state(member, BackendState.UPDATING, member.reason)
+        member.set_state(BackendState.UPDATING, member.reason)
         try:
             await member.load_weights(weights, timeout_s=self._load_timeout_s)
         except BaseException:

@@ -1,0 +1,89 @@
+"""Whether a backend serves: each one is probed until it is removed.
+
+A backend that answers its probe is given the newest weights, if it has others, and serves; one that
+does not is marked down, until a probe succeeds. Knows nothing of other backends, nor of calls but
+that they fail.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from prorl_service.inference.member import Member
+from prorl_service.inference.model import CurrentModel
+from prorl_service.inference.updates.updates import WeightUpdates
+from prorl_service.schemas import BackendState
+from prorl_service.utils.tasks import TaskOwner
+
+LENT = "its owner uses it for something else"
+MISSED_PROBES = 2
+"""Consecutive failed probes before a backend is marked down; one is enough if calls fail too."""
+
+
+class Health:
+    def __init__(
+        self,
+        model: CurrentModel,
+        updates: WeightUpdates,
+        background: TaskOwner,
+        *,
+        probe_interval_s: float,
+        probe_timeout_s: float,
+        back_off_s: float,
+    ) -> None:
+        """`back_off_s`: see `PoolConfig`."""
+        self._model = model
+        self._updates = updates
+        self._background = background
+        self._probe_interval_s = probe_interval_s
+        self._probe_timeout_s = probe_timeout_s
+        self._back_off_s = back_off_s
+
+    def start_monitor(self, member: Member) -> None:
+        name = f"monitor {member.backend_id}"
+        member.monitor = self._background.start(self._monitor(member), name=name)
+
+    def stop_monitor(self, member: Member) -> None:
+        if member.monitor is not None:
+            self._background.cancel(member.monitor)
+
+    async def _monitor(self, member: Member) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._probe_interval_s):
+                    await member.probe_now.wait()
+            member.probe_now.clear()
+            try:
+                await self.revive(member)
+                member.missed_probes = 0
+            except Exception as error:  # a monitor must survive whatever its engine does
+                member.missed_probes += 1
+                # A busy engine may be late once; its calls in flight would be lost.
+                if member.is_calm and member.missed_probes < MISSED_PROBES:
+                    member.freeze_calls()
+                else:
+                    member.mark_down(error)
+
+    async def revive(self, member: Member) -> None:
+        """Probes the backend and brings its model and weights in line. It is healthy afterwards, or
+        lent, or updated by others. Raises `ProRLError`."""
+        async with member.lock:
+            info = await member.probe(timeout_s=self._probe_timeout_s)
+            await self._updates.check_model(member, info)
+            model = await self._model.agree(
+                member.backend_id, member.spec, info, lambda: not member.is_removed
+            )
+            if model.chat.vocab_size is not None:
+                member.backend.vocab_size = model.chat.vocab_size
+            await self._updates.bring_up_to_date(member, info)
+            member.check_calls(back_off_s=self._back_off_s)
+            if member.is_lent:
+                member.set_state(BackendState.UPDATING, LENT)
+            elif self._updates.newest is None and member.is_being_updated:
+                member.set_state(BackendState.UPDATING)
+            else:
+                member.set_state(BackendState.HEALTHY)
+
+    def note_call(self, member: Member) -> None:
+        """To be called after each call: it may have found that the backend is lent."""
+        if member.is_lent and member.state is BackendState.HEALTHY:
+            member.set_state(BackendState.UPDATING, LENT)

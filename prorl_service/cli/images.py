@@ -40,7 +40,7 @@ Cache = Annotated[CacheOptions, Parameter(name="*")]
 
 @images.command(help_epilogue=REFERENCES)
 def pull(
-    *references: str,
+    *references: Annotated[str, Parameter(allow_leading_hyphen=True)],
     parallel: PositiveInt = 4,
     budget: NonNegativeFloat | None = None,
     options: Cache = CacheOptions(),

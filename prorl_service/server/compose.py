@@ -95,13 +95,14 @@ async def front_service(
         claim = DirectoryClaim(settings.services)
         stack.callback(claim.release)
         run, journal = await _journal(settings.run, stack)
-        await wait_for_services(
-            settings.services,
-            token,
-            count=settings.wait_for,
-            timeout_s=settings.wait_s,
-            report=report,
-        )
+        if settings.wait_for:
+            await wait_for_services(
+                settings.services,
+                token,
+                count=settings.wait_for,
+                timeout_s=settings.wait_s,
+                report=report,
+            )
         backends = await _backends(journal, settings.run, PoolConfig(), stack)
         executor = RemoteExecutor(
             journal,

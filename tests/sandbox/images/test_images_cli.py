@@ -7,8 +7,7 @@ import ptyprocess
 
 from tests.sandbox.images.oci import Layout, root_file_system
 
-# Without the server's modules: half as long.
-PRORL = [sys.executable, "-c", "from prorl_service.cli.images import images; images()"]
+PRORL = [sys.executable, "-m", "prorl_service.cli", "images"]
 
 
 def run(root: Path, *arguments: str, status: int = 0, stdin: str = "") -> str:

@@ -76,7 +76,7 @@ def from_wheel(directory: Path) -> list[dict[str, Any]]:
     venv.create(directory / "venv", with_pip=False)
     python = str(directory / "venv/bin/python")
     install = [*pip, "--python", python, "install"]
-    subprocess.run([*install, "hydra-core", "pydantic"], check=True)
+    subprocess.run([*install, "hydra-core", "httpx", "pydantic"], check=True)
     subprocess.run([*install, "--no-deps", str(wheel)], check=True)
     return composed(python, "")
 

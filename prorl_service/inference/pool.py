@@ -200,8 +200,8 @@ class BackendPool:
 
     @property
     def policy_version(self) -> int:
-        """Of the weights pushed last. Until any are: the newest that a backend says it has, for
-        some are updated by others; 0 if none says so."""
+        """Version of the weights pushed last. Until any are: the newest that a backend says it has,
+        for some are updated by others; 0 if none says so."""
         if self._updates.newest is not None:
             return self._updates.newest.version
         members = self._members.values()

@@ -137,8 +137,8 @@ class _Content:
 
 
 class _Parts:
-    """Parts of the file that `handle` sends. They are read in a thread: libcurl asks on the event
-    loop, and continues when it is told that there is one."""
+    """Parts of the file that `handle` sends. A thread reads them, for libcurl asks on the event
+    loop; each part that was read resumes the transfer."""
 
     def __init__(self, handle: pycurl.Curl, file: BinaryIO, on_progress: Progress) -> None:
         handle.setopt(pycurl.POST, 1)
@@ -161,12 +161,12 @@ class _Parts:
             return pycurl.READFUNC_ABORT
         if self._part is None:
             self._part = asyncio.create_task(asyncio.to_thread(self._file.read, size))
-            self._part.add_done_callback(self._go_on)
+            self._part.add_done_callback(self._resume)
             return pycurl.READFUNC_PAUSE
         part, self._part = self._part, None
         self._on_progress()
         return part.result()
 
-    def _go_on(self, _: asyncio.Task[bytes]) -> None:
+    def _resume(self, _: asyncio.Task[bytes]) -> None:
         if not self._is_closed:
             self._handle.pause(pycurl.PAUSE_CONT)

@@ -32,7 +32,7 @@ class Local:
 class Validator:
     agents: AgentRegistry
     backends: BackendPool
-    local: "Local | None"
+    local: Local | None
     """None: other services run the rollouts, and know what they have."""
 
     def check_all(

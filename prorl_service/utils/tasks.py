@@ -105,5 +105,5 @@ async def wait_uncancelled(work: asyncio.Future[T]) -> T:
     if cancelled is None:
         return work.result()
     if not work.cancelled():
-        work.exception()  # seen: whoever wanted to know has left
+        work.exception()  # retrieved: the caller was cancelled
     raise cancelled

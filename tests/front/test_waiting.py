@@ -1,6 +1,7 @@
 """How a trainer's job waits for services that begin when the cluster has room for them."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,20 @@ def test_the_command_ends_with_that_error(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "prorl: 0 of 1 services answer (none yet)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", "front", "--services", str(tmp_path)]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--journal", "none"], stderr=subprocess.PIPE, text=True
+    ) as front:
+        assert front.stderr is not None
+        assert any("0 of 1 services answer" in line for line in front.stderr)
+        front.send_signal(number)
+        rest = front.stderr.read()
+    assert front.returncode == -number
+    assert "Traceback" not in rest
 
 
 def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:

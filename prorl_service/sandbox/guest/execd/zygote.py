@@ -1,4 +1,4 @@
-"""The one program of a zygote: forks a sandbox whenever it is told to.
+"""The one program of a zygote: forks a sandbox for each order.
 
 A message on standard input, a socket of packets, is the JSON of `Order` with two descriptors: the
 new sandbox's connection and where it writes its messages. The answer is a descriptor of the new

@@ -1,7 +1,12 @@
-"""A tiny model for all tests; and no test passes whose processes logged an error."""
+"""A tiny model for all tests, and rules for all: no test passes whose processes logged an error.
 
+`--fast` runs the tests that start no process and train no model, in under a minute.
+"""
+
+import multiprocessing.process
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +21,40 @@ settings.load_profile("untimed")
 
 EXPECTED = "logs"
 """Marker of tests whose processes log errors: regular expressions of those."""
+
+
+SLOW = ("processes", "training")
+"""Markers of tests that `--fast` leaves out."""
+STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+"""Audit events of a process that starts another one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast", action="store_true", help=f"leave out tests marked {' or '.join(SLOW)}"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.fast:
+        slow = [item for item in items if any(map(item.get_closest_marker, SLOW))]
+        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=slow)
+        _forbid_processes()
+
+
+def _forbid_processes() -> None:
+    """Has a test fail that starts a process and is not marked so."""
+
+    def check(event: str, _: object) -> None:
+        if event in STARTS:
+            raise RuntimeError("mark this test with pytest.mark.processes")
+
+    def start(process: multiprocessing.process.BaseProcess) -> None:
+        check(STARTS[0], process)
+
+    sys.addaudithook(check)
+    multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -103,7 +103,7 @@ async def test_the_head_may_come_with_tied_embeddings(
 
 BAD_CHANGES: dict[str, Callable[[Tensors], object]] = {
     "is missing": lambda t: t.pop(NORM),
-    "no tensor of the model": lambda t: t.update(extra=torch.zeros(1)),
+    "not a tensor of the model": lambda t: t.update(extra=torch.zeros(1)),
     "not \\[64\\]": lambda t: t.update({NORM: torch.zeros(65)}),
     "not a floating-point type": lambda t: t.update({NORM: torch.zeros(64, dtype=torch.int8)}),
     "and 15 more": lambda t: [t.pop(name) for name in list(t)[:20]],

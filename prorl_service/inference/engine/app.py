@@ -1,9 +1,9 @@
 """The engine's HTTP routes: the subset of vLLM's that the service uses, field by field.
 
 Additions: `/update_weights` takes a safetensors body, because vLLM's own transfer engines need an
-accelerator, and `/open_weights` opens a file instead. The weight routes read any checkpoint of this
+accelerator, and `/open_weights` opens a file instead. The weight routes read any checkpoint on this
 machine for their caller: without a key, listen on loopback or on a private network. Pages in a
-browser are refused in any case.
+browser are always refused.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ router = APIRouter()
 
 @dataclass(slots=True)
 class Engine:
-    """What the routes share. `update` is the streamed update that has begun, if any."""
+    """State that the routes share. `update`: the streamed update that has begun, if any."""
 
     batcher: Batcher
     model_id: str
@@ -87,7 +87,7 @@ async def _abort_on_disconnect(request: Request, batcher: Batcher, sequence: Seq
     batcher.abort(sequence)
 
 
-# --- what the engine tells of itself ------------------------------------------------------------
+# --- state of the engine ------------------------------------------------------------------------
 
 
 @router.get("/health")
@@ -180,8 +180,8 @@ async def start_weight_update(engine: TheEngine) -> dict[str, str]:
 
 @router.post("/update_weights")
 async def update_weights(engine: TheEngine, request: Request) -> dict[str, str]:
-    """The body is a safetensors file with all of the model or, in several calls, parts of it; or
-    with a LoRA adapter for the model that it was started with."""
+    """Takes a safetensors file with the whole model or, in several calls, parts of it; or with a
+    LoRA adapter for the model that the engine was started with."""
     update, engine.update = _begun(engine), None  # a refused part ends the update
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
         async for chunk in request.stream():
@@ -196,7 +196,7 @@ async def update_weights(engine: TheEngine, request: Request) -> dict[str, str]:
 async def open_weights(
     engine: TheEngine, path: Annotated[Path, Body()], size: Annotated[int, Body()]
 ) -> dict[str, bool]:
-    """A file of the caller's, under a name that no other has, if this host has its file system."""
+    """Opens the caller's file, which has a unique name, if this host shares its file system."""
     if not await asyncio.to_thread(_has_size, path, size):
         return {"is_opened": False}
     update, engine.update = _begun(engine), None
@@ -238,7 +238,8 @@ async def _apply(engine: Engine, update: WeightUpdate) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """`key` is that of all of them, if any; `checks_host` and `allowed_hosts` are for browsers."""
+    """Rules for callers. `key`: the key of all callers, if any; `checks_host` and `allowed_hosts`:
+    see `RefuseForeignPages`."""
 
     key: str | None = None
     checks_host: bool = True
@@ -292,7 +293,7 @@ def _guard(app: FastAPI, callers: Callers) -> None:
             RequireBearer,
             secret=callers.key,
             is_open=lambda path: path == "/health",
-            refusal=_error(401, "Unauthorized", "This engine wants its key as a bearer token."),
+            refusal=_error(401, "Unauthorized", "This engine requires its key as a bearer token."),
         )
     app.add_middleware(
         RefuseForeignPages,

@@ -1,4 +1,4 @@
-"""Continuous batching: who takes part in the next forward pass, and what becomes of its tokens.
+"""Continuous batching: which sequences share the next forward pass, and where its tokens go.
 
 A sequence is a list of token ids, and a cache that covers the first of them. Every step feeds the
 tokens that the cache lacks: the whole prompt at first, one token afterwards, everything again after
@@ -26,7 +26,7 @@ from prorl_service.schemas import StopReason
 
 MAX_SEQUENCES = 256
 MAX_STEP_TOKENS = 2048
-"""Bounds how long the running sequences wait for the prompt of a new one."""
+"""Most tokens of a step: bounds how long running sequences wait for the prompt of a new one."""
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Counters:
 
 
 class Batcher:
-    """`kv_tokens` is what the caches may hold together; no sequence may need more on its own."""
+    """`kv_tokens`: what the caches may hold together; a single sequence must not need more."""
 
     def __init__(self, model: PackedModel, kv_tokens: int) -> None:
         self.model = model
@@ -132,7 +132,7 @@ class Batcher:
             sequence.finished.set()
 
     async def pause(self, mode: PauseMode) -> None:
-        """Returns when nothing is being sampled any more. New requests queue in every mode."""
+        """Returns once sampling has stopped. New requests queue in every mode."""
         if mode == "wait":
             self._state = _State.DRAINING
             for sequence in list(self.running):
@@ -148,7 +148,7 @@ class Batcher:
         self._changed.set()
 
     async def change_weights(self, change: Callable[[], None]) -> None:
-        """Runs `change` between two steps; what was computed with the old weights is forgotten."""
+        """Runs `change` between two steps; forgets what was computed with the old weights."""
         async with self._device:
             try:
                 await self._compute(change)
@@ -162,13 +162,13 @@ class Batcher:
     # --- the loop -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Steps for as long as it lives. An error ends it, after every request got its answer."""
+        """Steps until cancelled or failed, and then ends every request."""
         try:
             while not self.failure:
                 self._changed.clear()
                 if not await self._step():
                     await self._changed.wait()
-        except Exception as error:  # those who wait for tokens must hear of it
+        except Exception as error:  # requests that wait for tokens must end
             self._die(error)
             raise
         finally:
@@ -185,7 +185,7 @@ class Batcher:
             self.abort(sequence)
 
     async def _step(self) -> bool:
-        """One forward pass; False if there is nothing to do until something changes."""
+        """Runs one forward pass; returns False if there is nothing to do until a change."""
         async with self._device:
             plan = self._plan()
             if not plan:

@@ -1,9 +1,9 @@
 """Keys and values of sequences, and the memory budget they share.
 
-Every sequence owns one tensor with room for all it may become, so nothing grows and nothing is
-paged. The cache of a finished turn stays, least recently used first out, until the next turn of its
-session extends it or its room is needed. Caches belong to one set of weights: `clear` the pool
-whenever the weights change.
+Every sequence owns one tensor with room for its maximum length, so nothing grows and nothing is
+paged. The cache of a finished turn stays until the next turn of its session extends it, or until it
+is evicted for room, least recently used first. Caches belong to one set of weights: `clear` the
+pool whenever the weights change.
 """
 
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class KVCache:
         self.length = 0
 
     def extended(self, layer: int, new: torch.Tensor) -> torch.Tensor:
-        """Writes `new` [2, heads, tokens, head_dim] behind the valid part; returns both."""
+        """Writes `new` [2, heads, tokens, head_dim] after the valid part; returns both."""
         stop = self.length + new.shape[2]
         data = self.data[layer, :, :, :stop]
         data[:, :, self.length :] = new
@@ -54,7 +54,7 @@ class KVPool:
         self._finished: OrderedDict[str, tuple[list[int], KVCache]] = OrderedDict()
 
     def take(self, capacity: int, prompt_ids: list[int], session_id: str | None) -> KVCache | None:
-        """A cache holding what is known of the prompt, or None while there is no room."""
+        """Returns a cache that holds the known part of the prompt; None while there is no room."""
         known_ids, known = self._finished.get(session_id or "", ([], None))
         while self._free < capacity and self._finished:
             self._forget(next(iter(self._finished)))

@@ -1,6 +1,6 @@
 """One forward pass over many sequences of any length, each with a cache of its own.
 
-Sequences are packed one behind the other, without padding: a prompt of 2000 tokens and 60 sequences
+Sequences are packed one after the other, without padding: a prompt of 2000 tokens and 60 sequences
 that need one token each make one batch of 2060 tokens. Only attention sees sequence borders, so it
 is the one part of the model that is replaced. On CPU this is faster than the padded and the paged
 attention of transformers, whose masks grow with the square of the batch.
@@ -28,7 +28,7 @@ Chunk = tuple[KVCache, list[int]]
 """The tokens that come next in a sequence, and the cache of those before them."""
 
 _FOREIGN_OPTIONS = ("sliding_window", "softcap", "s_aux")
-"""What some models ask of attention, and this one cannot do: to ignore it gives wrong logits."""
+"""Attention options of some models that are not supported: ignoring them gives wrong logits."""
 
 
 class PackedModel:
@@ -46,7 +46,7 @@ class PackedModel:
         self._refuse_other_layers()
 
     def _refuse_other_layers(self) -> None:
-        """Every layer must keep what it knows of earlier tokens in the cache, and nowhere else."""
+        """Raises `BackendError` unless every layer keeps its state in the cache alone."""
         cache = KVCache(self.kv_layout, capacity=2)
         cache.data.fill_(torch.nan)
         self.forward([(cache, [0, 0])])
@@ -145,7 +145,7 @@ def _attend(query: torch.Tensor, keys_values: torch.Tensor, scaling: float) -> t
     _, kv_heads, total, _ = keys_values.shape
     keys, values = keys_values[:1], keys_values[1:]
     if tokens == 1:
-        # The heads of a group share their keys, so they can pose as positions: no copy of the keys.
+        # Heads of a group share their keys, so they can pose as positions without copying the keys.
         grouped = query.view(1, kv_heads, heads // kv_heads, head_dim)
         attended = scaled_dot_product_attention(grouped, keys, values, scale=scaling)
         return attended.view(1, heads, 1, head_dim)

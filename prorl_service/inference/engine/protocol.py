@@ -1,7 +1,7 @@
-"""What goes in and out of `/inference/v1/generate`, named as vLLM names it.
+"""Requests and answers of `/inference/v1/generate`, with vLLM's names.
 
-Unlike vLLM, unknown keys are refused: a sampling option that is silently ignored would give
-rollouts of another policy than the one asked for.
+Unlike vLLM, this engine refuses unknown keys: a sampling option that is silently ignored would give
+rollouts of a policy other than the one asked for.
 """
 
 import time
@@ -43,7 +43,7 @@ class _Strict(BaseModel):
 
 
 class SamplingBody(_Strict):
-    """`max_tokens` defaults to, and is cut to, what the context has left."""
+    """`max_tokens` defaults to the room left in the context, and is cut to it."""
 
     max_tokens: int | None = Field(None, ge=1)
     temperature: float = Field(1.0, ge=0)
@@ -52,7 +52,7 @@ class SamplingBody(_Strict):
     seed: int | None = None
     stop_token_ids: list[TokenId] = []
     ignore_eos: bool = False
-    logprobs: Literal[0] | None = Field(None, description="0: of the sampled token.")
+    logprobs: Literal[0] | None = Field(None, description="0: that of the sampled token.")
     n: Literal[1] = 1
     detokenize: bool = Field(False, description="Accepted; no text is ever returned.")
 
@@ -128,7 +128,7 @@ def _stop_reason(sequence: Sequence, eos: frozenset[int]) -> int | None:
 
 
 def _version_spans(versions: list[str]) -> list[dict[str, Any]]:
-    """Spans [start, end) of output tokens that one version of the weights sampled."""
+    """Returns spans [start, end) of output tokens, each sampled by one version of the weights."""
     spans: list[dict[str, Any]] = []
     for version, run in groupby(versions):
         start = spans[-1]["end"] if spans else 0

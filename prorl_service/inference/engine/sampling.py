@@ -1,6 +1,6 @@
-"""Draws one token for each row of logits, every row by its own parameters and its own seed.
+"""Sampling of one token for each row of logits, with the row's own parameters and seed.
 
-The draw is by inverse distribution function from one uniform number a row, so a seeded request gets
+The draw inverts the distribution function at one uniform number per row, so a seeded request gets
 the same tokens whatever else is in the batch. Logprobs are those of the distribution drawn from.
 """
 
@@ -43,7 +43,7 @@ def sample(
 
 
 def _truncate(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """`scores` [vocab] with -inf for what top-k and then top-p cut off."""
+    """Returns `scores` [vocab] with -inf for what top-k and then top-p cut off."""
     ranked, order = scores.sort(descending=True)
     if params.top_k:
         ranked[params.top_k :] = -torch.inf

@@ -1,4 +1,4 @@
-"""The process of the reference engine: loads, binds, serves until a signal or a failure."""
+"""The process of the reference engine: binds, loads, serves until a signal or a failure."""
 
 import logging
 import socket
@@ -21,7 +21,7 @@ from prorl_service.net.listen import listener
 log = logging.getLogger(__name__)
 
 SHUTDOWN_GRACE_S = 10
-"""What running requests get to finish after a signal."""
+"""Seconds that running requests get to finish after a signal."""
 
 
 def serve(
@@ -38,9 +38,9 @@ def serve(
 ) -> None:
     """Serves the checkpoint in `model` until SIGTERM or SIGINT.
 
-    `max_model_len`, in tokens, is cut to what the model knows. More `threads` than free cores make
-    a small model slower. Without an `api_key`, everybody who reaches the engine may change its
-    weights; on loopback it then has no names but those of loopback and `allowed_hosts`. Raises
+    `max_model_len`, in tokens, is cut to the model's own limit. More `threads` than free cores make
+    a small model slower. Without an `api_key`, anyone who reaches the engine may change its
+    weights; on loopback it then answers only to the names of loopback and `allowed_hosts`. Raises
     `BackendError` if the model cannot be served or the engine dies, `ProRLError` if the address is
     taken.
     """

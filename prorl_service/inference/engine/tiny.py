@@ -55,11 +55,11 @@ def build_tiny_model(
 ) -> None:
     """Writes config, fp32 weights, tokenizer and Qwen3's chat template into `directory`.
 
-    The tokenizer has at most `vocab_size` entries, all 256 bytes and the added tokens among them;
-    the model has more, so it can sample ids that the tokenizer does not know. `texts` are what the
-    merges are learned from; with `use_regex=False` a merge may span words and lines, which makes
-    tokens as large as the templates in `texts`. The default `initializer_range` is large enough
-    for peaked distributions (0.02 gives near-uniform ones).
+    The tokenizer has at most `vocab_size` entries, including all 256 bytes and the added tokens;
+    the model has more, so it can sample ids that the tokenizer does not know. Merges are learned
+    from `texts`, too; with `use_regex=False` a merge may span words and lines, which makes tokens
+    as large as the templates in `texts`. The default `initializer_range` is large enough for peaked
+    distributions (0.02 gives near-uniform ones).
     """
     tokenizer = _train_tokenizer([*CORPUS, *texts], vocab_size, use_regex=use_regex)
     tokenizer.save_pretrained(directory)
@@ -119,7 +119,7 @@ def _train_tokenizer(
 
 
 def _without_added_tokens(texts: Sequence[str]) -> Iterator[str]:
-    """Encoding cuts added tokens out before it merges, so no merge may be learned across them."""
+    """Cuts added tokens out, as encoding does before it merges: no merge may span them."""
     pattern = "|".join(map(re.escape, SPECIAL_TOKENS + PLAIN_ADDED_TOKENS))
     for text in texts:
         yield from re.split(pattern, text)

@@ -1,6 +1,6 @@
-"""Checks a checkpoint or a LoRA adapter against the served model, then puts it in place.
+"""Checkpoints and LoRA adapters: checked against the served model, then put in place.
 
-The check touches no weight, so what does not fit is refused while the old weights go on serving.
+The check touches no weight, so a misfit is refused while the old weights continue to serve.
 Floating-point types may differ: the copy converts. Files are mapped into memory, so they are read
 once, by the copy.
 """
@@ -29,9 +29,9 @@ class Served:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.parameters: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
-        """The model's own, keyed by name; an adapter is merged into them."""
+        """The model's parameters, keyed by name; an adapter is merged into them."""
         self._base: dict[str, torch.Tensor] = {}
-        """Copies of the base model's, where an adapter is merged in."""
+        """Copies of the base model's parameters that have an adapter merged in."""
 
     @property
     def has_adapter(self) -> bool:
@@ -45,7 +45,7 @@ class Served:
 
     @torch.no_grad()
     def adapt(self, changes: Mapping[str, torch.Tensor]) -> None:
-        """Adds to the base model's weights, instead of what was added before."""
+        """Adds `changes` to the base model's weights, replacing those of an earlier adapter."""
         for name, original in self._base.items():
             self.parameters[name].copy_(original)
         for name, change in changes.items():
@@ -67,7 +67,7 @@ class WeightUpdate:
         self._changes: dict[str, torch.Tensor] = {}
 
     def add_directory(self, directory: Path) -> None:
-        """Raises `WeightsRejected` as `add` does, and if there is nothing to add."""
+        """Adds all files. Raises `WeightsRejected` like `add`, and if there is no file."""
         files = sorted(directory.glob("*.safetensors"))
         _reject_if([] if files else [f"{directory} holds no *.safetensors file"])
         for file in files:
@@ -100,7 +100,7 @@ class WeightUpdate:
             name = first.removeprefix("base_model.model.").replace(".lora_A.", ".")
             shape = [tensors[second].shape[0], tensors[first].shape[-1]]
             if name not in self._parameters:
-                problems.append(f"{name} is no tensor of the model")
+                problems.append(f"{name} is not a tensor of the model")
             elif shape != list(self._parameters[name].shape):
                 problems.append(f"{name} is not of shape {shape}")
             else:
@@ -108,7 +108,7 @@ class WeightUpdate:
         _reject_if(problems)
 
     def check_complete(self) -> None:
-        """Raises `WeightsRejected` if a parameter is missing or two that are tied differ."""
+        """Raises `WeightsRejected` if a parameter is missing or two tied ones differ."""
         if self._changes:
             return
         assigned: dict[torch.Tensor, str] = {}
@@ -130,9 +130,9 @@ class WeightUpdate:
 
     def _problem(self, name: str, tensor: torch.Tensor) -> str | None:
         if name not in self._parameters:
-            return f"{name} is no tensor of the model"
+            return f"{name} is not a tensor of the model"
         if name in self._tensors:
-            return f"{name} comes twice"
+            return f"{name} occurs twice"
         if not tensor.is_floating_point():
             return f"{name} is {tensor.dtype}, not a floating-point type"
         shape, expected = list(tensor.shape), list(self._parameters[name].shape)

@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], str], str]] = {
     ),
     "--backend that is no engine": (
         lambda place: place.start("--backend", place.service),
-        r"prorl: .*\n.*if it is no inference engine, correct the URL",
+        r"prorl: .*\n.*if it is not an inference engine, correct the URL",
     ),
     "a body without a content type": (Place.post, r"Content-Type: application/json"),
     "no engine is up": (_no_engine, r"no inference engine has answered yet \(127.0.0.1:\d+"),

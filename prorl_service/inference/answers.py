@@ -1,7 +1,7 @@
-"""What engines answer, checked, so that the rest of the service may trust it.
+"""Validation of engines' answers, so that the rest of the service can trust them.
 
 Functions that read an answer raise `KeyError`, `IndexError`, `TypeError`, `ValueError` or
-`AttributeError` for one that is not sound. Makes no calls.
+`AttributeError` if it is invalid. Makes no calls.
 """
 
 from collections.abc import Mapping
@@ -20,32 +20,32 @@ from prorl_service.schemas import StopReason
 PauseMode = Literal["abort", "wait", "keep"]
 
 REFERENCE_ENGINE = "prorl-reference-engine"
-"""The owner that our engine gives for its model."""
+"""Owner that the reference engine reports for its model."""
 
 WEIGHTS_REJECTED = "WeightsRejected"
-"""Type of the error with which our engine refuses weights before it touched any."""
+"""Error type with which the reference engine refuses weights before it has touched its own."""
 
 LENT = "EngineLent"
-"""Type of the error with which an engine gives calls back while its owner needs it."""
+"""Error type with which an engine hands calls back while its owner needs it."""
 
 NEVER_UPDATED = "default"
 """Version label of an engine that serves the weights it was started with."""
 
 HINTS: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "give the engine's key: `--backend-key-file`, PRORL_BACKEND_KEY, or "
-    "`api_key` where it is added; if it is no inference engine, correct the URL",
-    HTTPStatus.FORBIDDEN: "start vLLM with --enable-scale-out; call `prorl engine` localhost, or "
-    "start it with --allow-host",
+    HTTPStatus.UNAUTHORIZED: "pass the engine's key: `--backend-key-file`, PRORL_BACKEND_KEY, or "
+    "`api_key` when adding it; if it is not an inference engine, correct the URL",
+    HTTPStatus.FORBIDDEN: "start vLLM with --enable-scale-out; address `prorl engine` as "
+    "localhost, or start it with --allow-host",
     HTTPStatus.NOT_FOUND: "weight updates need vLLM with VLLM_SERVER_DEV_MODE=1",
 }
 SILENT_STATUSES = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses whose text is never shown: it may repeat the key."""
 MAX_REASON_CHARS = 1000
 UNLIKELY = -9999.0
-"""What an engine reports for a logprob that is not a finite number."""
+"""Logprob that an engine reports in place of one that is not finite."""
 ROUNDING = 1e-3
 INT32_END = 2**31
-"""Trajectories keep ids and versions as int32."""
+"""Bound of ids and versions, which trajectories keep as int32."""
 
 
 class WeightsRejected(BackendRejected):
@@ -54,13 +54,14 @@ class WeightsRejected(BackendRejected):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """`root` is where the engine found the model. `is_ours`: it is the reference engine.
-    `dtype` is None where another route has it. `adapters`: those from us, directories by name.
+    """An engine's own description.
 
-    `policy_version` is None for an engine that was never given weights.
-    `is_paused` outside of `load_weights` is the trace of one that failed or was cut short, unless
-    the engine `is_lent`: then its owner uses it for something else, and will resume it.
-    `release` is vLLM's; None: another engine, or a build without a number.
+    `root`: where it found the model. `is_ours`: it is the reference engine. `dtype`: None if
+    another route reports it. `adapters`: directories of our adapters, keyed by name.
+    `policy_version`: None for an engine that was never given weights. `is_paused`: outside of
+    `load_weights`, the trace of one that failed or was cut short, unless the engine `is_lent`: then
+    its owner uses it for something else, and will resume it. `release`: vLLM's; None for another
+    engine, or a build without a number.
     """
 
     model: str
@@ -76,15 +77,15 @@ class EngineInfo:
 
     @property
     def has_first_base(self) -> bool:
-        """Whether the weights below any adapter are those that it was started with."""
+        """True if the weights below any adapter are those that the engine was started with."""
         return self.policy_version is None or bool(self.adapters)
 
 
 def read_models(answer: Any) -> EngineInfo:
     model = answer["data"][0]
     name, root, max_model_len = model["id"], model["root"], model["max_model_len"]
-    require(type(name) is str and type(root) is str, "a model's id or root is no text")
-    require(type(max_model_len) is int, "max_model_len is no integer")
+    require(type(name) is str and type(root) is str, "a model's id or root is not a string")
+    require(type(max_model_len) is int, "max_model_len is not an integer")
     return EngineInfo(
         model=name,
         root=root,
@@ -102,7 +103,7 @@ def read_models(answer: Any) -> EngineInfo:
 
 
 def read_pause(info: EngineInfo, answer: Any) -> EngineInfo:
-    """Only a gateway says that it is lent."""
+    """Adds the state of pauses and loans; only a gateway reports loans."""
     return replace(info, is_paused=answer["is_paused"], is_lent=answer.get("is_lent", False))
 
 
@@ -113,7 +114,7 @@ def read_version(answer: Any) -> int | None:
 def _policy_version(label: str) -> int | None:
     if label == NEVER_UPDATED:
         return None
-    require(label.isdecimal(), "the version of the weights is no number")
+    require(label.isdecimal(), "the version of the weights is not a number")
     version = int(label)
     require(0 <= version < INT32_END, f"policy version {version}")
     return version
@@ -126,12 +127,12 @@ def read_generation(answer: Any, prompt_length: int, backend_id: str) -> Generat
     logprobs = [float(entry["logprob"]) for entry in entries]
     versions = _expand(choice["weight_versions"] or [], len(token_ids))
     cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    require(usage["prompt_tokens"] == prompt_length, f"usage {usage} of {prompt_length} ids")
+    require(usage["prompt_tokens"] == prompt_length, f"usage {usage} for {prompt_length} ids")
     require(finish_reason in get_args(StopReason), f"finish_reason {finish_reason!r}")
     require(token_ids or finish_reason == "abort", "no ids")
     # Thousands of ids: no loop in Python.
-    require(set(map(type, token_ids)) <= {int}, "ids that are none")
-    require(min(token_ids, default=0) >= 0, "ids below 0")
+    require(set(map(type, token_ids)) <= {int}, "ids that are not integers")
+    require(min(token_ids, default=0) >= 0, "negative ids")
     require(len(logprobs) == len(token_ids), f"{len(logprobs)} logprobs, {len(token_ids)} ids")
     require(type(cached_tokens) is int, f"cached_tokens {cached_tokens!r}")
     least, most = min(logprobs, default=0.0), max(logprobs, default=0.0)
@@ -147,13 +148,13 @@ def read_generation(answer: Any, prompt_length: int, backend_id: str) -> Generat
 
 
 def _expand(spans: list[Any], length: int) -> list[int]:
-    """The version of every output token, from spans [start, end) that must leave no gap."""
+    """Returns the version of every output token, from spans [start, end) that must leave no gap."""
     versions: list[int] = []
     for span in spans:
         start, end = span["start"], span["end"]
         require(start == len(versions) and start < end <= length, f"weight_versions {spans}")
         versions += [_policy_version(span["version"]) or 0] * (end - start)
-    require(len(versions) == length, f"weight_versions {spans} of {length} ids")
+    require(len(versions) == length, f"weight_versions {spans} for {length} ids")
     return versions
 
 
@@ -163,7 +164,7 @@ def require(condition: object, problem: str) -> None:
 
 
 def reason_of(content: bytes) -> tuple[str, str]:
-    """Type and message of an error; "" if it is not an engine's."""
+    """Returns an error's type and message; "" for both if it is not an engine's."""
     try:
         error = orjson.loads(content)["error"]
         return str(error["type"]), str(error["message"])[:MAX_REASON_CHARS]

@@ -1,7 +1,7 @@
-"""One inference engine over HTTP: vLLM, or our reference engine, which speaks the same routes.
+"""One inference engine over HTTP: vLLM, or our reference engine, which has the same routes.
 
-Everything an engine answers is checked here, so the rest of the service may trust a `Generation`.
-Knows nothing of other engines, retries or health over time: the pool does, and owns connections.
+Every answer is checked here, so the rest of the service can trust a `Generation`. Knows nothing of
+other engines, retries or health over time: the pool does, and owns the connections.
 """
 
 import asyncio
@@ -69,20 +69,20 @@ class Backend:
         """Bearer token of every call to the engine."""
         self.backend_id = self.url.split("://", 1)[1]
         self.vocab_size = INT32_END
-        """No answer may hold an id that is not below it; whoever knows the model lowers it."""
+        """Bound of the ids in answers, lowered once the model is known."""
         self._connections = connections
         self._model: str | None = None
-        """Name of the model in calls, if it is not the engine's only one."""
+        """Name of the model in calls; None: the engine's default."""
         self._intake: Intake | None = None
         self._vllm = Vllm(self.url, self._call, read_version)
 
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
-        """What is served, and by which weights."""
+        """Asks what the engine serves, and with which weights."""
         async with self._budget(timeout_s):
             info: EngineInfo = await self._call("GET", "/v1/models", read=read_models)
             if not info.is_ours:
                 info = replace(info, release=await self._vllm.check())
-            # vLLM has these in its development mode only.
+            # vLLM has these routes in its development mode only.
             with suppress(BackendRejected):
                 info = replace(info, policy_version=await self._vllm.version())
             with suppress(BackendRejected):
@@ -90,7 +90,7 @@ class Backend:
         return info
 
     async def is_healthy(self, *, timeout_s: float) -> bool:
-        """Says that the engine's process lives; a paused engine is healthy, too."""
+        """Returns whether the engine's process is alive; a paused engine is healthy, too."""
         try:
             async with self._budget(timeout_s):
                 await self._call("GET", "/health")
@@ -99,7 +99,7 @@ class Backend:
         return True
 
     async def intake(self, info: EngineInfo) -> Intake:
-        """What it can be given. Asked once: vLLM looks at its whole machine before it answers."""
+        """Returns what the engine can be given. Asks once: vLLM inspects its whole machine."""
         if self._intake is None and info.is_ours:
             self._intake = Intake(Way.PUSHED, info.dtype, ANY_RANK)
         elif self._intake is None:
@@ -121,7 +121,7 @@ class Backend:
         return replace(intake, workers=workers)
 
     def forget_intake(self) -> None:
-        """It may be started again otherwise."""
+        """Has the next call ask again: the engine may restart with other options."""
         self._intake = None
 
     async def generate(
@@ -134,7 +134,7 @@ class Backend:
         session_id: str,
         stop_token_ids: Sequence[int] = (),
     ) -> Generation:
-        """Waits for as long as the model talks. A cancelled call makes the engine abort it."""
+        """Waits as long as the model generates. If cancelled, the engine aborts the call."""
         params = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -157,7 +157,7 @@ class Backend:
         seed: int | None,
         version: int | None,
     ) -> Generation:
-        """`version` is that of all tokens; None: the answer says it for each."""
+        """Makes one call. `version`: that of all tokens; None if the answer has one for each."""
         body = {
             "token_ids": orjson.Fragment(prompt.json()),
             "sampling_params": {"max_tokens": max_tokens, "seed": seed, **params},
@@ -180,7 +180,7 @@ class Backend:
     # --- weights --------------------------------------------------------------------------------
 
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
-        """Returns when nothing is sampled any more. `keep` freezes calls, `wait` lets them end."""
+        """Returns once sampling has stopped. `keep` freezes calls, `wait` lets them end."""
         async with self._budget(timeout_s):
             await self._call("POST", f"/pause?mode={mode}")
 
@@ -189,24 +189,24 @@ class Backend:
             await self._call("POST", "/resume")
 
     async def join_group(self, init_info: Mapping[str, Any], *, timeout_s: float) -> None:
-        """Have all workers of vLLM join a trainer's NCCL group."""
+        """Has all workers of vLLM join a trainer's NCCL group."""
         async with self._budget(timeout_s):
             route = "/init_weight_transfer_engine"
             await self._call("POST", route, json={"init_info": init_info})
 
     async def process(self, *, timeout_s: float = INTAKE_TIMEOUT_S) -> str:
-        """What no other start of this vLLM has."""
+        """Returns an identifier of this start of vLLM."""
         async with self._budget(timeout_s):
             return await self._vllm.process()
 
     async def load_weights(self, source: WeightSource, version: int, *, timeout_s: float) -> None:
-        """Pauses, loads, labels with `version`, resumes; calls in flight go on with new weights, or
-        are aborted where an adapter takes the place of a whole model or the other way round.
+        """Pauses, loads, labels with `version`, resumes. Calls in flight continue with the new
+        weights, or are aborted where an adapter replaces a whole model or the other way round.
 
-        `timeout_s` bounds each step, and the time without a byte while they are sent. Weights that
-        the engine refuses before it touched its own raise `BackendRejected`, and the old ones serve
-        on. A failure after that leaves the engine paused, since its tokens could not be trusted: it
-        must be restarted. An engine found paused is resumed by new weights only.
+        `timeout_s` bounds each step, and each silence while weights are sent. Raises
+        `BackendRejected` if the engine refuses the weights before it has touched its own, which
+        continue to serve. A later failure leaves the engine paused, since its tokens could not be
+        trusted: it must be restarted. Only new weights resume an engine that was found paused.
         """
         before = await self.describe(timeout_s=timeout_s)
         transfer = await self._transfer(source, before)
@@ -219,7 +219,7 @@ class Backend:
     async def _load(
         self, transfer: Transfer, before: EngineInfo, version: int, timeout_s: float
     ) -> None:
-        # A frozen call would go on with the model that it named.
+        # A frozen call would continue with the model that it named.
         mode: PauseMode = "keep" if transfer.model == self._model else "abort"
         try:
             async with self._budget(timeout_s):
@@ -248,7 +248,7 @@ class Backend:
         await self.resume(timeout_s=timeout_s)
 
     async def _transfer(self, source: WeightSource, engine: EngineInfo) -> Transfer:
-        """Raises `BackendRejected` for what the engine cannot take."""
+        """Raises `BackendRejected` if the engine cannot take the weights."""
         intake = await self.intake(engine)
         if isinstance(source, WeightDirectory):
             whole = await asyncio.to_thread(source.only_file)
@@ -267,14 +267,14 @@ class Backend:
         return Fetch(self._call, source.path, self.url)
 
     async def _unload(self, adapters: Iterable[str]) -> None:
-        """Those on a base model that is no longer theirs."""
+        """Unloads adapters whose base model was replaced."""
         for name in adapters:
             await self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
 
     async def _go_on_as(self, before: EngineInfo) -> None:
         if before.is_paused:
             return
-        with suppress(BackendError):  # the caller should see what went wrong first
+        with suppress(BackendError):  # the caller should see the first error
             await self.resume(timeout_s=RESUME_TIMEOUT_S)
 
     # --- one call -------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Backend:
         on_progress: Progress = lambda: None,
         read: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """What `read` makes of the answer's JSON, or of None if the answer is empty."""
+        """Returns what `read` makes of the answer's JSON, or of None if the answer is empty."""
         if json is not None:
             data = orjson.dumps(json)
             headers = {**headers, "Content-Type": "application/json"}
@@ -303,19 +303,19 @@ class Backend:
             )
         except Unreachable as error:
             raise BackendUnavailable(f"{method} {url}: {error}") from error
-        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:  # no engine sends elsewhere
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:  # engines do not redirect
             raise self._failure(method, url, answer)
         if read is None:
             return None
         try:
             return read(orjson.loads(answer.content) if answer.content else None)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise BackendError(f"{url} answered nonsense: {error!r}") from error
+            raise BackendError(f"{url} sent an invalid answer: {error!r}") from error
 
     def _failure(self, method: Method, url: str, answer: Answer) -> BackendError:
-        """The error for a refusal, with the engine's reason for a POST only: none is sent before
-        the host has shown by its answers to GET that it is an engine. Callers never see other
-        hosts' texts."""
+        """Returns the error for a refusal, with the engine's reason for a POST only. A host gets no
+        POST before its answers to GET have shown that it is an engine, so callers never see texts
+        of other hosts."""
         kind, reason = reason_of(answer.content)
         if self.api_key:
             reason = reason.replace(self.api_key, "***")
@@ -326,7 +326,8 @@ class Backend:
 
     @asynccontextmanager
     async def _budget(self, timeout_s: float) -> AsyncIterator[Callable[[], None]]:
-        """What it yields begins the time again."""
+        """Raises `BackendUnavailable` after `timeout_s`. Yields a function that restarts the
+        time."""
         now = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(timeout_s) as budget:

@@ -1,4 +1,4 @@
-"""What the rest of the service knows of inference: one call, token ids in, token ids out."""
+"""Inference as the rest of the service sees it: one call, token ids in, token ids out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Generation:
 
 
 class Generator(Protocol):
-    """Generates for one rollout; every call of a rollout goes to the same backend."""
+    """Generates for one rollout, whose calls stay at one backend where possible."""
 
     async def generate(
         self,
@@ -34,4 +34,4 @@ class Generator(Protocol):
         seed: int | None,
         stop_token_ids: list[int],
     ) -> Generation:
-        """Raises `BackendError`; `retryable` says whether another try can help."""
+        """Raises `BackendError`; its `retryable` says whether a retry can help."""

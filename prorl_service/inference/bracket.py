@@ -1,8 +1,8 @@
-"""Versions of tokens from an engine that reports none with them: vLLM before 0.32.
+"""Versions of tokens from an engine that does not report them: vLLM before 0.32.
 
-No call is in flight there while weights change: an update aborts those that are, and what is left
-of each is sampled after it, by a call whose prompt ends with the ids so far. Each answer thus has
-one version, that of the weights when it was asked for. `Backend` makes the calls and loads weights.
+No call is in flight there while weights change: an update aborts running calls and, afterwards, the
+rest of each is sampled by a call whose prompt ends with the ids so far. Each answer thus has one
+version, that of the weights when it was requested. `Backend` makes the calls and loads weights.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.prompt_json import EncodedPrompt
 
 ABORT_AGAIN_S = 0.2
-"""Pause before calls are aborted again, for those that reached the engine's scheduler later."""
+"""Seconds before calls are aborted again: some reach the engine's scheduler late."""
 SEED_BYTES = 6
-"""Length of a seed that every JSON reader keeps exact."""
+"""Length in bytes of a seed that every JSON reader keeps exact."""
 
 
 class Sample(Protocol):
     def __call__(
         self, prompt: EncodedPrompt, max_tokens: int, seed: int | None, version: int
     ) -> Awaitable[Generation]:
-        """One call to the engine, whose answer is of `version`."""
+        """Makes one call to the engine, which samples with `version`."""
 
 
 class Bracket:
@@ -35,16 +35,16 @@ class Bracket:
     def __init__(
         self, label: Callable[[], Awaitable[int | None]], process: Callable[[], Awaitable[str]]
     ) -> None:
-        """`label` asks the engine for the version of its weights, `process` for what no other start
-        of it has in common. Both raise `BackendRejected` where the engine cannot tell."""
+        """`label` asks the engine for the version of its weights, `process` for an identifier of
+        its current start. Both raise `BackendRejected` if the engine does not report it."""
         self.version: int | None = None
-        """Version of the weights when they were last asked for or given."""
+        """Version of the weights when it was last asked for, or when weights were last given."""
         self._label = label
         self._process = process
         self._given: tuple[str, int] | None = None
-        """Process that was given weights and keeps no label, and their version."""
+        """Process that was given weights but keeps no label, and their version."""
         self._noted: str | None = None
-        """Process that is about to be given weights; None: it keeps a label."""
+        """Process that will be given weights; None if it keeps a label."""
         self._calls = 0
         self._open = asyncio.Event()
         self._open.set()
@@ -54,7 +54,7 @@ class Bracket:
     async def generate(
         self, sample: Sample, prompt: EncodedPrompt, max_tokens: int, seed: int | None
     ) -> Generation:
-        """Samples the whole answer; if an update cuts a call, another one continues it."""
+        """Samples the whole answer; if an update cuts a call short, another one continues it."""
         kept: list[Generation] = []
         left = max_tokens
         while True:
@@ -82,7 +82,7 @@ class Bracket:
         return part
 
     async def version_now(self) -> int | None:
-        """What the engine says, or what it was given if that was since its start."""
+        """Returns the engine's label or, if it keeps none, the version given since its start."""
         try:
             return await self._label()
         except BackendRejected:
@@ -102,13 +102,13 @@ class Bracket:
             self._noted = await self._process()
 
     def took(self, version: int) -> None:
-        """The engine has weights of `version` from now on."""
+        """Notes that the engine now has weights of `version`."""
         self.version = version
         self._given = None if self._noted is None else (self._noted, version)
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """No call begins meanwhile."""
+        """Holds back new calls meanwhile."""
         self._open.clear()
         try:
             yield
@@ -116,7 +116,7 @@ class Bracket:
             self._open.set()
 
     async def drain(self, abort: Callable[[], Awaitable[None]]) -> None:
-        """Returns when no call is in flight. `abort` ends those that have reached the engine."""
+        """Returns when no call is in flight. `abort` ends calls that have reached the engine."""
         await abort()
         while self._calls:
             try:
@@ -140,7 +140,7 @@ class Bracket:
 
 
 def joined(parts: Sequence[Generation]) -> Generation:
-    """One answer of the parts of a call. What its prompt found cached, the first part says."""
+    """Joins the parts of a call into one answer. `cached_tokens` is the first part's."""
     if len(parts) == 1:
         return parts[0]
     return replace(
@@ -153,8 +153,8 @@ def joined(parts: Sequence[Generation]) -> Generation:
 
 
 def derived_seed(seed: int | None, left: int) -> int | None:
-    """Seed for the `left` tokens of a call: with the old one they would be drawn by the random
-    numbers of its first tokens."""
+    """Returns a seed for the last `left` tokens of a call: the old seed would draw them with the
+    random numbers of its first tokens."""
     if seed is None:
         return None
     return int.from_bytes(blake2b(f"{seed} {left}".encode(), digest_size=SEED_BYTES).digest())

@@ -1,7 +1,7 @@
-"""HTTP towards inference engines: one request, one answer, over connections that are kept.
+"""HTTP to inference engines: one request, one answer, over connections that are kept alive.
 
-A model call is what the service does most, so what a client spends on one counts: libcurl takes
-half the CPU time of aiohttp (docs/architecture.md). Knows nothing of routes or JSON.
+Model calls are what the service does most, so their cost counts: libcurl takes half the CPU time of
+aiohttp (docs/architecture.md). Knows nothing of routes or JSON.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ import pycurl
 
 CONNECT_TIMEOUT_MS = 60_000
 KEEP_ALIVE_S = 4
-"""Idle connections are not used for longer: uvicorn closes them after 5 s."""
+"""Seconds for which an idle connection can be reused: uvicorn closes it after 5 s."""
 MAX_CONNECTIONS = 1 << 20
-"""libcurl would close those beyond four times the requests under way."""
+"""Most connections kept: by default, libcurl keeps four times the requests in flight."""
 FILE_PART_BYTES = 1 << 20
 
 MAX_ANSWER_BYTES = 64 << 20
-"""Largest answer that is read: four times that to a call of 131,072 tokens."""
+"""Largest answer that is read: four times the answer to a call of 131,072 tokens."""
 
 Method = Literal["GET", "POST"]
 Progress = Callable[[], None]
-"""Called on the event loop when a part of a file has been sent."""
+"""Callback, on the event loop, after each part of a file that was sent."""
 
 
 class Unreachable(Exception):
-    """No answer: nobody listens there, it hung up, or what it says is no HTTP."""
+    """No answer: nothing listens there, it closed the connection, or it does not speak HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Answer:
 
 
 class Connections:
-    """To all engines together: as many as there are requests, each of which may take for ever.
+    """Connections to all engines: as many as there are requests, each of which may take forever.
 
-    For one event loop, and to be closed on it.
+    Belongs to one event loop, and must be closed on it.
     """
 
     def __init__(self) -> None:
         self._multi = pycurl.AsyncCurlMulti()
         self._multi.setopt(pycurl.M_MAXCONNECTS, MAX_CONNECTIONS)
         self._idle: list[pycurl.Curl] = []
-        """Without settings. To make one takes longer than to reset it."""
+        """Handles without settings: resetting one is faster than making one."""
         self._trusted = ssl.get_default_verify_paths()
 
     async def aclose(self) -> None:
-        """Cancels the requests under way."""
+        """Cancels the requests in flight."""
         await self._multi.aclose()
 
     async def request(
@@ -65,10 +65,10 @@ class Connections:
         body: bytes | BinaryIO = b"",
         on_progress: Progress = lambda: None,
     ) -> Answer:
-        """Raises `Unreachable`. A cancelled one closes its connection, which tells the engine.
+        """Raises `Unreachable`. A cancelled request closes its connection, which the engine sees.
 
-        Of a file what is left of it is sent, unless there is an answer before. One that finds its
-        kept connection closed is made again, on a new one. No line ends in `headers`.
+        A file is sent from its current position, unless an answer comes first. A request that finds
+        its kept connection closed is retried on a new one. `headers` must hold no line breaks.
         """
         handle = self._idle.pop() if self._idle else pycurl.Curl()
         try:
@@ -88,7 +88,7 @@ class Connections:
         handle.setopt(pycurl.USERAGENT, "prorl-service")
         handle.setopt(pycurl.URL, url)
         handle.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-        handle.setopt(pycurl.PROXY, "")  # none from the environment
+        handle.setopt(pycurl.PROXY, "")  # not the environment's
         handle.setopt(pycurl.NOSIGNAL, 1)
         handle.setopt(pycurl.CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS)
         handle.setopt(pycurl.MAXAGE_CONN, KEEP_ALIVE_S)
@@ -108,8 +108,8 @@ class Connections:
             if content.is_too_large:
                 raise Unreachable(f"it answered more than {MAX_ANSWER_BYTES} bytes") from None
             raise
-        if b"\r\n" not in head:  # libcurl takes it for an answer without content
-            raise Unreachable("it hung up before it had answered")
+        if b"\r\n" not in head:  # libcurl takes this for an empty answer
+            raise Unreachable("it closed the connection before it answered")
         answer = Answer(handle.getinfo(pycurl.RESPONSE_CODE), b"".join(content.parts))
         handle.reset()
         self._idle.append(handle)
@@ -128,7 +128,7 @@ class _Content:
         return self._left < 0
 
     def write(self, part: bytes) -> int:
-        """libcurl fails the call when less is taken than there is."""
+        """Keeps a part. Taking less than the whole part makes libcurl fail the call."""
         self._left -= len(part)
         if self.is_too_large:
             return 0
@@ -137,8 +137,8 @@ class _Content:
 
 
 class _Parts:
-    """Parts of the file that `handle` sends. A thread reads them, for libcurl asks on the event
-    loop; each part that was read resumes the transfer."""
+    """Parts of the file that `handle` sends. A thread reads them, since libcurl asks for them on
+    the event loop; each part that was read resumes the transfer."""
 
     def __init__(self, handle: pycurl.Curl, file: BinaryIO, on_progress: Progress) -> None:
         handle.setopt(pycurl.POST, 1)

@@ -1,7 +1,7 @@
-"""Which engine takes a call now: the router's choice of those that can; without room it waits.
+"""Dispatch of calls: the router chooses among the engines that can serve; without room, calls wait.
 
-`membership` knows which engines exist and `health` which serve; `waiting` keeps the order of calls
-that wait.
+`membership` knows which engines exist and `health` which serve; `waiting` keeps the order of
+waiting calls.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from prorl_service.schemas import BackendState
 from prorl_service.utils.tasks import Changes
 
 RETRY_S = 0.5
-"""Pause before a call is made again at the same backend; twice as long before the next time."""
+"""Seconds before a call is retried at the same backend; twice as long before the second retry."""
 
 
 class Dispatch:
@@ -41,10 +41,10 @@ class Dispatch:
         self._numbers = count()
         self._least_context = 0
         self.changes = Changes()
-        """Changes that are announced here."""
+        """Changes that `announce_change` announces."""
 
     def announce_change(self) -> None:
-        """To be called when backends, their states, their weights or the model have changed."""
+        """Must be called after changes of backends, their states, their weights or the model."""
         self.changes.notify()
         if self._model.least_context != self._least_context:
             self._least_context = self._model.least_context
@@ -55,10 +55,11 @@ class Dispatch:
         return [member for member in self._members.values() if self._can_serve(member)]
 
     async def route(self, model: str, call: RouteRequest, failed: Collection[Member]) -> Member:
-        """The member that is to serve the call, its work counted there.
+        """Returns the member that will serve the call, after counting the call's work there.
 
-        Waits while those that could are full. Raises `BackendUnavailable` when none becomes healthy
-        within the budget, those that do serve another model, or none has context enough any more.
+        Waits while all able members are full. Raises `BackendUnavailable` if no member becomes
+        healthy within the budget, if healthy ones serve another model, or if all that offered
+        enough context are gone.
         """
         number = next(self._numbers)
         must_pause = bool(failed)
@@ -72,7 +73,7 @@ class Dispatch:
                 call.context if call.context > self._model.least_context else 0,
                 number,
             )
-            if must_pause and not self._proven(waiting):  # nobody but those: not immediately
+            if must_pause and not self._proven(waiting):  # no proven member: not immediately
                 await asyncio.sleep(RETRY_S * len(failed))
                 must_pause = False
             elif member := await self._lines.turn(waiting):
@@ -86,7 +87,8 @@ class Dispatch:
         return [member for member in self.healthy() if member.context >= call.context]
 
     def _proven(self, waiting: Waiting) -> list[Member]:
-        """Those able members whose last call did not fail, nor this one."""
+        """Returns able members that have not failed this call and whose last call did not fail; the
+        latter does not matter for the pinned one."""
         return [
             member
             for member in self._able(waiting.call)
@@ -126,16 +128,16 @@ class Dispatch:
                 left_s -= loop.time() - asked_at
 
     def _check_context(self, call: RouteRequest) -> None:
-        """Raises `BackendUnavailable` if no engine in use could take the call, were it healthy."""
+        """Raises `BackendUnavailable` if no engine in use could take the call even when healthy."""
         if all(member.context < call.context for member in self._members.values()):
             raise BackendUnavailable(
-                f"the call may need {call.context} tokens of context, and the engines that offered "
+                f"the call may need {call.context} tokens of context, but the engines that offered "
                 f"them are gone: those in use offer {self._model.least_context}",
-                hint="the rollout is begun again with what they offer",
+                hint="the rollout starts over with what they offer",
             )
 
     def _nobody_healthy(self) -> BackendUnavailable:
         return BackendUnavailable(
             f"no backend was healthy for {self._wait_s:g} s",
-            hint=self._model.problems() or "there is none; POST one to /v1/backends",
+            hint=self._model.problems() or "there are no backends; POST one to /v1/backends",
         )

@@ -1,8 +1,8 @@
-"""Whether a backend serves: each one is probed until it is removed.
+"""Health of backends: each one is probed until it is removed.
 
 A backend that answers its probe is given the newest weights, if it has others, and serves; one that
-does not is marked down, until a probe succeeds. Knows nothing of other backends, nor of calls but
-that they fail.
+does not answer is marked down until a probe succeeds. Knows nothing of other backends, and only the
+failures of calls.
 """
 
 import asyncio
@@ -57,15 +57,15 @@ class Health:
                 member.missed_probes = 0
             except Exception as error:  # a monitor must survive whatever its engine does
                 member.missed_probes += 1
-                # A busy engine may be late once; its calls in flight would be lost.
+                # A busy engine may be late once; marking it down would lose its calls in flight.
                 if member.is_calm and member.missed_probes < MISSED_PROBES:
                     member.freeze_calls()
                 else:
                     member.mark_down(error)
 
     async def revive(self, member: Member) -> None:
-        """Probes the backend and brings its model and weights in line. It is healthy afterwards, or
-        lent, or updated by others. Raises `ProRLError`."""
+        """Probes the backend and brings its model and weights in line. Afterwards the backend is
+        healthy, lent, or being updated by others. Raises `ProRLError`."""
         async with member.lock:
             info = await member.probe(timeout_s=self._probe_timeout_s)
             await self._updates.check_model(member, info)
@@ -84,6 +84,6 @@ class Health:
                 member.set_state(BackendState.HEALTHY)
 
     def note_call(self, member: Member) -> None:
-        """To be called after each call: it may have found that the backend is lent."""
+        """Must be called after each call, which may have found that the backend is lent."""
         if member.is_lent and member.state is BackendState.HEALTHY:
             member.set_state(BackendState.UPDATING, LENT)

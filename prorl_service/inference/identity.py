@@ -1,4 +1,4 @@
-"""Which model an engine serves, so that weights of one are never loaded into another."""
+"""Identity of an engine's model, so that weights of one model are never loaded into another."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dty
 
 
 class OtherModel(Conflict):
-    """The engine serves another model than the one the weights are of."""
+    """The engine serves a model other than the one that the weights belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, info: EngineInfo) -> "ModelIdentity":
-        """Reads a small file."""
+        """Reads the model's config.json, a small file."""
         return cls(info.model, _digest(Path(info.root) / "config.json"))
 
     def is_another(self, other: "ModelIdentity") -> bool:

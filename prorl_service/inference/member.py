@@ -1,7 +1,6 @@
-"""What the pool knows of one inference engine: its state, its weights, its calls.
+"""The pool's record of one inference engine: its state, its weights, its calls.
 
-Holds no rule of the pool: `health` and `weights.updates` decide which state it is in, `dispatch`
-which calls it gets.
+Holds no rules of the pool: `health` and `updates` decide its state, `dispatch` its calls.
 """
 
 import asyncio
@@ -34,15 +33,15 @@ MAX_FAILED_CALLS = 5
 
 
 class AwaitsWeights(BackendUnavailable):
-    """The engine answers, but has no weights to serve with before the next update."""
+    """The engine answers, but has no weights to serve with until the next update."""
 
 
 @dataclass(slots=True, eq=False)
 class CallInFlight:
     clock: WorkClock
-    """Clock of the caller; it stands still while the backend does."""
+    """Clock of the caller, stopped while the backend samples nothing."""
     until_down: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
-    """Timeout that has no budget until the backend goes down."""
+    """Timeout that expires when the backend goes down."""
     is_frozen: bool = False
 
     def freeze(self) -> None:
@@ -61,16 +60,16 @@ class Member:
     backend: Backend
     spec: BackendSpec
     load: EngineLoad
-    """How much there is to do, for the router."""
+    """Load and speed, for the router."""
     on_change: Callable[[], None]
     """Callback after each change of the state."""
     is_removed: bool = False
-    """Whether the pool has it no longer; then its state is final."""
+    """True once the backend has left the pool; its state is then final."""
     info: EngineInfo | None = None
     awaits_weights: bool = False
-    """Whether it is down for want of weights alone."""
+    """True while the backend is down for lack of weights alone."""
     loaded: Weights | None = None
-    """What the engine holds of what the pool gave it; None: what it brought along."""
+    """Weights from the pool that the engine holds; None: those that it brought along."""
     state: BackendState = BackendState.DOWN
     reason: str = "not reached yet"
     missed_probes: int = 0
@@ -81,11 +80,11 @@ class Member:
     last_failure_at: float = 0.0
     monitor: asyncio.Task[None] | None = None
     lease: Lease | None = None
-    """Begins when it has joined."""
+    """Lease that begins when the backend has joined."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the backend is probed or given weights."""
     probe_now: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event of a failed call, so that the monitor probes immediately."""
+    """Event on which the monitor probes immediately, such as a failed call."""
     calls: set[CallInFlight] = field(default_factory=set)
 
     @property
@@ -94,12 +93,12 @@ class Member:
 
     @property
     def policy_version(self) -> int:
-        """What it said of its weights last."""
+        """Version of the engine's weights, as last reported; 0 if there was none."""
         return (self.info.policy_version if self.info else None) or 0
 
     @property
     def context(self) -> int:
-        """Tokens of prompt and reply that it takes."""
+        """Tokens of prompt and reply that the engine takes."""
         return self.info.max_model_len if self.info else 0
 
     def status(self) -> BackendStatus:
@@ -119,7 +118,7 @@ class Member:
     def set_state(
         self, state: BackendState, reason: str = "", bug: BaseException | None = None
     ) -> None:
-        """The one place where a backend in use changes its state."""
+        """Changes the state. Nothing else changes that of a backend in use."""
         if self.is_removed:
             return
         if reason != self.reason:
@@ -146,7 +145,7 @@ class Member:
             self.set_state(BackendState.DOWN, repr(error), bug=error)
 
     async def probe(self, *, timeout_s: float) -> EngineInfo:
-        """Raises `BackendError`. `loaded` is reset when the engine has lost what it was given."""
+        """Raises `BackendError`. Resets `loaded` if the engine has lost the weights."""
         if not await self.backend.is_healthy(timeout_s=timeout_s):
             raise BackendUnavailable(
                 f"{self.spec.url} does not answer /health",
@@ -156,7 +155,7 @@ class Member:
         release = self.info.release or releases.LABELS_WEIGHTS
         if self.spec.policy_version is not None and release < releases.LABELS_WEIGHTS:
             needed = releases.shown(releases.LABELS_WEIGHTS)
-            raise BackendRejected(f"{self.spec.url} is updated by others: it needs vLLM {needed}")
+            raise BackendRejected(f"{self.spec.url} is updated by others: that needs vLLM {needed}")
         await self.backend.intake(self.info)
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights
@@ -164,7 +163,7 @@ class Member:
         return self.info
 
     async def load_weights(self, weights: Weights, *, timeout_s: float) -> None:
-        """Raises `BackendError`; after `BackendRejected` the engine holds what it held."""
+        """Raises `BackendError`; after `BackendRejected` the engine still has its old weights."""
         assert self.info is not None
         held, self.loaded = self.loaded, None
         try:
@@ -181,7 +180,7 @@ class Member:
 
     @property
     def is_being_updated(self) -> bool:
-        """By others; see `BackendSpec.policy_version`."""
+        """True while others update the engine; see `BackendSpec.policy_version`."""
         wanted, info = self.spec.policy_version, self.info
         return (
             wanted is not None
@@ -191,7 +190,7 @@ class Member:
 
     @property
     def is_calm(self) -> bool:
-        """It serves, and its last call did not fail."""
+        """True if the backend serves and its last call did not fail."""
         return self.state is BackendState.HEALTHY and not self.failed_calls
 
     async def call(
@@ -199,7 +198,7 @@ class Member:
     ) -> Generation:
         """Raises `BackendError`: `BackendUnavailable` as soon as the backend goes down.
 
-        What a call that fails has cost is given back to the caller's `clock`.
+        Refunds the cost of a failed call to the caller's `clock`.
         """
         began_s, version = clock.worked_s, self.policy_version
         try:
@@ -214,7 +213,7 @@ class Member:
             raise
         except BackendError as error:
             clock.refund(began_s)
-            # An update may abort calls, and says itself what goes wrong.
+            # An update may abort calls; it reports its own errors.
             if error.retryable and self.state is BackendState.HEALTHY:
                 self._note_failure(error)
             raise
@@ -227,7 +226,8 @@ class Member:
         return generation
 
     def _at_least(self, version: int) -> int:
-        """What a call that began with `version` may have sampled with: less after a rewind."""
+        """Returns the oldest version that a call begun with `version` may have sampled with: an
+        older one after a rewind."""
         return version if self.loaded is None else min(version, self.loaded.version)
 
     async def _until_down(
@@ -251,13 +251,13 @@ class Member:
             self.lease.end()
 
     def _fail_calls(self) -> None:
-        """Fails calls in flight with the reason why it is down."""
+        """Fails calls in flight with the reason why the backend is down."""
         now = asyncio.get_running_loop().time()
         while self.calls:
             self.calls.pop().until_down.reschedule(now)
 
     def freeze_calls(self) -> None:
-        """Nothing is sampled for them now: their callers are not charged."""
+        """Stops the clocks of calls in flight: nothing is sampled for them now."""
         for call in self.calls:
             call.freeze()
 
@@ -277,7 +277,7 @@ class Member:
         self.probe_now.set()
 
     def check_calls(self, *, back_off_s: float) -> None:
-        """Raises `BackendUnavailable` for `back_off_s` after too many failed calls in a row."""
+        """Raises `BackendUnavailable` for `back_off_s` after too many consecutive failed calls."""
         if asyncio.get_running_loop().time() >= self.last_failure_at + back_off_s:
             self.failed_calls = 0
         if self.failed_calls >= MAX_FAILED_CALLS:

@@ -1,7 +1,7 @@
-"""Which backends there are: they join, renew their leases, and leave.
+"""Membership of backends: they join, renew their leases, and leave.
 
-A backend joins once it has answered a probe, or as one that is down. `health` monitors it until it
-is removed, or until its lease expires. All backends are of one owner.
+A backend joins once it has answered a probe, or joins down. `health` monitors it until it is
+removed or its lease expires. All backends have one owner.
 """
 
 import logging
@@ -32,8 +32,8 @@ class Membership:
         *,
         max_calls: int,
     ) -> None:
-        """`members`, keyed by id, are changed here alone. `on_change` is called after each change
-        of them or of their states. `max_calls`: see `PoolConfig.max_calls_per_backend`."""
+        """`members`, keyed by id, is changed here alone. `on_change` is called after each change of
+        the members or their states. `max_calls`: see `PoolConfig.max_calls_per_backend`."""
         self._members = members
         self._model = model
         self._health = health
@@ -50,7 +50,7 @@ class Membership:
             if known.monitor is not None:
                 self._renew(known, spec)
                 return known.status()
-            async with known.lock:  # until the call that adds it is through
+            async with known.lock:  # wait for the call that is adding it
                 pass
         self._members[member.backend_id] = member
         try:
@@ -67,13 +67,13 @@ class Membership:
         return member.status()
 
     def check_owner(self, owner: str | None) -> None:
-        """Raises `OwnedByAnother` if there are backends of another."""
+        """Raises `OwnedByAnother` if there are backends of another owner."""
         for member in self._members.values():
             if member.spec.owner != owner:
                 raise OwnedByAnother(
                     f"it has engines of {owner_name(member.spec.owner)}: {member.backend_id}",
                     hint="a service works for one front at a time; stop the other front, then "
-                    "remove its engines (`DELETE /v1/backends/ID`) or wait until their lease ends",
+                    "remove its engines (`DELETE /v1/backends/ID`) or wait until their leases end",
                 )
 
     def remove(self, backend_id: str) -> BackendStatus:
@@ -104,12 +104,12 @@ class Membership:
         member.load.max_calls = self._max_calls_of(spec)
 
     def _expired(self, member: Member) -> None:
-        text = "backend %s is removed: nobody added it again for %g s"
+        text = "backend %s removed: it was not added again for %g s"
         log.warning(text, member.backend_id, member.spec.lease_s)
         self._forget(member)
 
     def _forget(self, member: Member) -> None:
-        """Removes the backend; unlike one that is marked down, it keeps its calls in flight."""
+        """Removes the backend. Its calls in flight continue, unlike those of one marked down."""
         if member.is_removed:
             return
         del self._members[member.backend_id]

@@ -1,7 +1,7 @@
-"""The one model that all backends of a pool serve: that of the first one that answers.
+"""The one model that all backends of a pool serve: that of the first backend to answer.
 
-With the last backend removed it is forgotten, so that the next may bring another; but not once
-weights were pushed: they fit this model alone, and its backends are still to be given them. The
+The model is forgotten when the last backend is removed, so that the next may bring another; but not
+once weights were pushed: they fit this model alone, and its backends still have to get them. The
 pool knows which backends exist.
 """
 
@@ -24,22 +24,22 @@ class ServedModel:
     chat: ChatFormat
     tokenizer_digest: str
     max_model_len: int
-    """Tokens of context that all its backends in use offer; what a rollout begins with it keeps."""
+    """Tokens of context that all its backends in use offer; a rollout keeps what it began with."""
 
 
 class CurrentModel:
     def __init__(self, problems: Callable[[], str], reply_format: str | None = None) -> None:
-        """`problems`: what is wrong with each of the backends; "" if there are none.
-        `reply_format`: as of `ChatFormat`."""
+        """`problems`: what is wrong with each backend; "" if there are no backends.
+        `reply_format`: see `ChatFormat`."""
         self.problems = problems
         self._reply_format = reply_format
         self.current: ServedModel | None = None
         self._contexts: dict[str, int] = {}
-        """Tokens that each backend in use offers."""
+        """Tokens of context that each backend in use offers, keyed by id."""
         self._lock = asyncio.Lock()
 
     def require(self, name: str | None = None) -> ServedModel:
-        """Raises `BackendUnavailable` while there is none, and if it is no longer `name`."""
+        """Raises `BackendUnavailable` while there is no model, or if it is no longer `name`."""
         if self.current is None and (problems := self.problems()):
             raise BackendUnavailable(
                 f"no inference engine has answered yet ({problems})",
@@ -47,14 +47,14 @@ class CurrentModel:
             )
         if self.current is None:
             raise BackendUnavailable(
-                "the service knows no inference engine",
+                "the service has no inference engine",
                 hint="start one and POST its address to /v1/backends",
             )
         if name not in (None, self.current.name):
             raise BackendUnavailable(
-                f"the rollout began with {name!r}, the service uses {self.current.name!r} by now",
+                f"the rollout began with {name!r}, but the service uses {self.current.name!r} now",
                 hint="submit the group again, under another id",
-                retryable=False,  # its siblings are of that model
+                retryable=False,  # its siblings used that model
             )
         return self.current
 
@@ -66,8 +66,8 @@ class CurrentModel:
         return self.current.max_model_len if self.current else 0
 
     def context_for(self, prompt_tokens: int) -> int:
-        """What a rollout begins with: what all backends offer. If its prompt, which was accepted
-        before a smaller one joined, leaves no room there: the least of those where it does."""
+        """Returns the context of a new rollout: what all backends offer. If its prompt, accepted
+        before a smaller backend joined, leaves no room there: the least context where it does."""
         enough = [context for context in self._contexts.values() if context > prompt_tokens]
         return min(enough, default=self.least_context)
 
@@ -78,9 +78,10 @@ class CurrentModel:
         info: EngineInfo,
         is_in_use: Callable[[], bool],
     ) -> ServedModel:
-        """That the backend serves it, or brings it along, if it is then still in use.
+        """Checks that the backend serves the current model, which the first backend brings along.
 
-        Raises `Conflict` if it serves another, `InvalidRequest` if it brings no tokenizer.
+        Changes nothing unless the backend is still in use by then. Raises `Conflict` if it serves
+        another model, `InvalidRequest` if it brings no tokenizer.
         """
         async with self._lock:
             if self.current is None:
@@ -98,7 +99,8 @@ class CurrentModel:
             self.current = self._with_least_context(self.current)
 
     def _with_least_context(self, model: ServedModel) -> ServedModel:
-        """With the last backend gone, what it offered stands until the next joins."""
+        """Returns the model with the least context on offer. What the last backend offered stands
+        until the next joins."""
         least = min(self._contexts.values(), default=model.max_model_len)
         return replace(model, max_model_len=least)
 
@@ -124,8 +126,8 @@ async def _brought(spec: BackendSpec, info: EngineInfo, reply_format: str | None
 def _agreed(model: ServedModel, spec: BackendSpec, info: EngineInfo) -> ServedModel:
     if info.model != model.name:
         raise Conflict(
-            f"{spec.url} serves {info.model!r}, the service uses {model.name!r}",
-            hint="one service serves one model at a time: remove the backends of that one, or "
-            "start another service",
+            f"{spec.url} serves {info.model!r}, but the service uses {model.name!r}",
+            hint="a service serves one model at a time: remove its other backends, or start "
+            "another service",
         )
     return model

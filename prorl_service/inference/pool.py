@@ -1,8 +1,8 @@
 """The inference engines in use, for rollouts that sample and for the server.
 
-Puts the parts together: `membership` (which backends there are), `health` (whether they serve),
-`weights.updates` (what they serve with), `dispatch` (which one takes a call). All backends serve
-one model and have the newest weights before they serve: no rollout starts on older ones.
+Puts the parts together: `membership` (which backends exist), `health` (whether they serve),
+`updates` (with which weights), `dispatch` (which one takes a call). All backends serve one model
+and have the newest weights before they serve: no rollout starts on older ones.
 """
 
 import asyncio
@@ -43,17 +43,18 @@ class PoolConfig:
     probe_interval_s: PositiveFloat = 1.0
     """Seconds between probes of an engine."""
     probe_timeout_s: PositiveFloat = 10.0
-    """Longest answer to a probe, in seconds."""
+    """Longest wait for the answer to a probe, in seconds."""
     wait_for_backend_s: NonNegativeFloat = 60.0
     """Longest wait of a model call while no engine is healthy, in seconds, updates not counted."""
     back_off_s: NonNegativeFloat = 10.0
     """Cool-down in seconds for an engine that passes its probes but fails every call."""
     load_weights_timeout_s: PositiveFloat = 600.0
-    """Longest step of an update of weights, and longest silence while they are sent, in seconds."""
+    """Longest step of a weight update, and longest silence while weights are sent, in seconds."""
     upload_silence_s: PositiveFloat = 60.0
     """Longest pause within an upload of weights, in seconds."""
     max_calls_per_backend: PositiveInt = 256
-    """Most model calls in flight at one engine; more wait here, where another may take them."""
+    """Most model calls in flight at one engine; more wait here, where another engine may take
+    them."""
     reply_format: str | None = None
     """Format of the model's reasoning and tool calls, such as 'hermes' (default: the format that
     its chat template writes; `prorl check-model` shows it)."""
@@ -63,7 +64,7 @@ async def _forget_weights(_: Weights) -> None: ...
 
 
 class BackendPool:
-    """`async with BackendPool(...)`; closing it stops the monitors and closes the connections."""
+    """An async context manager; leaving it stops the monitors and closes the connections."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class BackendPool:
         router: Router | None = None,
     ) -> None:
         """`newest`: weights that backends are given before they serve. `keep` is called with
-        weights that take their place, before any file of the ones before is removed."""
+        weights that replace them, before any file of the old ones is removed."""
         self.model = CurrentModel(self._problems, config.reply_format)
         self.background = TaskOwner()
         self._members: dict[str, Member] = {}
@@ -123,10 +124,10 @@ class BackendPool:
         await self._connections.aclose()
         await asyncio.to_thread(self._spool.close, self._updates.newest)
 
-    # --- what the parts ask ---------------------------------------------------------------------
+    # --- for the parts --------------------------------------------------------------------------
 
     def _on_change(self) -> None:
-        """After a change of members, of their states or of the newest weights."""
+        """Handles a change of members, of their states or of the newest weights."""
         if not self._members and self._updates.newest is None:
             self.model.forget()  # the next backend may bring another
         self._dispatch.announce_change()
@@ -141,9 +142,9 @@ class BackendPool:
 
     @contextmanager
     def session(self, rollout_id: str, clock: WorkClock | None = None) -> Iterator[Session]:
-        """A generator for one rollout, of the model that is served now; leaving the context frees
-        its pin. `clock` counts the rollout's work. Raises `BackendUnavailable` while there is no
-        model."""
+        """Yields a generator for one rollout, of the model that is served now; leaving the context
+        frees its pin. `clock` counts the rollout's work. Raises `BackendUnavailable` while there is
+        no model."""
         model = self.model.require().name
         clock = clock or WorkClock()
         session = Session(rollout_id, clock, partial(self._dispatch.route, model), self._call_ended)
@@ -172,27 +173,28 @@ class BackendPool:
     # --- for the server: backends ---------------------------------------------------------------
 
     async def add(self, spec: BackendSpec, *, must_answer: bool = True) -> BackendStatus:
-        """Idempotent: a known backend continues as `spec` says, its lease renewed. Raises
+        """Adds a backend; a known one takes over `spec`, with its lease renewed. Raises
         `BackendUnavailable`, `Conflict` (another model), `OwnedByAnother`, `InvalidRequest`.
 
-        With `must_answer=False` a backend that does not answer yet, or serves a model that the
-        newest weights are not of, joins when it does.
+        With `must_answer=False`, a backend that does not answer yet, or serves another model than
+        that of the newest weights, joins down, and serves once that has changed.
         """
         return await self._membership.add(spec, must_answer=must_answer)
 
     async def remove(self, backend_id: str) -> BackendStatus:
-        """Calls in flight there end as they will. Raises `NotFound`."""
+        """Removes a backend, whose calls in flight continue. Raises `NotFound`."""
         return self._membership.remove(backend_id)
 
     def check_owner(self, owner: str | None) -> None:
-        """Raises `OwnedByAnother` if there are backends of another."""
+        """Raises `OwnedByAnother` if there are backends of another owner."""
         self._membership.check_owner(owner)
 
     def statuses(self) -> list[BackendStatus]:
         return [member.status() for member in self._members.values()]
 
     def offers(self) -> list[BackendSpec]:
-        """Those that are not down, for services that leave the weights to this pool."""
+        """Returns the backends that are not down, for services that leave the weights to this
+        pool."""
         update = {"policy_version": self.pushed_version}
         return [one.spec.model_copy(update=update) for one in self._up()]
 
@@ -200,8 +202,8 @@ class BackendPool:
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights pushed last. Until any are: the newest that a backend says it has,
-        for some are updated by others; 0 if none says so."""
+        """Version of the weights pushed last. Before the first: the newest version that a backend
+        reports, since others update some; 0 without a report."""
         if self._updates.newest is not None:
             return self._updates.newest.version
         members = self._members.values()

@@ -1,6 +1,6 @@
-"""A prompt and its JSON, so that a turn spells out only the ids that the turn before did not have.
+"""A prompt and its JSON, so that a turn encodes only the ids that the turn before did not have.
 
-All else that a call does with a long prompt is to copy bytes. Knows nothing of engines.
+Everything else that a call does with a long prompt is copying bytes. Knows nothing of engines.
 """
 
 from array import array
@@ -10,10 +10,11 @@ import orjson
 
 
 class EncodedPrompt:
-    """Never changed once made."""
+    """Immutable."""
 
     def __init__(self, ids: Sequence[int], before: "EncodedPrompt | None" = None) -> None:
-        """`before`: one that this may begin with. Raises `OverflowError` for what is no int32."""
+        """`before`: a prompt that may be a prefix of this one. Raises `OverflowError` for an id
+        that is not an int32."""
         self._ids = array("i", ids)
         self._items = b""
         known = 0
@@ -32,5 +33,5 @@ class EncodedPrompt:
         return ids[: len(self._ids)] == self._ids
 
     def json(self) -> bytes:
-        """A list of numbers."""
+        """Returns a list of numbers."""
         return b"[%b]" % self._items

@@ -1,6 +1,6 @@
-"""Releases of vLLM that the service can use, and what the older ones of them lack.
+"""Releases of vLLM that the service can use, and what the older ones lack.
 
-Read in the sources of 0.22 to 0.32. Knows nothing of an engine's address or state.
+Taken from the sources of 0.22 to 0.32. Knows nothing of an engine's address or state.
 """
 
 from packaging.version import InvalidVersion, Version
@@ -28,7 +28,7 @@ UNTAGGED: Release = (0, 1)
 
 
 def release_of(version: str) -> Release | None:
-    """None for a build that has no number: it is taken for the newest."""
+    """Returns None for a build without a number, which counts as the newest."""
     try:
         release = Version(version).release[:2]
     except InvalidVersion:
@@ -41,7 +41,7 @@ def shown(release: Release) -> str:
 
 
 def problem(release: Release | None) -> str | None:
-    """Why vLLM of this release cannot be used."""
+    """Returns why vLLM of this release cannot be used; None if it can."""
     if release is None or release >= OLDEST:
         return None
     return f"vLLM {shown(release)} is too old: it must be {shown(OLDEST)} or newer"

@@ -1,14 +1,14 @@
-"""Which engine a rollout's next call goes to: a decision by expected time, on numbers alone.
+"""Choice of the engine for a rollout's next call: by expected time, from numbers alone.
 
 A rollout stays where its prefix is cached, unless that engine has become much slower than another.
-A new one goes where its call will take least: its own work and a share of what is there already
-(calls in flight, and one to come of each session that waits), times how long that engine takes for
-a token. A prompt is work only where it is not cached, so what begins at once is spread, too. Ties
-are broken by rendezvous hashing, which spreads siblings evenly without a state. Knows no engine, no
-network and no clock; the same code is run by the pool and by the simulator in `bench/routing`.
+A new one goes where its call should take the least time: its own work and a share of the work
+already there (calls in flight, and one to come of each session between calls), times the engine's
+seconds per token. A prompt is work only where it is not cached, so rollouts that begin together are
+spread, too. Rendezvous hashing breaks ties: it spreads siblings evenly without state. Knows nothing
+of engines, networks and clocks; the pool and the simulator in `bench/routing` run the same code.
 
-Counting tasks, as a min-heap of assignments does, is blind to all of this: it gives as much to a
-slow engine as to a fast one, and every new task to one that was added late.
+Counting tasks, as a min-heap of assignments does, is blind to all of this: it gives a slow engine
+as much as a fast one, and every new task to an engine that was added late.
 """
 
 import hashlib
@@ -17,44 +17,46 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PREFILL_WEIGHT = 0.1
-"""Work of a prompt token that is not cached, in sampled tokens: prompts go in parallel."""
+"""Work of a prompt token that is not cached, in sampled tokens: prefill is parallel."""
 PARALLEL = 32.0
-"""Calls in a batch slow each other down by so little: one is ahead of the next by a part of it."""
+"""Divisor of the work already at an engine: calls in a batch slow each other down only a little."""
 SAME_SPEED = 1.5
-"""What is measured of equal engines differs by so much."""
+"""Ratio by which the measured speeds of equal engines may differ."""
 SHORT_CALL_S = 0.05
-"""What takes less says more of the way to the engine than of the engine."""
+"""Seconds that any call counts for at least: a shorter one measures the network, not the engine."""
 SMOOTHING = 0.1
-"""Share of the newest call in what is known of an engine's speed."""
+"""Weight of the newest call in the moving average of an engine's speed."""
 FIRST_CALLS = 4
-"""A newcomer among proven engines gets so many at once, and one more for each that ends."""
+"""Calls that a newcomer among proven engines gets at first, and one more for each that ends."""
 PROVEN_CALLS = 32
 MOVE_FACTOR = 4.0
-"""A session moves when another engine is so many times faster."""
+"""Ratio of speeds beyond which a session moves to another engine."""
 FORGETTING = 1 / 256
-"""Share of its slowness that an idle engine is forgiven with each decision, to be tried again."""
+"""Share of its slowness that an idle engine is forgiven per decision, so that it is tried again."""
 MAX_EXPECTED_TOKENS = 512
-"""Turns of agents end long before what they may sample."""
+"""Most tokens expected of one call: agents' turns end long before their limit."""
 
 
 @dataclass(slots=True)
 class EngineLoad:
-    """Load of one engine: the calls there, and how fast it answers."""
+    """Load of one engine: its calls, and how fast it answers them."""
 
     max_calls: int
     calls: int = 0
     work: float = 0.0
     """Work of the calls in flight, in sampled tokens."""
     sessions: int = 0
-    """Pinned there."""
+    """Sessions pinned to the engine."""
     completed: int = 0
     seconds: float = 0.0
-    """Seconds of the last calls, the newest counting most; 0 before the first, as is their work."""
+    """Seconds per call, averaged with the newest counting most; 0 before the first, like
+    `work_done`."""
     work_done: float = 0.0
 
     @property
     def seconds_per_token(self) -> float | None:
-        """Seconds for a sampled token. Not the mean over calls: the shortest would say most."""
+        """Seconds per sampled token. Not the mean over calls, in which the shortest would count
+        most."""
         return self.seconds / self.work_done if self.work_done else None
 
     @property
@@ -70,7 +72,7 @@ class EngineLoad:
         self.work -= work
 
     def learn(self, *, sampled: int, uncached: int, took_s: float) -> None:
-        """From a call that succeeded."""
+        """Learns from a call that succeeded."""
         self.completed += 1
         work = max(1.0, sampled + PREFILL_WEIGHT * uncached)
         self.seconds += SMOOTHING * (max(took_s, SHORT_CALL_S) - self.seconds)
@@ -84,7 +86,7 @@ class EngineLoad:
 class RouteRequest:
     session: str
     pinned: str | None
-    """Where the session's last call went."""
+    """Engine of the session's last call."""
     prompt_tokens: int
     max_tokens: int
 
@@ -98,14 +100,14 @@ class RouteRequest:
         return min(self.max_tokens, MAX_EXPECTED_TOKENS)
 
     def work_at(self, backend_id: str) -> float:
-        """Work of the call there, in sampled tokens."""
+        """Returns the work of the call there, in sampled tokens."""
         uncached = 0 if backend_id == self.pinned else self.prompt_tokens
         return PREFILL_WEIGHT * uncached + self.expected_tokens
 
 
 class Router(Protocol):
     def choose(self, call: RouteRequest, loads: Mapping[str, EngineLoad]) -> str | None:
-        """One of `loads`, which are those that can serve; None to wait until they have changed."""
+        """Returns one of `loads`, the engines that can serve; None to wait until they change."""
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ def _may_take(load: EngineLoad, most_calls: int) -> bool:
 
 
 def _expected_s(call: RouteRequest, backend_id: str, load: EngineLoad, fastest: float) -> float:
-    """An engine that is not known yet is taken for a fast one."""
+    """Returns the expected seconds of the call; an engine without calls yet counts as fast."""
     seconds = load.seconds_per_token
     if seconds is None or seconds < SAME_SPEED * fastest:
         seconds = fastest

@@ -1,8 +1,7 @@
-"""The calls of one rollout: to one backend while that serves, and on another when it fails.
+"""The calls of one rollout: to one backend while it serves, and to another when it fails.
 
-A call that fails for a passing reason is made again elsewhere with the very same prompt ids: what
-was sampled in earlier turns, its logprobs and its policy versions stay as they are; of the failed
-call nothing is kept.
+A call that fails for a passing reason is retried elsewhere with exactly the same prompt ids. Tokens
+of earlier turns keep their logprobs and policy versions; nothing of the failed call is kept.
 """
 
 import logging
@@ -20,7 +19,7 @@ from prorl_service.utils.budget import WorkClock
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""Attempts of one call. An engine that is down or lent uses up none: the call waits for it."""
+"""Attempts of one call. Waiting for an engine that is down or lent uses up no attempt."""
 
 Route = Callable[[RouteRequest, Collection[Member]], Awaitable[Member]]
 
@@ -35,15 +34,15 @@ class Session:
         route: Route,
         call_ended: Callable[[RouteRequest, Member], None],
     ) -> None:
-        """`clock` stands still while a call waits for an engine, or its engine stands still.
-        `route` counts a call where it sends it, until `call_ended` reports it."""
+        """`clock` stops while a call waits for an engine, or its engine samples nothing. `route`
+        counts a call at the member that it returns, until `call_ended`."""
         self._rollout_id = rollout_id
         self._clock = clock
         self._route = route
         self._call_ended = call_ended
         self._member: Member | None = None
         self._prompt: EncodedPrompt | None = None
-        """The newest."""
+        """Prompt of the newest call."""
 
     async def generate(
         self,
@@ -54,7 +53,7 @@ class Session:
         seed: int | None,
         stop_token_ids: list[int],
     ) -> Generation:
-        """Raises the last failure's `BackendError` after `MAX_ATTEMPTS`."""
+        """Raises the `BackendError` of the last of `MAX_ATTEMPTS`."""
         prompt = self._prompt = EncodedPrompt(prompt_ids, before=self._prompt)
         failed: list[Member] = []
         while True:
@@ -85,7 +84,7 @@ class Session:
                 failed.append(member)
                 if not error.retryable or len(failed) == MAX_ATTEMPTS:
                     raise
-                log.info("the call goes elsewhere: %s", error.message)
+                log.info("call retried elsewhere: %s", error.message)
                 metrics.call_failed_over()
             finally:
                 self._call_ended(call, member)

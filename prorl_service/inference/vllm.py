@@ -1,7 +1,7 @@
-"""One engine's release of vLLM: refused if it is too old or lacks a flag, bracketed if it must be.
+"""One engine's release of vLLM: refused if it is too old or lacks a flag, bracketed if necessary.
 
-For engines of other kinds nothing of this applies. See `releases` for what each release has, and
-`bracket` for engines whose answers do not say which weights sampled what.
+Does not apply to other kinds of engines. See `releases` for what each release has, and `bracket`
+for engines whose answers do not say which weights sampled a token.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ Pause = Callable[[PauseMode], Awaitable[None]]
 
 
 class Call(Protocol):
-    """`Backend`'s: what `read` makes of the answer; raises `BackendError`."""
+    """`Backend._call`: returns what `read` makes of the answer; raises `BackendError`."""
 
     def __call__(
         self, method: Method, route: str, *, json: Any = None, read: Callable[[Any], Any] = ...
@@ -31,19 +31,20 @@ class Call(Protocol):
 
 class Vllm:
     def __init__(self, url: str, call: Call, read_label: Callable[[Any], int | None]) -> None:
-        """`read_label` reads the version of the weights in the answer of `/weight_info`."""
+        """`read_label` reads the version of the weights from the answer of `/weight_info`."""
         self.bracket: Bracket | None = None
-        """Calls and updates of an engine whose answers have no versions."""
+        """Bracket of an engine whose answers have no versions."""
         self._url = url
         self._call = call
         self._read_label = read_label
         self._generates = False
-        """Whether the route to generate has been seen: vLLM may log an error when it is tried."""
+        """True once `GENERATE` was found: vLLM may log an error each time it is tried."""
 
     async def check(self) -> Release | None:
-        """None: not vLLM, or a build without a number. Raises `BackendError`."""
+        """Returns the release; None: not vLLM, or a build without a number. Raises
+        `BackendError`."""
         release: Release | None = None
-        with suppress(BackendRejected):  # no other engine has this
+        with suppress(BackendRejected):  # other engines lack this route
             release = await self._call("GET", "/version", read=_read_release)
         if problem := releases.problem(release):
             raise BackendRejected(f"{self._url}: {problem}")
@@ -56,7 +57,7 @@ class Vllm:
         return release
 
     async def version(self) -> int | None:
-        """Version of the weights. Raises `BackendRejected` if that cannot be known."""
+        """Returns the version of the weights. Raises `BackendRejected` if it cannot be known."""
         if self.bracket is None:
             return await self._label()
         self.bracket.version = await self.bracket.version_now()
@@ -84,7 +85,7 @@ class Vllm:
             await self._call("POST", GENERATE, json={})
         except NotOffered as error:
             raise BackendRejected(f"{self._url}: start vLLM with --enable-scale-out") from error
-        except BackendRejected:  # of an empty request
+        except BackendRejected:  # the empty request
             self._generates = True
 
     async def _label(self) -> int | None:
@@ -92,14 +93,14 @@ class Vllm:
         return version
 
     async def process(self) -> str:
-        """What no other start of the engine has in common with this one."""
+        """Returns an identifier of this start of the engine."""
         process = await self._call("GET", "/server_info?config_format=json", read=_read_process)
         return str(process)
 
 
 def complete(answer: Any, prompt_length: int, version: int) -> None:
-    """Adds what an older release leaves out of an answer that it sampled with `version` only."""
-    answer.setdefault("usage", {"prompt_tokens": prompt_length})  # not before 0.25
+    """Adds what an older release omits from an answer that `version` alone sampled."""
+    answer.setdefault("usage", {"prompt_tokens": prompt_length})  # absent before 0.25
     choice = answer["choices"][0]
     span = {"version": str(version), "start": 0, "end": len(choice["token_ids"])}
     choice.setdefault("weight_versions", [span] if choice["token_ids"] else [])
@@ -110,7 +111,7 @@ def _read_release(answer: Any) -> Release | None:
 
 
 def _read_process(answer: Any) -> str:
-    """vLLM makes it of the time of its start."""
+    """Returns the instance id, which vLLM derives from the time of its start."""
     process = answer["vllm_config"]["instance_id"]
     if type(process) is not str or not process:
         raise ValueError(f"instance_id {process!r}")

@@ -1,8 +1,8 @@
 """Calls that wait for room at an engine: first come, first served.
 
-Calls that can go to the same engines wait in one line. Room is handed to the calls in front, the
-longest waiting first; the others sleep, for with hundreds of them a look at each would cost more
-than the call that made the room. Knows no rule of which engine takes what: `place` does.
+Calls that can go to the same engines wait in one line. Room goes to the calls at the front, the
+longest waiting first; the others sleep, since checking hundreds of them would cost more than the
+call that made the room. `place` decides which engine takes which call.
 """
 
 import asyncio
@@ -22,15 +22,16 @@ class Waiting:
     call: RouteRequest
     model: str
     failed: frozenset[str]
-    """Engines that have failed it."""
+    """Engines that have failed the call."""
     context: int
-    """Tokens of context that not every engine in use offers, so that it must be looked at; or 0."""
+    """Tokens of context that the call needs; 0 if every engine in use offers them."""
     number: int
-    """Place among all that wait; kept until the call has an engine."""
+    """Place among all waiting calls; kept until the call has an engine."""
     turn: "asyncio.Future[Member | None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    """Its engine, the call counted there; None: no engine could take it, had it room."""
+    """The call's engine, with the call counted there; None: the call must be routed again, such as
+    when no engine could take it even with room."""
 
     @property
     def line(self) -> Hashable:
@@ -41,14 +42,14 @@ class Lines:
     def __init__(
         self, place: Callable[[Waiting], bool], give_back: Callable[[RouteRequest, Member], None]
     ) -> None:
-        """`place` sets the call's `turn` unless there is no room. `give_back`: what a call was
-        given that was cancelled before it knew."""
+        """`place` sets the call's `turn`, or returns False if there is no room. `give_back` frees
+        the room of a call that was cancelled before it noticed its turn."""
         self._place = place
         self._give_back = give_back
         self._lines: dict[Hashable, OrderedDict[Waiting, None]] = {}
 
     async def turn(self, waiting: Waiting) -> Member | None:
-        """Comes at once if there is room and nobody waits for the same."""
+        """Returns the call's turn, immediately if there is room and its line is empty."""
         if (self._lines and waiting.line in self._lines) or not self._place(waiting):
             self._lines.setdefault(waiting.line, OrderedDict())[waiting] = None
         try:
@@ -60,7 +61,7 @@ class Lines:
     def _leave(self, waiting: Waiting) -> None:
         if waiting.turn.cancelled():
             self._remove(waiting)
-            self.admit()  # who came while it was in front has not been looked at
+            self.admit()  # calls behind it have not been checked
         elif (member := waiting.turn.result()) is not None:
             self._give_back(waiting.call, member)
 
@@ -72,7 +73,7 @@ class Lines:
                 del self._lines[waiting.line]
 
     def admit(self) -> None:
-        """Hands out the room there is. To be called whenever there may be more."""
+        """Hands out the available room. Must be called whenever there may be more."""
         if not self._lines:
             return
         fronts = [(next(iter(line)).number, next(iter(line))) for line in self._lines.values()]
@@ -85,7 +86,8 @@ class Lines:
                     heapq.heappush(fronts, (next(iter(line)).number, next(iter(line))))
 
     def look_again(self) -> None:
-        """Ends all waits, in their order, without an engine: they may belong in other lines."""
+        """Ends all waits, in their order, without an engine: the calls may belong in other
+        lines."""
         everyone = [waiting for line in self._lines.values() for waiting in line]
         self._lines.clear()
         for waiting in sorted(everyone, key=lambda one: one.number):

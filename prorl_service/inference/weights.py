@@ -1,4 +1,4 @@
-"""The newest weights, kept so that an engine which comes back can be given them again."""
+"""The newest weights, kept so that an engine that comes back can be given them again."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ Done = TypeVar("Done")
 OWN_FILE = re.compile(r"(weights-[0-9a-f]{32}\.(partial|safetensors)|probe-[0-9a-f]{32})")
 """Names of files that a spool, or a trainer in it, made; the spool may remove them."""
 WRITE_BYTES = 4 * 2**20
-"""Size of an upload's pieces on their way to the disk: each costs a change of threads."""
+"""Size of the pieces in which an upload is written to disk: each costs a switch of threads."""
 
 
 class UploadStalled(InvalidRequest):
@@ -38,7 +38,7 @@ class UploadStalled(InvalidRequest):
 
 
 class WeightsGone(InvalidRequest):
-    """A file of weights is not there, perhaps removed by a restart of the service."""
+    """A file of weights does not exist, perhaps removed by a restart of the service."""
 
     status = 410
 
@@ -81,16 +81,18 @@ class Weights:
 
 
 def source_at(path: Path) -> WeightSource:
-    """A file, or a directory that perhaps only the engines see. Raises `WeightsGone`."""
+    """Returns a file, or a directory that perhaps only the engines see. Raises `WeightsGone`."""
     if path.is_file():
         return WeightFile(path, weight_file.is_adapter(path))
     if path.suffix == ".safetensors":
-        raise WeightsGone(f"{path} is not there", hint="write it again where GET /v1/weights says")
+        raise WeightsGone(
+            f"{path} does not exist", hint="write it again where GET /v1/weights says"
+        )
     return WeightDirectory(str(path))
 
 
 def check_directory(source: WeightSource) -> None:
-    """Raises `InvalidRequest` for an empty one: an engine told to load it may lose what it has."""
+    """Raises `InvalidRequest` for an empty one: an engine that loads it may lose its weights."""
     if not isinstance(source, WeightDirectory):
         return
     directory = Path(source.path)
@@ -99,24 +101,24 @@ def check_directory(source: WeightSource) -> None:
 
 
 class WeightSpool:
-    """Weights on local disk, a safetensors file each, sent over HTTP or written by trainers who see
-    the directory.
+    """Weights on local disk, one safetensors file each, sent over HTTP or written by trainers that
+    see the directory.
 
-    A file gets its final name when it is whole, so a broken upload is never used. The caller
-    removes what is no longer needed; files of others in the directory are left alone.
+    A file gets its final name when it is complete, so a broken upload is never used. The caller
+    removes files that are no longer needed; other files in the directory are left alone.
     """
 
     def __init__(self, directory: Path, *, silence_s: float) -> None:
         """`silence_s`: how long an upload may send nothing."""
         self.directory = directory
         self.probe = f"probe-{uuid.uuid4().hex}"
-        """Name of a file by which others know that they see the same directory."""
+        """Name of a file by which trainers know that they see the same directory."""
         self._silence_s = silence_s
 
     def open(self, newest: Weights | None) -> None:
-        """Removes what a process that was killed left."""
+        """Removes the files of a killed process and creates the directory."""
         self.close(newest)
-        with suppress(OSError):  # those who then send weights get the reason
+        with suppress(OSError):  # the next upload reports the reason
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.directory / self.probe).touch()
 
@@ -129,8 +131,8 @@ class WeightSpool:
             self.directory.rmdir()
 
     async def receive(self, chunks: AsyncIterable[bytes]) -> WeightFile:
-        """Not yet safe from a power cut; see `sync`. Raises `UploadStalled`, `WeightsNotKept`, what
-        `chunks` raises; nothing is kept then."""
+        """Writes an upload to a file, not yet safe from a power cut; see `sync`. Raises
+        `UploadStalled`, `WeightsNotKept`, and what `chunks` raises; nothing is kept then."""
         partial = self.directory / f"weights-{uuid.uuid4().hex}.partial"
         file = await self._on_disk(_create, partial)
         try:
@@ -153,7 +155,7 @@ class WeightSpool:
             raise
 
     async def sync(self, source: WeightSource) -> None:
-        """Returns when the file, if it is one, survives a power cut. Raises `WeightsNotKept`."""
+        """Returns once `source`, if a file, survives a power cut. Raises `WeightsNotKept`."""
         if isinstance(source, WeightFile):
             await self._on_disk(_sync, source.path)
 
@@ -181,7 +183,7 @@ class WeightSpool:
             ) from None
 
     async def remove(self, source: WeightSource) -> None:
-        """If it is one of the spool's own files."""
+        """Removes `source` if it is one of the spool's own files."""
         if (
             isinstance(source, WeightFile)
             and source.path.parent == self.directory
@@ -196,7 +198,7 @@ def _create(path: Path) -> BinaryIO:
 
 
 def _sync(path: Path) -> None:
-    """The file, and its name."""
+    """Syncs the file and its name."""
     for one in (path, path.parent):
         descriptor = os.open(one, os.O_RDONLY)
         try:

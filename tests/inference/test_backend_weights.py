@@ -234,7 +234,7 @@ async def test_vllm_is_offered_whole_files_only(fetched: WeightFile, content: by
     fetched.path.write_bytes(fetched.path.read_bytes()[:-1] if content is None else content)
     engine = Updates(owner="vllm")
     async with backend_of(engine.routes) as backend:
-        with pytest.raises(BackendRejected, match="no whole safetensors file"):
+        with pytest.raises(BackendRejected, match="not a complete safetensors file"):
             await backend.load_weights(fetched, 3, timeout_s=10)
     assert engine.called == []
 

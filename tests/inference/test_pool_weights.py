@@ -156,7 +156,7 @@ async def test_engines_that_took_refused_first_weights_are_down_until_a_restart(
         with pytest.raises(BackendRejected):
             await pool.stream_weights(upload(b"new"), version=1)
         await until(pool, BackendState.DOWN, 2)
-        assert sum("not accepted" in status.reason for status in pool.statuses()) == 2
+        assert sum("whose update failed" in status.reason for status in pool.statuses()) == 2
         assert pool.policy_version == 0
         with pool.session("r") as generator:
             assert await call(generator) == id_of(picky)

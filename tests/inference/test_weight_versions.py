@@ -44,7 +44,7 @@ async def test_weights_are_never_given_to_an_engine_of_another_model(
         (status,) = pool.statuses()
         assert status.state is BackendState.DOWN
         assert "serves 'another'" in status.reason
-        assert "weights of version 57 are of 'stub'" in status.reason
+        assert "weights of version 57 are for 'stub'" in status.reason
         await pool.add(BackendSpec(url=same.url))
         assert (other.weights, same.weights) == (b"", b"trained")
 
@@ -68,7 +68,7 @@ async def test_weights_are_never_given_to_a_model_of_another_shape_and_the_same_
     async with StubEngine(wider, lambda _: [chat.end_of_turn_id]) as other:
         async with journal.pool(tmp_path / "weights") as pool:
             await pool.add(BackendSpec(url=other.url), must_answer=False)
-            assert "are of 'stub' (config" in pool.statuses()[0].reason
+            assert "are for 'stub' (config" in pool.statuses()[0].reason
         assert other.weights == b""
 
 
@@ -83,7 +83,7 @@ async def test_weights_pushed_before_any_engine_are_those_of_the_first_that_take
         await pool.add(BackendSpec(url=first.url))
         assert first.weights == b"trained"
     async with journal.pool(tmp_path) as pool:
-        with pytest.raises(Conflict, match="are of 'stub'"):
+        with pytest.raises(Conflict, match="are for 'stub'"):
             await pool.add(BackendSpec(url=other.url))
 
 

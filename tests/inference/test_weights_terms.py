@@ -82,10 +82,10 @@ async def test_an_adapter_is_wanted_where_it_can_be_put_on_its_base_model(
         (PLUGIN, RUNTIME, {}, 8, None, "takes no LoRA adapters"),
         (LORA, RUNTIME, {}, 17, None, "up to rank 16"),
         (LORA, RUNTIME, {}, 8, "other/base", "the adapter is for other/base"),
-        (LORA, RUNTIME, {"version": "3"}, 8, None, "other weights than it was started with"),
+        (LORA, RUNTIME, {"version": "3"}, 8, None, "no longer has the weights it was started with"),
         (
             *(LORA, RUNTIME, {"version": "3", "adapters": ["another's"]}, 8, None),
-            "other weights than it was started with",
+            "no longer has the weights it was started with",
         ),
     ],
 )

@@ -102,7 +102,7 @@ async def test_a_resumed_run_keeps_its_weights_from_another_model(
 
         async def is_refused() -> bool:
             (backend,) = await client.backends()
-            return "weights of version 57 are of 'stub'" in backend.reason
+            return "weights of version 57 are for 'stub'" in backend.reason
 
         await until(is_refused)
         (backend,) = await client.backends()

@@ -177,11 +177,11 @@ async def test_a_group_of_other_engines_is_gone(
     await trainer.send(1)
     with RolloutClient(trainer.url) as client:
         broadcast = partial(client.broadcast_weights, "another", {}, 2)
-        with pytest.raises(ServiceCallError, match="open one again") as caught:
+        with pytest.raises(ServiceCallError, match="open a new one") as caught:
             await asyncio.to_thread(broadcast)
         assert caught.value.http_status == 410
         opening = partial(client.open_nccl_group, {"world_size": 3})
-        with pytest.raises(ServiceCallError, match="has 4 processes, not 3"):
+        with pytest.raises(ServiceCallError, match="needs 4 processes, not 3"):
             await asyncio.to_thread(opening)
 
 

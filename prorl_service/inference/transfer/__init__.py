@@ -1,1 +1,1 @@
-"""Ways by which one engine gets weights: files, handed out or sent, directories, broadcasts."""
+"""Ways in which one engine gets weights: files, handed out or sent, directories, broadcasts."""

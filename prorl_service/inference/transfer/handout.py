@@ -1,7 +1,7 @@
-"""Files of weights for engines that fetch them themselves: each at a secret URL, for one update.
+"""Files of weights for engines that fetch them: each at a secret URL, for one update.
 
-It listens where the engine finds it, on the interface that leads there, and only while something is
-offered. Nothing else is served, and nothing of the service's API.
+The server listens on the interface that leads to the engine, and only while a file is offered. It
+serves nothing else, in particular nothing of the service's API.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from prorl_service.utils.tasks import TaskOwner
 
 MAX_HEAD_BYTES = 4096
 PART_BYTES = 64 * 2**20
-"""Size of the parts after each of which there is progress."""
+"""Size of the parts after each of which progress is reported."""
 HEAD_TIMEOUT_S = 10.0
 FOUND = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
@@ -39,7 +39,7 @@ class Offer:
     transfers: TaskOwner = field(default_factory=TaskOwner)
     """Owner of the requests in progress."""
     served: int = 0
-    """Number of transfers that are complete."""
+    """Number of completed transfers."""
     failure: OSError | None = None
     """Reason why the last transfer broke off."""
 
@@ -66,7 +66,7 @@ async def offered(path: Path, engine_url: str, on_progress: Progress) -> AsyncIt
 
 
 async def _address_towards(engine_url: str) -> str:
-    """This host's address on the interface that leads to the engine. Sends nothing."""
+    """Returns this host's address on the interface that leads to the engine. Sends nothing."""
     url = urlsplit(engine_url)
     port = url.port or (443 if url.scheme == "https" else 80)
     loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ async def _answer(
 
 
 async def _asked_for(reader: asyncio.StreamReader) -> str:
-    """The route of a GET; empty for anything else."""
+    """Returns the route of a GET; "" for anything else."""
     try:
         async with asyncio.timeout(HEAD_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")

@@ -1,5 +1,5 @@
-"""What an inference engine can be given. It says so itself: ours beside its model, vLLM by
-`/server_info`. How it is then given weights `transfer` knows.
+"""Weights that an inference engine takes, as it reports: ours with its model, vLLM by
+`/server_info`. `ways` knows how the weights are then transferred.
 """
 
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from prorl_service.inference.releases import SHARES_NCCL_SETTINGS, SWAPS_ADAPTER
 PLUGIN = "prorl"
 """Name of our weight-transfer backend in vLLM."""
 NCCL = "nccl"
-"""Name of vLLM's own for weights that a trainer broadcasts."""
+"""Name of vLLM's own backend for weights that a trainer broadcasts."""
 ANY_RANK = 2**31 - 1
 NO_PLUGIN = (
     'start vLLM (0.25 or newer) with `--weight-transfer-config \'{"backend": "prorl"}\'` and '
-    "prorl-vllm installed, or give weights by a directory that both see"
+    "prorl-vllm installed, or pass weights through a directory that both see"
 )
 NO_ADAPTERS = (
     "start vLLM with `--enable-lora --max-lora-rank R` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or "
-    "let adapters be merged"
+    "merge adapters into the model"
 )
 
 
 NEEDS_NCCL = (
-    "it takes weights by NCCL: install vLLM 0.28 or newer beside the trainer, which needs a GPU, "
-    "start all engines alike, or start them with prorl-vllm"
+    "it takes weights by NCCL: install vLLM 0.28 or newer next to the trainer, which needs a GPU, "
+    "and start all engines alike; or start them with prorl-vllm"
 )
 
 
 class Way(StrEnum):
-    """How an engine gets weights that it does not find in a directory."""
+    """Ways in which an engine gets weights that it does not find in a directory."""
 
     PUSHED = "a file, pushed"
     FETCHED = "a file, fetched by prorl-vllm"
@@ -44,26 +44,27 @@ class Way(StrEnum):
 class Intake:
     way: Way = Way.UNKNOWN
     dtype: str | None = None
-    """Type that the engine computes in, by torch's name; None: it does not say."""
+    """Type that the engine computes in, by torch's name; None if the engine does not report it."""
     max_lora_rank: int = 0
-    """Largest rank of an adapter that it puts on its model; 0: it takes none."""
+    """Largest rank of an adapter that the engine puts on its model; 0: it takes no adapters."""
     workers: int = 0
-    """Number of its processes in a broadcast; 0: it takes none."""
+    """Number of the engine's processes in a broadcast; 0: it takes no broadcasts."""
 
     def require_files(self, url: str) -> None:
-        """Raises `BackendRejected`."""
+        """Raises `BackendRejected` if the engine takes no files."""
         if self.way in (Way.NONE, Way.BROADCAST):
             hint = NEEDS_NCCL if self.way is Way.BROADCAST else NO_PLUGIN
             raise BackendRejected(f"{url} takes no files of weights from trainers", hint=hint)
 
     def require_adapters(self, url: str) -> None:
-        """Raises `BackendRejected`."""
+        """Raises `BackendRejected` if the engine takes no adapters."""
         if self.max_lora_rank == 0:
             raise BackendRejected(f"{url} takes no LoRA adapters", hint=NO_ADAPTERS)
 
 
 def of_vllm(server_info: Any, release: Release | None) -> Intake:
-    """From what `/server_info?config_format=json` answers. Raises what reading it may raise."""
+    """Reads the answer of `/server_info?config_format=json`. Raises like the readers in
+    `answers`."""
     config, environment = server_info["vllm_config"], server_info.get("vllm_env") or {}
     backend = (config.get("weight_transfer_config") or {}).get("backend")
     lora = config.get("lora_config") or {}

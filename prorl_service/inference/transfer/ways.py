@@ -1,9 +1,9 @@
-"""The ways by which an engine gets weights. Each has three steps, of which only the last touches
+"""The ways in which an engine gets weights. Each has three steps, of which only the last touches
 the engine's own: `offer` while it samples, `send` while it is paused, `swap`.
 
-The reference engine is sent the file. vLLM fetches it, by our plug-in (plugins/vllm), reads a
-checkpoint's directory, or receives what a trainer broadcasts by NCCL. Pauses and versions in
-trajectories are `Backend`'s.
+The reference engine is sent the file. vLLM fetches it with our plug-in (plugins/vllm), reads a
+checkpoint's directory, or receives what a trainer broadcasts by NCCL. `Backend` handles pauses and
+the versions in trajectories.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from prorl_service.inference.transfer.weight_file import unreadable
 
 Shapes = Mapping[str, list[int]]
 ADAPTER_PREFIX = "prorl-"
-"""Begin of the names of our adapters in an engine."""
+"""Prefix of the names of our adapters in an engine."""
 OF_PLUGIN = "prorl: "
-"""Begin of the plug-in's own reasons."""
+"""Prefix of the plug-in's own reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WeightDirectory:
         return "a directory"
 
     def only_file(self) -> Path | None:
-        """Its weights, if they are one file that the service can read, too."""
+        """Returns the checkpoint's weights if they are one file that the service sees, too."""
         try:
             files = list(Path(self.path).glob("*.safetensors"))
         except OSError:
@@ -62,14 +62,14 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Broadcast:
-    """Weights that a trainer broadcasts to the workers of a group of engines. Nobody keeps them."""
+    """Weights that a trainer broadcasts to the workers of a group of engines. No copy is kept."""
 
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """vLLM's `update_info`: names, types and shapes of the tensors."""
     start: asyncio.Barrier | None = None
-    """All engines are paused: passed together, or by none."""
+    """Barrier at which each engine, once paused, waits for the others."""
     path: str = ""
-    """Nowhere."""
+    """Empty: no file holds the weights."""
 
     def __str__(self) -> str:
         return "by NCCL"
@@ -83,7 +83,7 @@ class NotOffered(BackendRejected):
 
 
 class Call(Protocol):
-    """`Backend`'s: one HTTP call to the engine; raises `BackendError`."""
+    """`Backend._call`: makes one HTTP call to the engine; raises `BackendError`."""
 
     def __call__(
         self,
@@ -98,31 +98,31 @@ class Call(Protocol):
 
 
 class Transfer(ABC):
-    """All methods raise `BackendError`."""
+    """One way of giving an engine weights. All methods raise `BackendError`."""
 
     model: str | None = None
-    """Name by which calls get these weights; None: the engine's default."""
+    """Model name with which calls use these weights; None: the engine's default."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
     async def offer(self, on_progress: Progress) -> None:  # noqa: B027 - not every way has it
-        """Done while the engine samples."""
+        """Runs while the engine samples."""
 
     async def send(self, on_progress: Progress) -> None:  # noqa: B027 - as above
-        """Done while the engine is paused and has its weights still."""
+        """Runs while the engine is paused and still has its weights."""
 
     @abstractmethod
     async def swap(self, version: str) -> None: ...
 
     async def _label(self, version: str) -> None:
-        with suppress(NotOffered):  # vLLM before 0.27, for which the service keeps it: `Bracket`
+        with suppress(NotOffered):  # vLLM before 0.27, for which `Bracket` keeps the version
             await self._call("POST", "/update_weight_version", json={"new_version": version})
 
 
 class Push(Transfer):
-    """Sends the file, unless our engine can open it; it checks it whole before it touches its
-    weights."""
+    """Sends the file to the reference engine, unless that can open it. The engine checks the whole
+    file before it touches its weights."""
 
     def __init__(self, call: Call, file: WeightFile) -> None:
         super().__init__(call)
@@ -189,13 +189,13 @@ class Fetch(Transfer):
 class FetchAdapter(Fetch):
     """Has vLLM fetch a LoRA adapter into a directory of its own, and put it on its model.
 
-    vLLM's route loads the first adapter of a kind. For later ones, the files are replaced and what
-    vLLM has read of them is removed, so that the next call reads them again. (Adapters loaded with
+    vLLM's route loads the first adapter of a kind. For later ones, the files are replaced and the
+    loaded adapter is removed, so that the next call reads the files again. (Adapters loaded with
     the route's `load_inplace` are read again at every step.)
     """
 
     def __init__(self, call: Call, path: Path, engine_url: str, loaded: Mapping[str, str]) -> None:
-        """`loaded`: directories of the adapters that the engine has from us, keyed by name."""
+        """`loaded`: directories of our adapters in the engine, keyed by name."""
         super().__init__(call, path, engine_url)
         self._loaded = loaded
         self._directory = ""
@@ -218,13 +218,15 @@ class FetchAdapter(Fetch):
         await self._label(version)
 
     async def _have_it_read_again(self) -> None:
-        """vLLM does not say which number it gave the adapter: all are read again when needed."""
+        """Removes all adapters, since vLLM does not report this one's number. Each is read again
+        when needed."""
         numbers = await self._rpc("list_loras")
         for number in re.findall(r"\d+", str(numbers)):
             await self._rpc("remove_lora", int(number))
 
     async def _rpc(self, method: str, *args: int) -> object:
-        """What the first worker answers: some executors make a list of a set, others its text."""
+        """Returns the first worker's answer: some executors turn a set into a list, others into
+        text."""
         result: object = await self._call(
             "POST",
             "/collective_rpc",
@@ -248,7 +250,7 @@ class Reload(Transfer):
 
 
 class Receive(Transfer):
-    """Has vLLM's workers take part in a trainer's broadcast, by vLLM's own backend `nccl`."""
+    """Has vLLM's workers take part in a trainer's broadcast, with vLLM's own backend `nccl`."""
 
     def __init__(self, call: Call, source: Broadcast) -> None:
         super().__init__(call)
@@ -270,7 +272,7 @@ class Receive(Transfer):
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Not in a thread: a file that it opens for a call that is cancelled stays open."""
+    """Opens the file, not in a thread: a file opened there for a cancelled call would stay open."""
     try:
         return path.open("rb")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the service reads of a safetensors file with weights: its header, and whose they are."""
+"""Headers of safetensors files with weights: shapes, and whether they are an adapter's."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,7 +11,7 @@ from prorl_service.errors import BackendRejected
 from prorl_service.schemas import ADAPTER_CONFIG
 
 MAX_HEADER_BYTES = 100 * 10**6
-"""Limit of the format."""
+"""Largest header that the format allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Header:
 
 
 def read(path: Path) -> Header:
-    """Raises `BackendRejected` for what is no whole safetensors file: vLLM would find out when it
-    has lost the weights before."""
+    """Reads the header. Raises `BackendRejected` if the safetensors file is not complete: vLLM
+    would notice only after it has lost its old weights."""
     try:
         entries, size = _entries(path)
         metadata = entries.pop("__metadata__", {})
@@ -43,12 +43,12 @@ def read(path: Path) -> Header:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         pass
     raise BackendRejected(
-        f"{path.name} is no whole safetensors file", hint="push the weights again"
+        f"{path.name} is not a complete safetensors file", hint="push the weights again"
     )
 
 
 def is_adapter(path: Path) -> bool:
-    """False as well for what is no safetensors file: engines refuse that with their own reason."""
+    """Returns False for an invalid file, too: engines refuse that with their own reason."""
     try:
         return read(path).adapter_config is not None
     except BackendRejected:
@@ -62,7 +62,7 @@ def unreadable(path: Path, error: OSError) -> BackendRejected:
 
 
 def _entries(path: Path) -> tuple[dict[str, Any], int]:
-    """All entries of the header, and its size in bytes."""
+    """Returns all entries of the header, and its size in bytes."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         return orjson.loads(file.read(min(size, MAX_HEADER_BYTES))), 8 + size

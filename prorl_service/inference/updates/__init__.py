@@ -1,1 +1,1 @@
-"""New weights for all engines: what is agreed with the trainer, groups for broadcasts, updates."""
+"""New weights for all engines: terms with the trainer, groups for broadcasts, updates."""

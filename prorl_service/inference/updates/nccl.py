@@ -1,8 +1,8 @@
-"""Groups of engines that take a trainer's weights by NCCL, by vLLM's own backend `nccl`.
+"""Groups of engines that receive a trainer's weights by NCCL, with vLLM's own backend `nccl`.
 
 The trainer is rank 0 and opens the group; the workers of all engines follow. NCCL knows nothing of
-processes that come and go: when an engine has joined, left or been started again, a new group is
-needed. Sends no weights: `transfer` has the engines receive them.
+processes that come and go: when an engine has joined, left or restarted, a new group is needed.
+Sends no weights: `transfer` has the engines receive them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from prorl_service.inference.transfer.ways import Broadcast
 
 
 class GroupGone(InvalidRequest):
-    """The NCCL group is not that of the engines which are up."""
+    """The NCCL group is not that of the engines that are up."""
 
     status = 410
 
@@ -25,11 +25,11 @@ class GroupGone(InvalidRequest):
 @dataclass(frozen=True, slots=True)
 class NcclGroup:
     processes: dict[str, str]
-    """Engines' processes, keyed by URL."""
+    """Identifiers of the engines' processes, keyed by URL."""
     group_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     async def is_of(self, members: Collection[Member]) -> bool:
-        """Whether it is that of these engines, none of which was started again."""
+        """Returns whether the group is that of these engines, without a restart since."""
         return self.processes == await _processes(members)
 
     def broadcast(self, manifest: Mapping[str, Any]) -> Broadcast:
@@ -37,7 +37,7 @@ class NcclGroup:
 
 
 async def workers_of(members: Collection[Member]) -> int:
-    """Number of all workers of engines that take weights by NCCL; 0 if one of them does not."""
+    """Counts the workers of engines that take weights by NCCL; 0 if one engine does not."""
     counts = [
         (await member.backend.intake(member.info)).workers for member in members if member.info
     ]
@@ -47,12 +47,12 @@ async def workers_of(members: Collection[Member]) -> int:
 async def open_group(
     members: Collection[Member], init_info: Mapping[str, Any], *, timeout_s: float
 ) -> NcclGroup:
-    """`init_info`: vLLM's, of the trainer. Raises `BackendError`; `Conflict` if the trainer expects
-    another number of workers."""
+    """Has the engines join the trainer's group. `init_info`: the trainer's, for vLLM. Raises
+    `BackendError`; `Conflict` if the trainer expects another number of workers."""
     wanted = 1 + await workers_of(members)
     if wanted == 1 or init_info.get("world_size") != wanted:
         raise Conflict(
-            f"the NCCL group has {wanted} processes, not {init_info.get('world_size')}",
+            f"the NCCL group needs {wanted} processes, not {init_info.get('world_size')}",
             hint="ask again: GET /v1/weights?nccl=true",
         )
     rank = 1

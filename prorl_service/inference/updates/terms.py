@@ -1,7 +1,6 @@
-"""Form, type and way in which a trainer sends its weights: what it can give and all
-engines take.
+"""Form, type and way of a trainer's weights: those that it can give and all engines take.
 
-Engines out of reach have no say; back again, they take what there is, or say why they cannot.
+Engines out of reach have no say; once back, they take the weights or report why they cannot.
 """
 
 import os.path
@@ -18,7 +17,7 @@ from prorl_service.schemas import WeightsForm, WeightsQuery, WeightsTerms
 async def agree(
     members: Collection[Member], group: NcclGroup | None, query: WeightsQuery
 ) -> WeightsTerms:
-    """`members` are those that answer; `group` is the last one that a trainer opened. Raises
+    """`members`: those that answer; `group`: the last one that a trainer opened. Raises
     `BackendError`; `BackendRejected` for an engine that takes no files."""
     engines = []
     workers = await nccl.workers_of(members) if query.nccl else 0
@@ -44,13 +43,13 @@ async def agree(
 
 
 def _against_adapter(info: EngineInfo, intake: Intake, url: str, query: WeightsQuery) -> str | None:
-    """Why the engine cannot put the adapter on its model."""
+    """Returns why the engine cannot put the adapter on its model; None if it can."""
     if intake.max_lora_rank == 0:
         return f"{url} takes no LoRA adapters"
     if intake.max_lora_rank < query.lora_rank:
         return f"{url} takes LoRA adapters up to rank {intake.max_lora_rank}"
     if not info.has_first_base:
-        return f"{url} has other weights than it was started with"
+        return f"{url} no longer has the weights it was started with"
     if info.root != query.base and os.path.realpath(info.root) != os.path.realpath(query.base):
-        return f"{url} was started with {info.root}, the adapter is for {query.base}"
+        return f"{url} was started with {info.root}, but the adapter is for {query.base}"
     return None

@@ -1,7 +1,7 @@
 """The newest weights, and how each backend gets them.
 
-A backend that comes back (or joins) takes them before it serves. `membership` knows which backends
-there are, `health` brings them back.
+A backend that joins or comes back takes them before it serves. `membership` knows which backends
+exist, `health` brings them back.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class _OutOfReach(BackendUnavailable):
 
 
 class WeightUpdates:
-    """One update at a time."""
+    """Updates of all backends, one at a time."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class WeightUpdates:
         *,
         load_timeout_s: float,
     ) -> None:
-        """`members`: those of the pool, keyed by id. `keep` gets each weights that become the
-        newest, before any older file is removed. `on_change` is called after each update, whether
-        it succeeded or not."""
+        """`members`: the pool's, keyed by id. `keep` is called with weights that become the newest,
+        before any older file is removed. `on_change` is called after each update, whether it
+        succeeded or not."""
         self.newest = newest
         self._members = members
         self._spool = spool
@@ -56,20 +56,20 @@ class WeightUpdates:
     async def stream(
         self, chunks: AsyncIterable[bytes], version: int, *, rewind: bool
     ) -> WeightsReport:
-        """Give all backends the tensors of one safetensors file. Raises as `load`, and
+        """Gives all backends the tensors of one safetensors file. Raises like `load`, and
         `UploadStalled`, `WeightsNotKept`."""
-        self._refuse_older(version, rewind=rewind)  # before gigabytes come
+        self._refuse_older(version, rewind=rewind)  # before gigabytes arrive
         file = await self._spool.receive(chunks)  # without the lock: an upload may stall
         return await self.load(Weights(file, version), rewind=rewind)
 
     async def terms(self, query: WeightsQuery) -> WeightsTerms:
-        """See `terms.agree`; with the place where trainers may leave files."""
+        """Returns the terms of `terms.agree`, with the directory where trainers may leave files."""
         agreed = await agree(self._within_reach(), self._group, query)
         place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
         return agreed.model_copy(update=place)
 
     async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
-        """Have all engines join a trainer's NCCL group. Raises as `nccl.open_group`."""
+        """Has all engines join a trainer's NCCL group. Raises like `nccl.open_group`."""
         async with self._lock:
             self._group = None
             members, timeout_s = self._within_reach(), self._load_timeout_s
@@ -79,14 +79,14 @@ class WeightUpdates:
     async def broadcast(
         self, group_id: str, manifest: Mapping[str, Any], version: int, *, rewind: bool
     ) -> WeightsReport:
-        """Have all engines receive what the trainer of the group broadcasts meanwhile. Raises as
-        `load`; `GroupGone`; `BackendUnavailable` if any engine fails: nobody keeps the weights."""
+        """Has all engines receive what the trainer of the group broadcasts meanwhile. Raises like
+        `load`; `GroupGone`; `BackendUnavailable` if any engine fails, since no copy is kept."""
         group = self._group
         is_last = group is not None and group.group_id == group_id
         if group is None or not is_last or not await group.is_of(self._within_reach()):
             raise GroupGone(
-                "engines have joined, left or been started again since this NCCL group was opened",
-                hint="open one again: POST /v1/weights/group",
+                "engines have joined, left or restarted since this NCCL group was opened",
+                hint="open a new one: POST /v1/weights/group",
             )
         try:
             weights = Weights(group.broadcast(manifest), version)
@@ -96,7 +96,7 @@ class WeightUpdates:
             raise
 
     def _within_reach(self) -> list[Member]:
-        """Those that are up, or down for want of weights alone."""
+        """Returns the members that are up, or down for lack of weights alone."""
         return [
             member
             for member in self._members.values()
@@ -105,12 +105,12 @@ class WeightUpdates:
         ]
 
     async def load(self, weights: Weights, *, rewind: bool) -> WeightsReport:
-        """Update all backends in parallel; one that is down takes the weights when it is back.
+        """Updates all backends in parallel; one that is down takes the weights when it is back.
 
-        Raises `BackendRejected` when a backend refuses them; `InvalidRequest` for a directory that
-        is seen to hold none; `Conflict` for a version below the newest without `rewind`. After any
-        error the weights before stay the newest: backends that took the new ones are given the old
-        again, or, if there were none, are down until a restart.
+        Raises `BackendRejected` if a backend refuses the weights; `InvalidRequest` for a directory
+        that visibly holds none; `Conflict` for a version below the newest without `rewind`. After
+        any error the previous weights stay the newest: backends that took the new ones are given
+        the old ones again or, if there were none, are down until a restart or new weights.
         """
         await asyncio.to_thread(check_directory, weights.source)
         outdated: WeightSource | None = weights.source
@@ -130,7 +130,7 @@ class WeightUpdates:
         if self.newest is not None and version < self.newest.version and not rewind:
             raise Conflict(
                 f"version {version} is older than the newest weights, {self.newest.version}",
-                hint="a trainer that goes back, or starts again, says so: rewind=true",
+                hint="if the trainer goes back or starts over, pass rewind=true",
             )
 
     async def _load_everywhere(self, weights: Weights) -> WeightsReport:
@@ -162,7 +162,7 @@ class WeightUpdates:
         )
 
     async def _update(self, member: Member, weights: Weights) -> None:
-        """Raises `BackendUnavailable` when the backend has to come back first."""
+        """Raises `BackendUnavailable` if the backend has to come back first."""
         async with member.lock:
             takes_broadcast = member.awaits_weights and isinstance(weights.source, Broadcast)
             if member.state is BackendState.DOWN and not takes_broadcast:
@@ -189,22 +189,22 @@ class WeightUpdates:
             raise
 
     async def check_model(self, member: Member, info: EngineInfo) -> None:
-        """Raises `OtherModel` if the engine is to be given weights that are of another."""
+        """Raises `OtherModel` if the engine lacks the newest weights and serves another model."""
         newest = self.newest
         if newest is None or newest.model is None or member.loaded is newest:
             return
         model = await asyncio.to_thread(ModelIdentity.of, info)
         if model.is_another(newest.model):
             raise OtherModel(
-                f"{member.spec.url} serves {model}, the weights of version {newest.version} are of "
-                f"{newest.model}",
-                hint="serve that model there, or begin another run, which has its own journal",
+                f"{member.spec.url} serves {model}, but the weights of version {newest.version} "
+                f"are for {newest.model}",
+                hint="serve that model there, or start another run with its own journal",
             )
 
     async def bring_up_to_date(self, member: Member, info: EngineInfo) -> None:
-        """A paused engine may have lost its weights in an update; only a new update resumes it.
+        """Gives the backend the newest weights, if it lacks them. Raises `BackendError`.
 
-        Raises `BackendError`.
+        A paused engine may have lost its weights in an update; only a new update resumes it.
         """
         if self.newest is not None:
             if member.loaded is not self.newest and isinstance(self.newest.source, Broadcast):
@@ -214,24 +214,25 @@ class WeightUpdates:
                 await self._learn_model(member, self.newest)
         elif member.loaded is not None:
             raise AwaitsWeights(
-                f"{member.spec.url} took version {member.loaded.version}, which was not accepted",
-                hint="restart the inference engine, or give new weights",
+                f"{member.spec.url} took version {member.loaded.version}, whose update failed",
+                hint="restart the inference engine, or push new weights",
             )
         elif info.is_paused and not info.is_lent and member.spec.policy_version is None:
             raise AwaitsWeights(f"{member.spec.url} is paused", hint="resume or restart it")
 
     async def _learn_model(self, member: Member, weights: Weights) -> None:
-        """Asks the first engine that takes weights which were pushed before there was an engine."""
+        """Learns the model of weights pushed before any engine, once an engine takes them."""
         if weights.model is None:
             weights.model = await _model_of([member])
             await self._keep(weights)
 
 
 def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:
-    """If the engine has still what was broadcast. Raises `AwaitsWeights`."""
+    """Notes that the engine still has the broadcast weights. Raises `AwaitsWeights` if it does
+    not."""
     if info.is_paused or info.policy_version != weights.version:
         raise AwaitsWeights(
-            f"{member.spec.url} has not the weights of version {weights.version}: they were "
+            f"{member.spec.url} does not have the weights of version {weights.version}: they were "
             "broadcast by NCCL and are not kept",
             hint="the trainer's next weights bring it back",
         )
@@ -239,12 +240,12 @@ def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:
 
 
 def _log(report: WeightsReport, source: WeightSource, took_s: float) -> None:
-    pending = f"; not yet at {', '.join(report.pending)}" if report.pending else ""
-    text = "weights of version %d (%s) are at %d engines after %.1f s%s"
+    pending = f"; pending at {', '.join(report.pending)}" if report.pending else ""
+    text = "weights of version %d (%s) reached %d engines in %.1f s%s"
     log.info(text, report.version, source, len(report.applied), took_s, pending)
 
 
 async def _model_of(members: Iterable[Member]) -> ModelIdentity | None:
-    """All serve the same."""
+    """Asks one member: all serve the same model."""
     info = next((member.info for member in members if member.info is not None), None)
     return None if info is None else await asyncio.to_thread(ModelIdentity.of, info)

@@ -1,1 +1,1 @@
-"""What clients, servers and engines share on HTTP: credentials, guards of requests, sockets."""
+"""HTTP basics shared by clients, servers and engines: credentials, request guards, sockets."""

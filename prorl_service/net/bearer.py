@@ -1,4 +1,4 @@
-"""A secret that every request must bring, asked for before the request's body is read."""
+"""A secret that every request must bring, checked before the request's body is read."""
 
 import hashlib
 import hmac
@@ -9,12 +9,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RequireBearer:
-    """ASGI middleware."""
+    """ASGI middleware that refuses requests without the secret."""
 
     def __init__(
         self, app: ASGIApp, *, secret: str, is_open: Callable[[str], bool], refusal: ASGIApp
     ) -> None:
-        """`is_open`: whether a path needs no secret."""
+        """`is_open` returns whether a path needs no secret."""
         self._app = app
         self._digest = _digest(secret)
         self._is_open = is_open
@@ -30,7 +30,7 @@ class RequireBearer:
 
     def _holds_secret(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Digests, because compare_digest tells by its time how long its arguments are.
+        # Digests, because compare_digest leaks the length of its arguments by its time.
         return scheme.lower() == "bearer" and hmac.compare_digest(_digest(given), self._digest)
 
 

@@ -1,7 +1,7 @@
-"""Options of TCP sockets by which a peer that vanishes without a word is noticed, on either side.
+"""TCP socket options that detect a peer which vanished silently, on either side.
 
 Without them the kernel waits two hours for a silent peer, a quarter of an hour for one that
-confirms nothing, and as long as it likes for one that confirms all and reads nothing.
+acknowledges nothing, and forever for one that acknowledges everything and reads nothing.
 """
 
 import socket
@@ -20,7 +20,7 @@ NOTICE_VANISHED = [
     *(
         (socket.IPPROTO_TCP, getattr(socket, name), value)
         for name, value in _OPTIONS.items()
-        if hasattr(socket, name)  # trainers may run where the kernel is not Linux
+        if hasattr(socket, name)  # trainers may run on systems other than Linux
     ),
 ]
 """Arguments of `socket.setsockopt`."""

@@ -1,4 +1,4 @@
-"""The socket of a server, bound before anything slow is done for it."""
+"""The socket of a server, bound before the server does anything slow."""
 
 import socket
 
@@ -7,12 +7,13 @@ from prorl_service.net.keepalive import NOTICE_VANISHED
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """Refuses connections until a server listens on it. Raises `ProRLError`."""
+    """Returns a bound socket, which refuses connections until a server listens on it. Raises
+    `ProRLError`."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        problem = f"there is no address {host!r} to listen on: {error.strerror}"
-        raise ProRLError(problem, hint="give an address of this machine as --host") from error
+        problem = f"cannot listen on {host!r}: {error.strerror}"
+        raise ProRLError(problem, hint="pass an address of this machine as --host") from error
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for option in NOTICE_VANISHED:

@@ -1,12 +1,12 @@
-"""A browser is not a client: what a page of another site sends is refused.
+"""A browser is not a client: requests from pages of other sites are refused.
 
 A page can send requests to every address that its reader's machine reaches, loopback included. Two
 headers, which no page can forge, give it away. `Origin` names the site of a page that sends more
-than a plain GET. `Host` names what the browser took this service for: a site whose own name is made
-to lead here ("DNS rebinding") is of the same origin, but it cannot send another name than its own.
+than a plain GET. `Host` has the name by which the browser reached this service: a site whose own
+name resolves to this address ("DNS rebinding") has the same origin, but can send only its own name.
 
-`Host` is checked only where no secret is asked for, on loopback, where names are few. What asks for
-one may be reached by any name, and no page knows the secret.
+`Host` is checked only on loopback without a secret, where names are few. A service with a secret
+may be reached by any name, and no page knows the secret.
 """
 
 from collections.abc import Callable, Collection
@@ -20,7 +20,7 @@ from prorl_service.net.credentials import DEFAULT_PORTS, is_loopback
 
 
 class RefuseForeignPages:
-    """ASGI middleware; the outermost, for HTTP and WebSockets."""
+    """ASGI middleware for HTTP and WebSockets; must be the outermost."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class RefuseForeignPages:
         checks_host: bool,
         response: Callable[[Forbidden], ASGIApp],
     ) -> None:
-        """`allowed_hosts`: names in addition to those of loopback, of this service or of pages.
-        `response`: sends a refusal in the service's own format."""
+        """`allowed_hosts`: names of this service or of pages, in addition to those of loopback.
+        `response` sends a refusal in the service's own format."""
         self._app = app
         self._response = response
         self._allowed_hosts = {name.lower() for name in allowed_hosts}
@@ -55,7 +55,7 @@ class RefuseForeignPages:
         if not all(self._may_ask(_split(origin), host) for origin in origins):
             return Forbidden(
                 f"pages of {', '.join(origins)[:200]!r} may not use this service",
-                hint="a page that may: start it with `--allow-host NAME`",
+                hint="to allow a site, start it with `--allow-host NAME`",
             )
         return None
 
@@ -76,7 +76,7 @@ class RefuseForeignPages:
 
 
 def _split(address: str) -> SplitResult | None:
-    """None for what is no scheme, name and port alone."""
+    """Returns None unless the address is only scheme, name and port."""
     try:
         split = urlsplit(address)
         is_plain = not (split.path or split.query or split.fragment or "@" in split.netloc)

@@ -1,4 +1,4 @@
-"""Whose servers listen on this machine, as Linux reports it in /proc/net."""
+"""Owners of the servers that listen on this machine, as Linux reports them in /proc/net."""
 
 import ipaddress
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LISTEN = "0A"
 OVERFLOW_USER = 65534
-"""What the kernel reports in a user namespace for users outside it."""
+"""User id that the kernel reports in a user namespace for users outside it."""
 NO_NAMESPACE = ["0", "0", "4294967295"]
 LOCALHOST = ("127.0.0.1", "::1")
 
@@ -17,8 +17,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def users_listening(host: str, port: int) -> set[int]:
-    """User ids of the servers that connections to `host`, a loopback address or "localhost", may
-    reach. Empty where none listens yet, or where the kernel does not report it."""
+    """Returns the user ids of the servers that connections to `host`, a loopback address or
+    "localhost", may reach. Empty if no server listens yet, or if the kernel does not report it."""
     listening = _listening()
     users: set[int] = set()
     for name in LOCALHOST if host == "localhost" else (host,):
@@ -35,7 +35,8 @@ def _is_in_user_namespace() -> bool:
 
 
 def _bound_to(name: str) -> list[Address]:
-    """Addresses that a server of `name` may be bound to; the kernel prefers the first."""
+    """Returns the addresses that a server of `name` may be bound to; the kernel prefers the
+    first."""
     address, any_v6 = ipaddress.ip_address(name), ipaddress.IPv6Address("::")
     if address.version == 6:
         return [address, any_v6]
@@ -44,7 +45,7 @@ def _bound_to(name: str) -> list[Address]:
 
 
 def _listening() -> defaultdict[str, set[int]]:
-    """User ids by address and port, as the kernel writes them."""
+    """Returns user ids, keyed by address and port as the kernel writes them."""
     users: defaultdict[str, set[int]] = defaultdict(set)
     for table in TABLES:
         with suppress(OSError):
@@ -56,7 +57,7 @@ def _listening() -> defaultdict[str, set[int]]:
 
 
 def _hex(address: Address) -> str:
-    """32-bit words in the machine's byte order."""
+    """Returns the address as 32-bit words in the machine's byte order."""
     packed = address.packed
     words = (packed[start : start + 4] for start in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

@@ -86,14 +86,14 @@ def test_a_file_that_others_may_read_is_refused_in_one_line(state: Path) -> None
     token = make_own_token()
     (state / "token").chmod(0o640)
     for use in (make_own_token, lambda: RolloutClient("http://localhost:1")):
-        with pytest.raises(ProRLError, match="others than you may read") as refused:
+        with pytest.raises(ProRLError, match="other users may read") as refused:
             use()
         assert "--token-file" in refused.value.hint
         assert token not in str(refused.value) + refused.value.hint
     RolloutClient("http://node17:8080").close()
     done = subprocess.run([*PRORL, "token"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"prorl: others than you may read the token in {state}/token\n")
+    assert done.stderr.startswith(f"prorl: other users may read the token in {state}/token\n")
     assert "Traceback" not in done.stderr
 
 
@@ -101,7 +101,7 @@ def test_a_place_that_cannot_hold_one_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/state")
     done = subprocess.run([*PRORL, "serve"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "prorl: no token can be kept: " in done.stderr
+    assert "prorl: cannot store a token: " in done.stderr
     assert "--token-file" in done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_key_comes_from_a_file_or_from_the_environment_which_forgets_it(
     file.write_text("from-file\n")
     assert take_key("A_KEY", file, "the key") == "from-file"
     file.write_text("two words")
-    with pytest.raises(ProRLError, match=r"the key has .* no HTTP header") as refused:
+    with pytest.raises(ProRLError, match=r"the key has .* not valid in an HTTP header") as refused:
         take_key("A_KEY", file, "the key")
     assert "two words" not in str(refused.value)
 

@@ -1,9 +1,9 @@
-"""What the service counts about itself as it happens. `server.metrics` adds what is true right now.
+"""Events that the service counts about itself. `server.metrics` adds what is true right now.
 
-On the lowest floor, so that every floor may count. The counters belong to the process, as
-prometheus_client means them to: two services in one process share them. No label is ever taken from
-a model's or a client's words, or they could grow it without end. An observation takes about one
-microsecond and waits for nothing, which is why no asyncio variant of the library is needed.
+This is the lowest layer, so that every layer can count. The counters belong to the process, as
+prometheus_client intends: two services in one process share them. No label comes from a model's or
+a client's words, which could add labels without bound. An observation takes about one microsecond
+and never blocks, so no asyncio variant of the library is needed.
 """
 
 import logging
@@ -18,14 +18,14 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 REGISTRY = CollectorRegistry()
 
 WINDOW = 32
-"""Ended rollouts that make one window of the alarm. Cancelled ones are not counted."""
+"""Ended rollouts in one window of the alarm. Cancelled ones are not counted."""
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LONG_S = (0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
 
 _ENDED = Counter("prorl_rollouts_ended", "Rollouts ended.", ["state"], registry=REGISTRY)
 _FAILURES = Counter(
-    "prorl_rollout_failures", "Failed rollouts, by who is to blame.", ["blame"], registry=REGISTRY
+    "prorl_rollout_failures", "Failed rollouts, by blame.", ["blame"], registry=REGISTRY
 )
 _STAGE_S = Histogram(
     "prorl_stage_seconds", "Time in a stage.", ["stage"], buckets=_LONG_S, registry=REGISTRY
@@ -49,7 +49,7 @@ _CACHED = Counter(
     "prorl_cached_tokens", "Prompt tokens that engines had cached.", registry=REGISTRY
 )
 _FAILOVERS = Counter(
-    "prorl_failovers", "Model calls that failed and were made again elsewhere.", registry=REGISTRY
+    "prorl_failovers", "Model calls that failed and were retried elsewhere.", registry=REGISTRY
 )
 _USELESS_WINDOWS = Counter(
     "prorl_useless_windows",
@@ -70,7 +70,7 @@ def stage_done(stage: Stage, *, waited_s: float, took_s: float) -> None:
 
 
 def model_called(*, prompt: int, sampled: int, cached: int, took_s: float) -> None:
-    """`prompt`, `sampled`, `cached` in tokens."""
+    """`prompt`, `sampled` and `cached` are in tokens."""
     _PROMPT.inc(prompt)
     _SAMPLED.inc(sampled)
     _CACHED.inc(cached)
@@ -87,7 +87,7 @@ def tool_called(tool: str, *, took_s: float) -> None:
 
 
 def rollout_ended(state: RolloutState, error: ErrorInfo | None, *, sampled: bool) -> None:
-    """`sampled`: more than ends of turns."""
+    """`sampled`: whether the rollout sampled more than ends of turns."""
     _ENDED.labels(state.value).inc()
     if error is not None:
         _FAILURES.labels(error.blame.value).inc()
@@ -96,7 +96,7 @@ def rollout_ended(state: RolloutState, error: ErrorInfo | None, *, sampled: bool
 
 
 class _Window:
-    """Fills with ended rollouts, then starts anew."""
+    """Fills with ended rollouts, then starts again from zero."""
 
     def __init__(self) -> None:
         self._ended = self._useful = 0
@@ -109,7 +109,9 @@ class _Window:
         if not self._useful:
             _USELESS_WINDOWS.inc()
             last = f"blame {error.blame.value}: {error.message}" if error else "nothing sampled"
-            log.error("the last %d rollouts all failed or are empty; the last: %s", WINDOW, last)
+            log.error(
+                "the last %d rollouts all failed or sampled nothing; the last: %s", WINDOW, last
+            )
         self._ended = self._useful = 0
 
 

@@ -21,7 +21,7 @@ CONFIG = {
 
 
 def make_adapter(base: Path, directory: Path, *, seed: int) -> tuple[Path, Path]:
-    """The adapter's file, and the checkpoint that `base` becomes by it."""
+    """Returns the adapter's file, and the checkpoint of `base` with the adapter merged in."""
     generator = torch.Generator().manual_seed(seed)
     weights = load_file(base / "model.safetensors")
     matrices: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""What the contract tests need of an engine under test, and of transformers to judge it.
+"""Helpers of the contract tests: an engine under test, and exact logprobs of transformers.
 
 `python -m tests.inference.contract DIR` writes the model that an engine must serve to be tested.
 """
@@ -39,7 +39,7 @@ GREEDY = Sampling(temperature=0)
 
 @dataclass
 class Engine:
-    """An engine under test. `checkpoint` has the weights that it serves now."""
+    """An engine under test. `checkpoint` has the weights that the engine serves now."""
 
     url: str
     checkpoint: Path
@@ -90,13 +90,13 @@ async def ask(
 
 
 def prompt(length: int, *, seed: int = 0) -> list[int]:
-    """Any ids of the model, also those that its tokenizer does not know."""
+    """Returns random ids of the model, including those that its tokenizer does not know."""
     random = Random(f"{length} {seed}")
     return [random.randrange(VOCABULARY) for _ in range(length)]
 
 
 async def endless_prompt(backend: Backend) -> list[int]:
-    """A prompt that greedy decoding continues in circles, for as long as it may."""
+    """Returns a prompt that greedy decoding continues in circles, up to the token limit."""
     for seed in range(50):
         candidate = prompt(8, seed=seed)
         answer = await ask(backend, candidate, sampling=GREEDY, max_tokens=300)
@@ -108,7 +108,7 @@ async def endless_prompt(backend: Backend) -> list[int]:
 def exact_logprobs(
     checkpoint: Path, prompt_ids: list[int], output_ids: list[int], temperature: float = 1.0
 ) -> torch.Tensor:
-    """By one plain forward pass; fp32 [output, vocabulary]."""
+    """Returns fp32 [output, vocabulary], from one plain forward pass."""
     with torch.inference_mode():
         logits = _model(checkpoint)(torch.tensor([prompt_ids + output_ids])).logits[0].float()
     scores: torch.Tensor = logits[len(prompt_ids) - 1 : -1] / (temperature or 1.0)
@@ -118,7 +118,7 @@ def exact_logprobs(
 def error(
     checkpoint: Path, prompt_ids: list[int], answer: Generation, temperature: float = 1.0
 ) -> float:
-    """Largest difference of the answer's logprobs from the exact ones."""
+    """Returns the largest difference of the answer's logprobs from the exact ones."""
     exact = exact_logprobs(checkpoint, prompt_ids, answer.token_ids, temperature)
     chosen = exact.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
     return float((chosen - torch.tensor(answer.logprobs)).abs().max())

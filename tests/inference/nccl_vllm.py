@@ -1,9 +1,9 @@
 """Stand-ins for both sides of vLLM's weight transfer by NCCL, which needs GPUs.
 
-`NcclVllm` is an engine with the routes of 0.28 to 0.32 (entrypoints/rl/online/api_router.py), and
-`installed` puts modules in place of vLLM's whose trainer makes the calls, in their order, of
-distributed/weight_transfer/nccl_engine.py, `NCCLTrainerWeightTransferEngine`. Between them plain
-sockets carry the weights. As with NCCL, a sender waits for ever for a receiver that does not come.
+`NcclVllm` is an engine with the routes of 0.28 to 0.32 (entrypoints/rl/online/api_router.py).
+`installed` replaces vLLM's modules; their trainer makes the same calls, in the same order, as
+distributed/weight_transfer/nccl_engine.py, `NCCLTrainerWeightTransferEngine`. Plain sockets carry
+the weights between the two. As with NCCL, a sender waits forever for a receiver that does not come.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ class TrainerEngine:
 
 @contextmanager
 def installed(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules that are imported for a broadcast are these, not vLLM's."""
+    """Replaces the modules of vLLM that a broadcast imports by these stand-ins."""
     transfer = "vllm.distributed.weight_transfer"
     contents: dict[str, dict[str, Any]] = {
         "vllm": {},

@@ -1,11 +1,11 @@
-"""A stand-in for releases of vLLM that need a torch which is not to be had, over real HTTP.
+"""A stand-in, over real HTTP, for releases of vLLM that need a torch that is not available.
 
 Routes and fields are those of the CPU wheels, all paths below `vllm/entrypoints/`:
 0.22 serve/disagg/{api_router,protocol,serving}.py, serve/rlhf/api_router.py,
 serve/rpc/api_router.py, serve/instrumentator/{basic,server_info}.py; the same files of 0.24 under
 serve/dev/, of 0.26 and 0.27 under scale_out/token_in_token_out/. Pauses are as in
-v1/engine/core.py, `EngineCoreProc.pause_scheduler`. It does not compute: the token after a chain is
-a hash of the chain and of the weights, so that a test can say which weights sampled it.
+v1/engine/core.py, `EngineCoreProc.pause_scheduler`. The stand-in does not compute: the token after
+a chain is a hash of the chain and of the weights, so that a test can tell which weights sampled it.
 """
 
 import asyncio
@@ -31,8 +31,10 @@ def token_after(chain: list[int], weights: str) -> int:
 
 
 class OldVllm:
-    """`release` as (0, 24). A request takes `arrives_after_s` to the scheduler, a token `step_s`, a
-    reload `load_s`."""
+    """A vLLM of `release`, such as (0, 24).
+
+    A request takes `arrives_after_s` to reach the scheduler, a token `step_s`, a reload `load_s`.
+    """
 
     def __init__(
         self, release: tuple[int, int], *, has_scale_out: bool = True, root: str = "/m"
@@ -44,7 +46,7 @@ class OldVllm:
         self.load_s = 0.0
         self.fails_to_load = False
         self.sampled = 0
-        """Number of tokens so far, over all calls."""
+        """Number of tokens sampled so far, over all calls."""
         self.before_token: Callable[[], Awaitable[None]] = _nothing
         self.paused = asyncio.Event()
         self.requests: list[dict[str, Any]] = []
@@ -54,7 +56,7 @@ class OldVllm:
         self.restart()
 
     def restart(self) -> None:
-        """Loses its weights, like an engine that crashed between two calls."""
+        """Loses the weights, like an engine that crashed between two calls."""
         self.weights, self.label = NO_WEIGHTS, "default"
         self._instance = str(time.time_ns())
         self.paused.clear()
@@ -192,7 +194,7 @@ async def _either(first: asyncio.Event, second: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def serving(engine: OldVllm) -> AsyncIterator[str]:
-    """Its URL."""
+    """Yields the engine's URL."""
     runner = web.AppRunner(engine.application(), handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -204,7 +206,7 @@ async def serving(engine: OldVllm) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def backend_to(engine: OldVllm) -> AsyncIterator[Backend]:
-    """A backend that knows the engine, as those of the pool do."""
+    """Yields a backend that knows the engine, as the pool's backends do."""
     async with serving(engine) as url, aclosing(Connections()) as connections:
         backend = Backend(url, connections)
         await backend.describe()

@@ -1,4 +1,4 @@
-"""What the tests of the backend pool share."""
+"""Helpers shared by the tests of the backend pool."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -44,7 +44,7 @@ async def broken_upload() -> AsyncIterator[bytes]:
 
 
 def kept(spool: Path) -> set[bytes]:
-    """What the files of weights hold."""
+    """Returns the contents of the weight files."""
     return {path.read_bytes() for path in spool.iterdir() if not path.name.startswith("probe-")}
 
 
@@ -59,7 +59,7 @@ async def call(generator: Session) -> str:
 
 
 async def until(pool: BackendPool, state: BackendState, count: int) -> None:
-    """Wait for the monitors to see it; the test's own time-out is the budget."""
+    """Waits until monitors see `count` backends in `state`; only the test's timeout bounds it."""
     await condition(lambda: sum(status.state is state for status in pool.statuses()) == count)
 
 

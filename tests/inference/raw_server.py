@@ -1,4 +1,4 @@
-"""A server that says what a test tells it to, byte for byte."""
+"""A server that sends exactly the bytes that a test gives it."""
 
 import asyncio
 import re
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""What a server does with one connection."""
+"""Behaviour of a server on one connection."""
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 TIMEOUT_S = 20
@@ -15,7 +15,7 @@ TIMEOUT_S = 20
 
 @asynccontextmanager
 async def server_that(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Its URL."""
+    """Yields the server's URL."""
 
     talks: set[asyncio.Task[None] | None] = set()
 
@@ -40,14 +40,14 @@ async def server_that(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIte
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Head and body."""
+    """Returns the head and the body."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head.lower())
     return head, await reader.readexactly(int(length[1]) if length else 0)
 
 
 def answering(*answers: bytes) -> Talk:
-    """One for each request of a connection, and then no more."""
+    """Returns a talk that sends one answer for each request of a connection, and then no more."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in answers:

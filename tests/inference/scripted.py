@@ -1,4 +1,4 @@
-"""A `Backend` whose engine answers as a test says, over real HTTP."""
+"""A `Backend` whose engine gives scripted answers, over real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ MODELS = {"data": [{"id": "m", "root": "/m", "max_model_len": 64, "owned_by": "v
 
 @asynccontextmanager
 async def backend_of(routes: dict[str, Handler]) -> AsyncIterator[Backend]:
-    """A backend whose engine answers each path, whatever the method, by a function."""
+    """Yields a backend whose engine answers each path by a function, whatever the method."""
     app = web.Application()
     for path, handler in routes.items():
         app.router.add_route("*", path, handler)
@@ -41,6 +41,6 @@ def answers(body: Any, status: int = 200) -> Handler:
 
 
 async def hang(_: web.Request) -> web.StreamResponse:
-    """Until the caller goes away."""
+    """Hangs until the caller goes away."""
     await asyncio.Event().wait()
     raise AssertionError

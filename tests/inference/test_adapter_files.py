@@ -1,4 +1,4 @@
-"""Directories of LoRA adapters, as the plug-in of vLLM leaves them."""
+"""Directories of LoRA adapters, as the plug-in for vLLM leaves them."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_an_adapter_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_an_adapter_replaces_the_previous_one(tmp_path: Path) -> None:
     directory = tmp_path / "adapter"
     for number in (1, 2):
         file = io.BytesIO(b"matrices %d" % number)
@@ -26,7 +26,7 @@ def test_an_adapter_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     assert directory.stat().st_mode & 0o077 == 0
 
 
-def test_workers_of_one_host_may_install_at_once(tmp_path: Path) -> None:
+def test_workers_of_one_host_may_install_concurrently(tmp_path: Path) -> None:
     directory, matrices = tmp_path / "adapter", bytes(2**20)
     with ThreadPoolExecutor(8) as workers:
         for _ in range(32):
@@ -37,7 +37,7 @@ def test_workers_of_one_host_may_install_at_once(tmp_path: Path) -> None:
     }
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_write_that_fails_names_the_path(tmp_path: Path) -> None:
     (tmp_path / "adapter").write_text("a file")
     with pytest.raises(OSError, match="adapter"):
         install(io.BytesIO(b"matrices"), tmp_path / "adapter", "{}")

@@ -1,4 +1,4 @@
-"""What `Backend` makes of engines that misbehave, over real HTTP."""
+"""`Backend` against engines that misbehave, over real HTTP."""
 
 import asyncio
 import logging
@@ -80,7 +80,7 @@ async def test_a_sound_answer_is_read() -> None:
 
 
 def _spoilt(path: str, value: Any) -> dict[str, Any]:
-    """ANSWER with one value replaced; `path` is made of keys and indexes."""
+    """Returns ANSWER with one value replaced; `path` is made of keys and indexes."""
     answer = deepcopy(ANSWER)
     *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
     place: Any = answer
@@ -145,7 +145,7 @@ async def test_ids_that_cannot_have_been_sampled_are_an_error(
 
 
 @pytest.mark.parametrize("text", ["<html>", "", "null", "[1]", '{"usage": NaN}'])
-async def test_an_answer_that_is_no_answer_is_an_error(text: str) -> None:
+async def test_an_answer_that_is_no_generation_is_an_error(text: str) -> None:
     with pytest.raises(BackendError, match="sent an invalid answer"):
         await generate_from(answers(text))
 
@@ -203,7 +203,7 @@ SECRETS = ("internal", "4711")
         ("internal 4711", 200),
     ],
 )
-async def test_what_a_host_says_that_is_no_engine_is_not_told(
+async def test_answers_of_a_host_that_is_no_engine_are_not_repeated(
     body: Any, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -214,7 +214,7 @@ async def test_what_a_host_says_that_is_no_engine_is_not_told(
     assert not [secret for secret in SECRETS if secret in told]
 
 
-async def test_the_version_of_weights_is_not_told_if_it_is_none() -> None:
+async def test_a_weight_version_that_is_no_version_is_not_repeated() -> None:
     routes = {
         "/v1/models": answers(MODELS),
         "/weight_info": answers({"weight_version": "internal 4711"}),
@@ -225,7 +225,7 @@ async def test_the_version_of_weights_is_not_told_if_it_is_none() -> None:
     assert not [secret for secret in SECRETS if secret in caught.value.message]
 
 
-async def test_nobody_there_is_unavailable() -> None:
+async def test_a_port_without_a_listener_is_unavailable() -> None:
     async with aclosing(Connections()) as connections:
         backend = Backend(f"http://127.0.0.1:{free_port()}", connections)
         with pytest.raises(BackendUnavailable):
@@ -281,7 +281,7 @@ async def test_an_engine_without_weight_routes_was_never_updated() -> None:
     assert (info.policy_version, info.is_paused, info.is_ours) == (None, False, False)
 
 
-async def test_a_description_that_is_none_is_an_error() -> None:
+async def test_a_malformed_description_is_an_error() -> None:
     async with backend_of({"/v1/models": answers({"data": [{"id": "m"}]})}) as backend:
         with pytest.raises(BackendError, match="sent an invalid answer"):
             await backend.describe()

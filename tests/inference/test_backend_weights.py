@@ -1,4 +1,4 @@
-"""How `Backend` updates the weights of engines that refuse, fail or hang, over real HTTP."""
+"""Weight updates by `Backend` of engines that refuse, fail or hang, over real HTTP."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
 
 
 class Updates:
-    """The weight routes of an engine, which notes what is called and fails where it is told to."""
+    """An engine's weight routes, which record their calls and fail where a test says."""
 
     ROUTES = (
         "init_weight_transfer_engine",
@@ -116,7 +116,7 @@ async def test_a_file_that_the_engine_can_open_is_not_sent(streamed: WeightFile)
     assert offer == {"path": str(streamed.path), "size": streamed.path.stat().st_size}
 
 
-async def test_a_time_limit_is_of_silence_while_weights_are_sent(tmp_path: Path) -> None:
+async def test_the_time_limit_on_sending_weights_counts_silence_only(tmp_path: Path) -> None:
     """The engine takes three times as long as the limit."""
     path = tmp_path / "weights"
     path.write_bytes(bytes(60 * 2**20))
@@ -165,7 +165,7 @@ async def test_refused_weights_resume_the_old_ones(streamed: WeightFile, route: 
 @pytest.mark.parametrize(
     "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]
 )
-async def test_a_failure_within_the_swap_leaves_the_engine_paused(
+async def test_a_failure_during_the_swap_leaves_the_engine_paused(
     streamed: WeightFile, route: str, failure: Any
 ) -> None:
     engine = Updates({route: failure})

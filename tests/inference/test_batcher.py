@@ -85,7 +85,7 @@ async def test_finished_turns_give_way_to_new_sequences(
     assert is_exact(tiny_model, again)
 
 
-async def test_another_history_of_a_session_is_not_taken_for_its_own(
+async def test_a_session_whose_history_changed_reuses_no_cache(
     model: PackedModel, tiny_model: Path
 ) -> None:
     first = sequence(prompt(30), 10, session_id="a")
@@ -101,7 +101,7 @@ async def test_another_history_of_a_session_is_not_taken_for_its_own(
 
 
 class FailingModel(PackedModel):
-    """Fails at its third forward pass."""
+    """A model that fails at its third forward pass."""
 
     passes = 0
 
@@ -137,7 +137,7 @@ async def test_a_dead_engine_answers_everyone_and_stops(tiny_model: Path) -> Non
         await batcher.generate(sequence([1], 1))
 
 
-async def test_a_swap_that_fails_half_way_is_the_end(model: PackedModel) -> None:
+async def test_a_swap_that_fails_half_way_ends_the_engine(model: PackedModel) -> None:
     def change() -> None:
         raise RuntimeError("half-way")
 
@@ -177,7 +177,7 @@ def test_rows_have_their_own_parameters() -> None:
     assert logprobs == pytest.approx([float(one) for one in expected])
 
 
-def test_logprobs_that_are_no_numbers_are_marked() -> None:
+def test_logprobs_that_are_not_numbers_are_marked() -> None:
     logits = torch.tensor([[float("nan")] * 3])
     _, logprobs = sample(logits, [SamplingParams(1.0, 1.0, 0)], [0.5])
     assert logprobs == [-9999.0]
@@ -186,7 +186,7 @@ def test_logprobs_that_are_no_numbers_are_marked() -> None:
 # --- room ---------------------------------------------------------------------------------------
 
 
-def test_a_pool_gives_back_all_it_took() -> None:
+def test_a_pool_gets_back_all_the_room_it_gave() -> None:
     pool = KVPool(KVLayout(layers=1, heads=1, head_dim=2, dtype=torch.float32), capacity=20)
 
     def take(capacity: int) -> KVCache | None:

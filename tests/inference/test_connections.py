@@ -1,4 +1,4 @@
-"""`Connections` against servers that say what a test tells them to, byte for byte."""
+"""`Connections` against servers that send exactly the bytes that a test gives them."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ async def test_an_answer_that_is_too_large_is_cut_short(
 # --- requests and answers -----------------------------------------------------------------------
 
 
-async def test_a_request_says_what_it_was_given(connections: Connections) -> None:
+async def test_a_request_carries_its_path_headers_and_body(connections: Connections) -> None:
     seen: list[tuple[bytes, bytes]] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,7 +108,9 @@ async def test_an_answer_may_come_in_any_pieces(
         b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
     ],
 )
-async def test_what_is_no_answer_is_none(said: bytes, connections: Connections) -> None:
+async def test_a_broken_or_foreign_answer_is_unreachable(
+    said: bytes, connections: Connections
+) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(said)
@@ -135,7 +137,7 @@ async def test_a_url_that_leads_nowhere_is_unreachable(url: str, connections: Co
         await get(connections, url)
 
 
-async def test_a_port_where_nobody_listens_is_unreachable(connections: Connections) -> None:
+async def test_a_port_without_a_listener_is_unreachable(connections: Connections) -> None:
     with pytest.raises(Unreachable, match="onnect"):
         await get(connections, f"http://127.0.0.1:{free_port()}")
 
@@ -146,7 +148,7 @@ async def test_a_host_that_does_not_take_connections_is_unreachable(
     monkeypatch.setattr(module, "CONNECT_TIMEOUT_MS", 200)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
         address = full.getsockname()
-        for _ in range(2):  # more than it queues
+        for _ in range(2):  # more than the socket queues
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)
@@ -158,7 +160,7 @@ async def test_a_host_that_does_not_take_connections_is_unreachable(
 
 
 class Counting:
-    """Counts connections, and answers all requests."""
+    """A talk that counts connections and answers all requests."""
 
     def __init__(self, answer: bytes = OK) -> None:
         self.opened = 0
@@ -171,7 +173,7 @@ class Counting:
             writer.write(self._answer)
 
 
-async def test_a_connection_is_used_again_and_no_two_requests_share_one(
+async def test_connections_are_reused_and_never_shared_by_two_requests(
     connections: Connections,
 ) -> None:
     async with server_that(count := Counting()) as url:
@@ -183,7 +185,7 @@ async def test_a_connection_is_used_again_and_no_two_requests_share_one(
         assert count.opened == 20
 
 
-async def test_a_connection_that_is_to_be_closed_is_not_used_again(
+async def test_a_connection_that_is_about_to_close_is_not_reused(
     connections: Connections,
 ) -> None:
     closing_answer = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -193,7 +195,7 @@ async def test_a_connection_that_is_to_be_closed_is_not_used_again(
         assert count.opened == 3
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_used_again(
+async def test_a_connection_that_was_idle_for_long_is_not_reused(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with server_that(count := Counting()) as url:
@@ -204,7 +206,7 @@ async def test_a_connection_that_was_idle_for_long_is_not_used_again(
         assert count.opened == 2
 
 
-async def test_a_connection_that_the_engine_closed_is_not_used_again(
+async def test_a_connection_that_the_engine_closed_is_not_reused(
     connections: Connections,
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -217,7 +219,7 @@ async def test_a_connection_that_the_engine_closed_is_not_used_again(
             await asyncio.sleep(0.1)
 
 
-async def test_an_answer_that_nobody_asked_for_is_nobodys(connections: Connections) -> None:
+async def test_an_answer_without_a_request_is_discarded(connections: Connections) -> None:
     forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
     async with server_that(answering(OK + forged)) as url:
         for _ in range(3):
@@ -256,7 +258,7 @@ async def test_a_cancelled_request_closes_its_connection_and_no_other(
 
 
 CONTENT = bytes(range(256)) * (1 << 17)
-"""More than a transport and two sockets take at once."""
+"""Content that exceeds the buffers of a transport and two sockets."""
 
 
 @pytest.fixture
@@ -266,7 +268,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_file_arrives_whole_and_the_connection_is_used_again(
+async def test_a_file_arrives_whole_and_the_connection_is_reused(
     file: Path, connections: Connections
 ) -> None:
     bodies: list[bytes] = []
@@ -300,7 +302,7 @@ async def test_a_file_that_is_refused_is_not_sent_to_its_end(
         assert await get(connections, url) == Answer(200, b"ok")
 
 
-async def test_a_file_that_nobody_waits_for_is_sent_no_further(
+async def test_a_file_is_sent_no_further_once_its_request_is_cancelled(
     file: Path, connections: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, left = asyncio.Event(), asyncio.Event()
@@ -322,7 +324,7 @@ async def test_a_file_that_nobody_waits_for_is_sent_no_further(
     assert caplog.messages == []
 
 
-def test_it_works_on_uvloop(file: Path) -> None:
+def test_connections_work_on_uvloop(file: Path) -> None:
     async def use() -> None:
         async with aclosing(Connections()) as connections:
             async with server_that(count := Counting()) as url:
@@ -344,7 +346,7 @@ def test_it_works_on_uvloop(file: Path) -> None:
 # --- TLS ----------------------------------------------------------------------------------------
 
 
-async def test_tls_is_for_those_whose_certificate_is_trusted(
+async def test_tls_connects_only_to_trusted_certificates(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = trustme.CA()

@@ -1,4 +1,4 @@
-"""Who may use the reference engine: holders of its key, if it has one, and never a foreign page."""
+"""Access to the reference engine: only with its key, if it has one, and never by a foreign page."""
 
 import subprocess
 import sys
@@ -63,14 +63,14 @@ def test_a_refusal_says_why_in_the_engines_own_format(engine: local.LocalProcess
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "engine.example"])
-def test_loopback_and_what_the_operator_allows_are_its_names(
+def test_the_engine_answers_to_loopback_and_to_allowed_names(
     engine: local.LocalProcess, name: str
 ) -> None:
     assert status(engine.url, "GET", "/v1/models", Host=name) == 200
 
 
 @pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}])
-def test_only_its_health_is_open_to_all(locked: local.LocalProcess, given: dict[str, str]) -> None:
+def test_only_health_is_open_to_all(locked: local.LocalProcess, given: dict[str, str]) -> None:
     for method, path in (
         ("GET", "/v1/models"),
         ("GET", "/metrics"),
@@ -82,7 +82,7 @@ def test_only_its_health_is_open_to_all(locked: local.LocalProcess, given: dict[
     assert status(locked.url, "GET", "/health", **given) == 200
 
 
-def test_holders_of_the_key_may_use_any_name_but_are_no_foreign_pages(
+def test_the_key_allows_any_host_name_but_no_foreign_pages(
     locked: local.LocalProcess,
 ) -> None:
     bearer = {"Authorization": f"Bearer {KEY}"}
@@ -106,7 +106,7 @@ def test_a_service_with_the_key_uses_it(
     assert KEY not in locked.log.read_text()
 
 
-def test_a_service_without_it_is_told_what_to_give(
+def test_a_service_without_the_key_is_refused_with_the_option_for_it(
     locked: local.LocalProcess, tmp_path: Path
 ) -> None:
     with (
@@ -118,7 +118,7 @@ def test_a_service_without_it_is_told_what_to_give(
     assert "--backend-key-file" in refused.value.hint
 
 
-def test_the_key_may_come_from_the_environment_which_forgets_it(
+def test_a_key_from_the_environment_is_not_passed_to_children(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRORL_ENGINE_KEY", KEY)
@@ -129,7 +129,7 @@ def test_the_key_may_come_from_the_environment_which_forgets_it(
         assert not any(KEY in str(child.environ()) for child in children)
 
 
-def test_an_empty_key_file_locks_nothing_and_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_an_empty_key_file_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("\n")
     command = [sys.executable, "-m", "prorl_service.cli", "engine", "--model", str(tiny_model)]
     command += ["--api-key-file", str(tmp_path / "key")]

@@ -1,4 +1,4 @@
-"""What the service relies on, of the reference engine and, by `scripts/test-vllm`, of vLLM."""
+"""Behaviour of engines that the service relies on; `scripts/test-vllm` checks it of vLLM, too."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ from tests.inference.contract import (
 )
 
 OWN_DESCRIPTOR = 900
-"""Number of an open file that no other process has under that number."""
+"""Number of a file descriptor that no other process has open."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ async def test_temperature_zero_is_greedy(engine: Engine, backend: Backend) -> N
 
 
 @pytest.mark.parametrize("sampling", [Sampling(top_k=3), Sampling(top_p=0.5)])
-async def test_cut_off_distributions_have_logprobs_of_their_own(
+async def test_truncated_distributions_have_renormalised_logprobs(
     engine: Engine, backend: Backend, sampling: Sampling
 ) -> None:
     answer = await ask(backend, prompt(9), sampling=sampling, max_tokens=32, seed=1)
@@ -115,7 +115,7 @@ async def test_a_seed_gives_the_same_tokens_alone_and_in_company(backend: Backen
 
 
 async def test_32_calls_at_once_are_all_exact(engine: Engine, backend: Backend) -> None:
-    """More prompt tokens than fit one step, and seeded, which vLLM's CPU build finds hard."""
+    """Sends more prompt tokens than fit one step, with seeds: hard for vLLM's CPU build."""
     temperatures = [1.0, 0.7, 1.3, 0.0]
 
     async def call(number: int) -> float:
@@ -200,7 +200,7 @@ async def test_the_engine_describes_itself(engine: Engine, backend: Backend) -> 
     assert await backend.is_healthy(timeout_s=TIMEOUT_S)
 
 
-async def test_calls_freeze_during_a_pause_and_go_on_after_it(
+async def test_calls_freeze_during_a_pause_and_continue_after_it(
     engine: Engine, backend: Backend
 ) -> None:
     asked = await endless_prompt(backend)
@@ -218,7 +218,9 @@ async def test_calls_freeze_during_a_pause_and_go_on_after_it(
     assert error(engine.checkpoint, prompt(10), await new) < TOLERANCE
 
 
-async def test_an_aborting_pause_returns_what_was_sampled(engine: Engine, backend: Backend) -> None:
+async def test_an_aborting_pause_returns_the_sampled_tokens(
+    engine: Engine, backend: Backend
+) -> None:
     asked = await endless_prompt(backend)
     call = asyncio.create_task(ask(backend, asked, sampling=GREEDY, max_tokens=CONTEXT))
     await engine.until("num_requests_running", lambda running: running == 1)
@@ -231,7 +233,7 @@ async def test_an_aborting_pause_returns_what_was_sampled(engine: Engine, backen
 
 @pytest.fixture(params=["directory", "file", "file that the engine cannot open"])
 def source_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], WeightSource]]:
-    """The ways to give weights."""
+    """One of the ways to give weights."""
 
     def source(checkpoint: Path) -> WeightSource:
         if request.param == "directory":
@@ -257,7 +259,7 @@ async def test_new_weights_serve_calls_in_flight_and_new_ones(
     await _change_weights_during_a_call(engine, backend, source_of(new), new)
 
 
-async def test_adapters_serve_calls_in_flight_and_new_ones_until_there_is_a_whole_model(
+async def test_adapters_serve_calls_in_flight_and_new_ones_until_a_model_comes(
     engine: Engine, backend: Backend, checkpoints: list[Path], tmp_path: Path
 ) -> None:
     base = engine.checkpoint
@@ -304,7 +306,7 @@ async def _change_weights_during_a_call(
 
 
 @pytest.mark.parametrize("fault", ["missing", "shape"])
-async def test_weights_of_another_model_are_refused_before_any_is_touched(
+async def test_weights_of_another_model_are_refused_before_any_tensor_changes(
     engine: Engine, backend: Backend, checkpoints: list[Path], tmp_path: Path, fault: str
 ) -> None:
     tensors = load_file(checkpoints[0] / "model.safetensors")

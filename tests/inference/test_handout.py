@@ -1,4 +1,4 @@
-"""Weights that engines fetch: what the service offers, and what the plug-in of vLLM makes of it."""
+"""Weights that engines fetch: the service's offer, and the plug-in for vLLM that takes it."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def elsewhere(offer: ServiceOffer) -> Offer:
-    """What a host sees that does not share the service's file system."""
+    """Returns the offer as seen by a host that does not share the service's file system."""
     return Offer("/nowhere", offer.size, offer.url)
 
 
@@ -60,7 +60,7 @@ async def test_workers_of_one_host_share_a_download(weights: Path) -> None:
         await asyncio.to_thread(fetch.close)
 
 
-async def test_progress_is_told_while_a_file_is_sent(
+async def test_progress_is_reported_while_a_file_is_sent(
     weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handout, "PART_BYTES", 2**20)
@@ -74,7 +74,7 @@ async def test_progress_is_told_while_a_file_is_sent(
     await asyncio.to_thread(fetch.close)
 
 
-async def test_a_download_that_breaks_off_is_said(weights: Path) -> None:
+async def test_a_download_that_breaks_off_is_reported(weights: Path) -> None:
     async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, Offer("/nowhere", offer.size + 1, offer.url))
         await offer.transfers.drain()
@@ -83,12 +83,12 @@ async def test_a_download_that_breaks_off_is_said(weights: Path) -> None:
     await asyncio.to_thread(fetch.close)
 
 
-async def test_a_service_out_of_reach_is_said_at_once() -> None:
+async def test_an_unreachable_service_is_reported_immediately() -> None:
     with pytest.raises(FetchFailed, match="refused"):
         await asyncio.to_thread(Fetch, Offer("/nowhere", 5, "http://127.0.0.1:9/x"))
 
 
-async def test_what_a_killed_engine_left_is_removed(weights: Path, spools: Path) -> None:
+async def test_files_left_by_a_killed_engine_are_removed(weights: Path, spools: Path) -> None:
     (spools / f"{PREFIX}left").write_bytes(b"weights")
     async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
@@ -108,7 +108,7 @@ async def test_only_the_secret_url_is_answered_and_only_while_it_is_offered(weig
             await http.get(offer.url)
 
 
-async def test_a_path_that_is_no_ascii_text_is_not_found(weights: Path) -> None:
+async def test_a_path_that_is_not_ascii_is_not_found(weights: Path) -> None:
     async with offered(weights, ENGINE, lambda: None) as offer:
         url = urlsplit(offer.url)
         reader, writer = await asyncio.open_connection(url.hostname, url.port)

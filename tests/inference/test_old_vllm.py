@@ -1,4 +1,4 @@
-"""Releases of vLLM whose answers do not say which weights sampled what: every token's version."""
+"""Exact versions of every token for releases of vLLM whose answers do not report them."""
 
 import asyncio
 from collections.abc import Collection
@@ -49,7 +49,7 @@ def weights_of(version: int) -> str:
 
 
 def assert_exact(answer: Generation) -> None:
-    """Each token is the one that the weights of its version give."""
+    """Asserts that each token is the one that the weights of its version give."""
     for index, (token, version) in enumerate(
         zip(answer.token_ids, answer.policy_versions, strict=True)
     ):
@@ -60,7 +60,7 @@ def assert_exact(answer: Generation) -> None:
 
 
 class Updater:
-    """Gives new weights, version by version, before the tokens of these numbers."""
+    """Pushes new weights, version by version, before the tokens whose numbers are in `before`."""
 
     def __init__(self, engine: OldVllm, backend: Backend, before: Collection[int]) -> None:
         self.updates: list[asyncio.Task[None]] = []
@@ -102,7 +102,7 @@ async def test_a_call_over_any_updates_has_the_exact_version_of_every_token(
 
 
 @pytest.mark.parametrize("release", RELEASES)
-async def test_calls_in_flight_go_on_with_new_weights(release: tuple[int, int]) -> None:
+async def test_calls_in_flight_continue_with_new_weights(release: tuple[int, int]) -> None:
     engine = OldVllm(release)
     engine.step_s = 0.01
     async with backend_to(engine) as backend:
@@ -122,7 +122,7 @@ async def test_calls_in_flight_go_on_with_new_weights(release: tuple[int, int]) 
     assert set(engine.paused_for) == {"abort"}
 
 
-async def test_a_call_that_reaches_the_scheduler_during_the_pause_is_of_the_new_weights() -> None:
+async def test_a_call_scheduled_during_the_pause_uses_the_new_weights() -> None:
     engine = OldVllm((0, 24))
     engine.arrives_after_s = 0.5
     async with backend_to(engine) as backend:
@@ -132,11 +132,11 @@ async def test_a_call_that_reaches_the_scheduler_during_the_pause_is_of_the_new_
         answer = await call
     assert_exact(answer)
     assert set(answer.policy_versions) == {1}
-    assert len(engine.paused_for) > 1  # the first did not find it
+    assert len(engine.paused_for) > 1  # the first pause did not find the call
     assert [body["sampling_params"]["seed"] for body in engine.requests] == [7, 7]
 
 
-async def test_unseeded_calls_go_on_unseeded() -> None:
+async def test_unseeded_calls_continue_unseeded() -> None:
     engine = OldVllm((0, 24))
     async with backend_to(engine) as backend:
         updater = Updater(engine, backend, [10])
@@ -145,7 +145,7 @@ async def test_unseeded_calls_go_on_unseeded() -> None:
     assert [body["sampling_params"]["seed"] for body in engine.requests] == [None, None]
 
 
-async def test_an_abort_by_others_is_handed_on() -> None:
+async def test_an_abort_by_others_is_passed_on() -> None:
     engine = OldVllm((0, 31))
     async with backend_to(engine) as backend:
         call = asyncio.create_task(ask(backend))
@@ -249,7 +249,7 @@ async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
         assert [status.state for status in pool.statuses()] == [BackendState.HEALTHY]
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 async def test_a_vllm_that_is_too_old_is_refused_by_its_version() -> None:
@@ -265,7 +265,7 @@ async def test_a_vllm_without_its_flag_is_refused_by_the_flag(release: tuple[int
             pass
 
 
-async def test_a_new_vllm_must_say_its_versions() -> None:
+async def test_a_new_vllm_must_report_its_versions() -> None:
     async with backend_to(OldVllm((0, 32))) as backend:
         with pytest.raises(BackendError, match="weight_versions"):
             await ask(backend)

@@ -67,7 +67,7 @@ async def test_a_rollout_moves_on_when_its_backend_has_died(
         await until(pool, BackendState.HEALTHY, 3)
 
 
-async def test_without_a_healthy_backend_calls_wait_then_fail(
+async def test_calls_without_a_healthy_backend_wait_and_then_fail(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     (engine, *_) = engines
@@ -128,7 +128,7 @@ async def test_an_empty_weight_directory_reaches_no_engine(
 # --- membership ---------------------------------------------------------------------------------
 
 
-async def test_a_backend_added_twice_at_once_joins_once(
+async def test_a_backend_added_twice_concurrently_joins_once(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     spec = BackendSpec(url=engines[0].url)
@@ -144,7 +144,7 @@ async def test_a_backend_added_twice_at_once_joins_once(
         assert pool.statuses() == []
 
 
-async def test_of_two_models_that_arrive_at_once_one_is_used(
+async def test_only_one_of_two_models_that_arrive_together_is_used(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engines[1].model_id = "another"
@@ -216,7 +216,7 @@ async def test_an_engine_that_fails_every_call_gets_few(
     assert bad.calls == 1
 
 
-async def test_a_call_to_be_made_again_does_not_wait_for_ever_for_a_removed_engine(
+async def test_a_retried_call_does_not_wait_forever_for_a_removed_engine(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engine = engines[0]
@@ -230,13 +230,13 @@ async def test_a_call_to_be_made_again_does_not_wait_for_ever_for_a_removed_engi
                 await again
 
 
-async def test_after_failed_calls_in_a_row_an_engine_rests(
+async def test_an_engine_rests_after_consecutive_failed_calls(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path, back_off_s=3600) as pool:
         with pool.session("r") as generator:
-            for status in (500, 200, 500):  # a success starts the count anew
+            for status in (500, 200, 500):  # a success resets the count
                 engine.generate_status = status
                 assert pool.statuses()[0].state is BackendState.HEALTHY
                 with pytest.raises(BackendError) if status == 500 else nullcontext():

@@ -1,4 +1,4 @@
-"""Backends that trainers bring along and take away: leases, limits, models, their weights."""
+"""Backends that trainers add and remove: leases, limits, models and weights."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.inference.pools import call, condition, id_of, pool_of, until, upload
 # --- leases and limits --------------------------------------------------------------------------
 
 
-async def test_a_backend_that_nobody_adds_again_is_removed(
+async def test_a_backend_that_is_not_added_again_is_removed(
     engines: list[StubEngine], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     guest, host, _ = engines
@@ -29,19 +29,19 @@ async def test_a_backend_that_nobody_adds_again_is_removed(
             assert await call(generator) == id_of(host)
 
 
-async def test_to_add_a_backend_again_renews_its_lease(
+async def test_adding_a_backend_again_renews_its_lease(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines
     async with pool_of([], tmp_path) as pool:
         await pool.add(BackendSpec(url=first.url, lease_s=0.3))
         await pool.add(BackendSpec(url=first.url, lease_s=3600))
-        await pool.add(BackendSpec(url=second.url, lease_s=0.3))  # the first would be gone earlier
+        await pool.add(BackendSpec(url=second.url, lease_s=0.3))  # the first would expire earlier
         await condition(lambda: len(pool.statuses()) == 1)
         assert pool.statuses()[0].url == first.url
 
 
-async def test_a_backend_that_was_removed_has_no_lease_any_more(
+async def test_removing_a_backend_ends_its_lease(
     engines: list[StubEngine], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     guest, other, _ = engines
@@ -55,7 +55,7 @@ async def test_a_backend_that_was_removed_has_no_lease_any_more(
         assert f"{id_of(guest)} removed" not in caplog.text
 
 
-async def test_a_backend_gets_as_many_calls_at_once_as_was_said_last(
+async def test_the_last_limit_on_a_backends_concurrent_calls_counts(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engine = engines[0]
@@ -77,7 +77,7 @@ async def test_a_backend_gets_as_many_calls_at_once_as_was_said_last(
 # --- another model ------------------------------------------------------------------------------
 
 
-async def test_after_the_last_backend_another_model_may_come(
+async def test_another_model_may_come_after_the_last_backend_has_left(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines
@@ -99,7 +99,7 @@ async def test_after_the_last_backend_another_model_may_come(
             assert await call(generator) == id_of(second)
 
 
-async def test_rollouts_go_on_when_their_model_comes_back_elsewhere(
+async def test_rollouts_continue_when_their_model_comes_back_elsewhere(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines
@@ -153,7 +153,7 @@ async def test_a_backend_removed_while_it_is_added_brings_no_model(
         assert pool.model.current is None
 
 
-async def test_a_backend_that_was_removed_while_it_was_added_takes_nothing_from_its_successor(
+async def test_a_backend_removed_while_it_is_added_takes_nothing_from_the_next(
     engines: list[StubEngine], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe, slow, may_fail = Member.probe, list[Member](), asyncio.Event()
@@ -182,7 +182,7 @@ async def test_a_backend_that_was_removed_while_it_was_added_takes_nothing_from_
 # --- weights of their own -----------------------------------------------------------------------
 
 
-async def test_the_policy_version_is_the_newest_that_backends_report_until_weights_are_pushed(
+async def test_the_newest_reported_version_counts_until_weights_are_pushed(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines
@@ -197,7 +197,7 @@ async def test_the_policy_version_is_the_newest_that_backends_report_until_weigh
 # --- weights that others give -------------------------------------------------------------------
 
 
-async def test_a_backend_that_others_update_serves_with_their_weights_only(
+async def test_a_backend_updated_by_others_serves_with_their_weights_only(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engine = engines[0]
@@ -231,7 +231,7 @@ async def test_calls_outlast_a_pause_by_others(engines: list[StubEngine], tmp_pa
         assert engine.calls == 1
 
 
-async def test_what_is_offered_to_other_services_is_up_and_has_a_version(
+async def test_backends_offered_to_other_services_are_up_and_have_a_version(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines

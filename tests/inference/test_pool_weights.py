@@ -78,7 +78,7 @@ async def test_a_call_that_waits_for_an_update_is_woken_by_its_refusal(
         assert (engine.weights, pool.policy_version) == (b"old", 1)
 
 
-async def test_a_call_is_woken_when_an_engine_that_was_never_down_has_its_weights_again(
+async def test_an_engine_that_was_never_down_wakes_calls_after_its_update(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     engine = engines[0]
@@ -106,9 +106,7 @@ async def test_an_update_does_not_count_as_waiting(
         await push
 
 
-async def test_uploads_at_the_same_time_take_turns(
-    engines: list[StubEngine], tmp_path: Path
-) -> None:
+async def test_concurrent_uploads_take_turns(engines: list[StubEngine], tmp_path: Path) -> None:
     async with pool_of(engines, tmp_path) as pool:
         contents = [bytes([65 + i]) for i in range(4)]
         reports = await asyncio.gather(

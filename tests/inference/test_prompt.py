@@ -18,7 +18,7 @@ def test_json_is_that_of_the_ids_whatever_came_before(turns: list[tuple[int, lis
         assert len(newest) == len(prompt)
 
 
-def test_what_came_before_stays_as_it_is() -> None:
+def test_the_previous_prompt_stays_unchanged() -> None:
     before = EncodedPrompt([1, 2])
     EncodedPrompt([1, 2, 3], before=before)
     assert before.json() == b"[1,2]"

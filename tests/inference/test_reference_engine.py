@@ -1,4 +1,4 @@
-"""What only the reference engine does: it checks weights first, and takes them as a stream."""
+"""Behaviour of the reference engine alone: it checks weights first, and takes them as a stream."""
 
 import asyncio
 import json
@@ -145,7 +145,7 @@ async def test_files_that_are_no_checkpoint_are_refused(
 async def _is_refused(
     engine: Engine, backend: Backend, source: WeightSource, complaint: str
 ) -> None:
-    """A call in flight goes on, too."""
+    """Asserts that the engine refuses `source`, and that a call in flight continues."""
     call = asyncio.create_task(ask(backend, prompt(9), max_tokens=60))
     with pytest.raises(BackendRejected, match=complaint):
         await backend.load_weights(source, engine.version + 1, timeout_s=TIMEOUT_S)
@@ -154,7 +154,7 @@ async def _is_refused(
     assert set(answer.policy_versions) == {engine.version}
 
 
-async def test_an_update_must_begin_before_it_goes_on(engine: Engine) -> None:
+async def test_an_update_must_begin_before_it_continues(engine: Engine) -> None:
     async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
         for route in ("/update_weights", "/finish_weight_update"):
             response = await http.post(route)
@@ -188,7 +188,9 @@ async def test_waiting_pauses_let_calls_end_and_hold_new_ones(
         ({"token_ids": [1], "sampling_params": {}, "model": "other"}, "model"),
     ],
 )
-async def test_bad_requests_are_named(engine: Engine, body: object, param: str) -> None:
+async def test_bad_requests_are_refused_by_parameter_name(
+    engine: Engine, body: object, param: str
+) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         response = await http.post(f"{engine.url}/inference/v1/generate", json=body)
     error = response.json()["error"]
@@ -197,7 +199,7 @@ async def test_bad_requests_are_named(engine: Engine, body: object, param: str) 
     assert error["param"].removeprefix("body.") == param
 
 
-async def test_what_vllm_leaves_out_is_left_out(engine: Engine) -> None:
+async def test_fields_that_vllm_omits_are_omitted(engine: Engine) -> None:
     body = {"token_ids": [1], "sampling_params": {"max_tokens": 2, "ignore_eos": True}}
     async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
         choice = (await http.post("/inference/v1/generate", json=body)).json()["choices"][0]
@@ -221,7 +223,7 @@ async def test_a_signal_lets_running_calls_finish(tmp_path: Path) -> None:
     assert line.endswith(f"serving model, 4096 tokens of context, at {process.url}")
 
 
-def test_what_cannot_be_served_is_named(tmp_path: Path, tiny_model: Path) -> None:
+def test_models_that_cannot_be_served_are_named(tmp_path: Path, tiny_model: Path) -> None:
     port = local.free_port()
     with pytest.raises(BackendError, match=r"no config\.json"):
         serve(tmp_path / "nowhere", port=port)

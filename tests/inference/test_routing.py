@@ -1,4 +1,4 @@
-"""Who gets a call: the rules by themselves, and that every count returns to nothing."""
+"""The routing of calls: the rules by themselves, and counts that all return to zero."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def assign(router: LeastExpectedTime, all_loads: dict[str, EngineLoad], one: Rou
     return chosen
 
 
-def test_a_session_stays_where_it_is_however_busy_that_is() -> None:
+def test_a_session_stays_on_its_engine_however_busy() -> None:
     there = loads()
     for _ in range(40):
         there["a"].begin(500.0)
@@ -66,7 +66,7 @@ def test_a_slow_engine_gets_nothing_new_while_others_are_hardly_busy() -> None:
     assert router.moves == 1
 
 
-def test_a_slow_engine_is_tried_again_some_day() -> None:
+def test_a_slow_engine_is_eventually_tried_again() -> None:
     there, router = loads(), LeastExpectedTime()
     for _ in range(PROVEN_CALLS):
         there["a"].learn(sampled=100, uncached=0, took_s=10.0)
@@ -80,12 +80,12 @@ def test_a_newcomer_is_not_buried() -> None:
     assert chosen["new"] == FIRST_CALLS
 
 
-def test_when_all_begin_at_once_nobody_is_held_back() -> None:
+def test_engines_that_all_begin_together_are_not_held_back() -> None:
     there, router = loads(proven=False), LeastExpectedTime()
     assert set(Counter(assign(router, there, call(f"s{i}")) for i in range(60)).values()) == {20}
 
 
-def test_where_all_are_full_calls_wait() -> None:
+def test_calls_wait_when_all_engines_are_full() -> None:
     there, router = loads(max_calls=2), LeastExpectedTime()
     for i in range(6):
         assign(router, there, call(f"s{i}"))
@@ -97,7 +97,7 @@ def test_where_all_are_full_calls_wait() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(1, 5000)), max_size=60))
-def test_counts_return_to_nothing_and_choices_repeat(
+def test_counts_return_to_zero_and_choices_repeat(
     history: list[tuple[int, bool, int]],
 ) -> None:
     there, again = loads(), loads()

@@ -1,4 +1,4 @@
-"""What the plug-in of vLLM compares offered weights with."""
+"""The comparison of offered weights with the model, in the plug-in for vLLM."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ OWN = {"a": [2, 3], "b": [4], "lm_head.weight": [9]}
         ({"fused": [6], "b": [5]}, False, "b has shape [5], not [4]"),
     ],
 )
-def test_what_is_missing_or_misshapen_is_said(
+def test_a_missing_or_misshapen_tensor_is_named(
     offered: dict[str, list[int]], is_head_tied: bool, problem: str | None
 ) -> None:
     assert difference(offered, OWN, is_head_tied=is_head_tied) == problem
@@ -35,6 +35,6 @@ def test_shapes_are_read_from_all_files(tmp_path: Path) -> None:
     assert shapes_of(str(tmp_path), None) == {"a": [2, 3], "b": [4]}
 
 
-def test_a_model_that_is_nowhere_is_not_compared() -> None:
+def test_a_model_that_is_not_found_is_not_compared() -> None:
     assert shapes_of("nobody/nothing", None) == {}
     assert difference({"a": [1]}, {}, is_head_tied=False) is None

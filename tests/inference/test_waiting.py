@@ -24,7 +24,7 @@ class Counting(LeastExpectedTime):
 
 
 async def numbered(pool: BackendPool, number: int) -> None:
-    """A rollout's only call, whose prompt ends with its number."""
+    """Makes a rollout's only call, whose prompt ends with the rollout's number."""
     with pool.session(f"r{number}") as generator:
         await long_call(generator, 4, number)
 
@@ -36,7 +36,9 @@ async def long_call(generator: Session, tokens: int, number: int = 0) -> str:
     return generation.backend
 
 
-async def test_a_call_that_ends_wakes_only_what_can_go(tiny_model: Path, tmp_path: Path) -> None:
+async def test_a_call_that_ends_wakes_only_calls_that_can_run(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     router = Counting()
     async with (
         StubEngine(tiny_model, lambda _: [5]) as engine,
@@ -45,10 +47,10 @@ async def test_a_call_that_ends_wakes_only_what_can_go(tiny_model: Path, tmp_pat
         await pool.add(BackendSpec(url=engine.url))
         await asyncio.gather(*(numbered(pool, number) for number in range(100)))
         assert engine.most_in_flight == 1
-    assert router.decisions < 400  # all that wait: 5000
+    assert router.decisions < 400  # waking every waiting call: 5000
 
 
-async def test_calls_go_in_the_order_they_came(tiny_model: Path, tmp_path: Path) -> None:
+async def test_calls_run_in_the_order_they_came(tiny_model: Path, tmp_path: Path) -> None:
     order: list[int] = []
 
     def answer(prompt: list[int]) -> list[int]:
@@ -84,7 +86,7 @@ async def test_room_given_to_a_call_that_is_cancelled_goes_to_the_next(
         engine.latency_s = 0.0
         await pool.add(
             BackendSpec(url=engine.url, max_calls=2)
-        )  # `second` has room, and no step yet
+        )  # `second` has room, but has not run yet
         second.cancel()
         await condition(third.done)
         assert second.cancelled()
@@ -93,7 +95,7 @@ async def test_room_given_to_a_call_that_is_cancelled_goes_to_the_next(
         assert pool.statuses()[0].in_flight == 0
 
 
-async def test_who_waits_for_its_own_engine_holds_nobody_up(
+async def test_a_call_that_waits_for_its_own_engine_delays_no_other(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     by_id = {id_of(engine): engine for engine in engines[:2]}
@@ -118,7 +120,9 @@ async def test_who_waits_for_its_own_engine_holds_nobody_up(
 # --- engines of different lengths ---------------------------------------------------------------
 
 
-async def test_a_model_is_as_long_as_its_engines_in_use(tiny_model: Path, tmp_path: Path) -> None:
+async def test_a_model_is_as_long_as_its_shortest_engine_in_use(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     async with (
         StubEngine(tiny_model, lambda _: [5]) as long,
         StubEngine(tiny_model, lambda _: [5], max_model_len=64) as short,
@@ -131,7 +135,7 @@ async def test_a_model_is_as_long_as_its_engines_in_use(tiny_model: Path, tmp_pa
         assert pool.model.require().max_model_len == 4096
 
 
-async def test_calls_that_need_a_longer_engine_go_there(tiny_model: Path, tmp_path: Path) -> None:
+async def test_calls_that_need_a_longer_engine_go_to_one(tiny_model: Path, tmp_path: Path) -> None:
     async with (
         StubEngine(tiny_model, lambda _: [5]) as long,
         StubEngine(tiny_model, lambda _: [5], max_model_len=64) as short,

@@ -1,4 +1,4 @@
-"""Streamed weights on disk: what is kept, what is removed, and what an upload can hold up."""
+"""Streamed weights on disk: files that are kept or removed, and uploads that stall."""
 
 import asyncio
 import os
@@ -58,8 +58,8 @@ async def test_weights_are_on_disk_before_they_are_remembered(
         fsync(descriptor)
 
     async def keep(_: object) -> None:
-        assert any(name.startswith(f"{tmp_path}/") for name in synced), "the file"
-        assert str(tmp_path) in synced, "its name"
+        assert any(name.startswith(f"{tmp_path}/") for name in synced), "the file is not synced"
+        assert str(tmp_path) in synced, "the directory is not synced"
 
     monkeypatch.setattr(os, "fsync", noting)
     async with BackendPool(tmp_path, keep=keep) as pool:
@@ -77,7 +77,7 @@ async def test_a_stalled_upload_is_ended_and_leaves_nothing(
         assert kept(tmp_path) == set()
 
 
-async def test_a_disk_that_takes_no_more_is_the_reason(
+async def test_weights_that_cannot_be_written_fail_with_the_reason(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -86,7 +86,7 @@ async def test_a_disk_that_takes_no_more_is_the_reason(
             await pool.stream_weights(upload(b"trained"), version=1)
 
 
-async def test_what_a_killed_process_left_is_removed_at_the_next_start(
+async def test_files_left_by_a_killed_process_are_removed_at_the_next_start(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines[:1], tmp_path) as pool:

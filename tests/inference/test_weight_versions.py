@@ -17,7 +17,7 @@ from tests.inference.pools import call, condition, generate, pool_of, until, upl
 
 
 class Remembered:
-    """What a journal keeps of the weights, and gives to the next service."""
+    """The weights as a journal keeps them and gives them to the next service."""
 
     def __init__(self) -> None:
         self.text = b""
@@ -57,7 +57,7 @@ def wider_copy(model: Path, directory: Path) -> Path:
     return directory
 
 
-async def test_weights_are_never_given_to_a_model_of_another_shape_and_the_same_name(
+async def test_weights_are_never_given_to_a_namesake_of_another_shape(
     engines: list[StubEngine], tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     wider = wider_copy(tiny_model, tmp_path / "wider")
@@ -72,7 +72,7 @@ async def test_weights_are_never_given_to_a_model_of_another_shape_and_the_same_
         assert other.weights == b""
 
 
-async def test_weights_pushed_before_any_engine_are_those_of_the_first_that_takes_them(
+async def test_weights_pushed_before_any_engine_belong_to_the_first_that_joins(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, other, _ = engines
@@ -87,7 +87,7 @@ async def test_weights_pushed_before_any_engine_are_those_of_the_first_that_take
             await pool.add(BackendSpec(url=other.url))
 
 
-async def test_an_older_version_is_refused_unless_it_is_said_to_be_a_rewind(
+async def test_an_older_version_is_refused_unless_a_rewind_is_requested(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines, tmp_path) as pool:
@@ -102,7 +102,9 @@ async def test_an_older_version_is_refused_unless_it_is_said_to_be_a_rewind(
             await pool.stream_weights(upload(b"first"), version=0)
 
 
-async def test_calls_in_flight_at_a_rewind_go_on(engines: list[StubEngine], tmp_path: Path) -> None:
+async def test_calls_in_flight_at_a_rewind_continue(
+    engines: list[StubEngine], tmp_path: Path
+) -> None:
     engine = engines[0]
     async with pool_of([engine], tmp_path) as pool:
         await pool.stream_weights(upload(b"late"), version=57)

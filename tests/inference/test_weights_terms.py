@@ -19,7 +19,7 @@ RUNTIME = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": True}
 def vllm(
     root: Path, config: dict[str, Any], environment: dict[str, Any] | None = None, **state: Any
 ) -> dict[str, Handler]:
-    """Routes of a vLLM that serves `root`. `state`: version label, and names of adapters."""
+    """Returns routes of a vLLM that serves `root`; `state`: version label and adapter names."""
     model = {"id": "m", "root": str(root), "max_model_len": 64, "owned_by": "vllm"}
     adapters = [{"id": name, "root": "/tmp/x"} for name in state.get("adapters", [])]
     return {
@@ -49,7 +49,7 @@ async def test_weights_are_wanted_in_the_type_that_the_engine_computes_in(
     assert (agreed.form, agreed.dtype) == (WeightsForm.MODEL, "bfloat16")
 
 
-async def test_an_engine_that_does_not_say_gets_weights_as_they_are(
+async def test_an_engine_that_names_no_type_gets_weights_as_they_are(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     routes = vllm(tiny_model, PLUGIN)
@@ -66,7 +66,7 @@ async def test_an_engine_without_the_plug_in_is_refused_with_the_flag_that_helps
     assert (await terms(tmp_path, vllm(tiny_model, NO_TRANSFER), as_file=False)).dtype == "bfloat16"
 
 
-async def test_an_adapter_is_wanted_where_it_can_be_put_on_its_base_model(
+async def test_an_adapter_is_wanted_where_the_engine_can_load_it(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     for state in ({}, {"version": "3", "adapters": ["prorl-1"]}):
@@ -89,7 +89,7 @@ async def test_an_adapter_is_wanted_where_it_can_be_put_on_its_base_model(
         ),
     ],
 )
-async def test_an_adapter_that_the_engine_cannot_put_on_is_merged(
+async def test_an_adapter_that_the_engine_cannot_load_is_merged(
     tiny_model: Path,
     tmp_path: Path,
     config: dict[str, Any],

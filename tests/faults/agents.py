@@ -36,7 +36,7 @@ class Shell(AgentHandler):
 
 
 class Spy(Shell):
-    """Fails with what a command of the task's saw."""
+    """An agent that fails with the output of its task's command."""
 
     name: ClassVar[str] = "spy"
 
@@ -50,7 +50,7 @@ async def _bash(sandbox: Sandbox, command: str) -> str:
 
 
 class Poison(Shell):
-    """Ends the service's process in RUN, where its task says so."""
+    """An agent that ends the service's process in RUN if its task says so."""
 
     name: ClassVar[str] = "poison"
 

@@ -1,10 +1,10 @@
-"""An engine in a process of its own, told to die, to hang, to be slow or to answer badly.
+"""An engine in its own process that can be made to die, hang, slow down or answer badly.
 
     python -m tests.faults.engine PORT MODEL_DIR LATENCY_S
 
-`POST /fault` with a `Fault` says how it is to behave from now on, `GET /counts` what it answered.
-Its `/health` is fine whatever the fault. What it samples is a function of the prompt, so that a
-reader of a trajectory can tell whether an engine that was asked with that very prompt said so.
+`POST /fault` with a `Fault` sets the behaviour from now on; `GET /counts` returns the `Counts`.
+`/health` is fine whatever the fault. Sampled tokens are a function of the prompt, so that a reader
+of a trajectory can tell whether an engine that was asked with exactly that prompt sampled them.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 
 LOGPROB = -0.5
-"""Logprob of each token, as the stub says."""
+"""Logprob that the stub reports for each token."""
 
 Answer = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -34,8 +34,11 @@ Misbehave = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Fault:
-    """`name` is one of `FAULTS`, "" for none. The next `sound_calls` are still answered well, and
-    so are, if it happens `once`, those after it."""
+    """A misbehaviour to come: one of `FAULTS`, or "" for none.
+
+    The next `sound_calls` calls are still answered well; if the fault happens `once`, so are the
+    calls after it.
+    """
 
     name: str = ""
     sound_calls: int = 0
@@ -45,14 +48,14 @@ class Fault:
 
 @dataclass
 class Counts:
-    """Calls that were answered."""
+    """Numbers of answered calls."""
 
     well: int = 0
     badly: int = 0
 
 
 def sampled(prompt_ids: Sequence[int]) -> list[int]:
-    """But for the end of the turn."""
+    """Returns the sampled ids, without the end of the turn."""
     return [5 + crc32(array("i", prompt_ids)) % 200, 6]
 
 
@@ -71,7 +74,7 @@ def _text(text: str) -> Misbehave:
 
 
 def _spoilt(spoil: Callable[[Answer], object]) -> Misbehave:
-    """A sound answer to which something was done."""
+    """Returns a misbehaviour that changes a sound answer by `spoil`."""
 
     async def misbehave(_: web.Request, sound: bytes) -> web.StreamResponse:
         answer = orjson.loads(sound)
@@ -82,7 +85,7 @@ def _spoilt(spoil: Callable[[Answer], object]) -> Misbehave:
 
 
 async def _cut_off(request: web.Request, sound: bytes) -> web.StreamResponse:
-    """In the middle of the body."""
+    """Aborts the connection in the middle of the body."""
     response = web.StreamResponse(headers={"Content-Length": str(len(sound))})
     await response.prepare(request)
     await response.write(sound[: len(sound) // 2])
@@ -101,7 +104,7 @@ def _choice(answer: Answer) -> Answer:
 
 
 def _with_ids(answer: Answer, ids: list[int]) -> None:
-    """Consistent in all else."""
+    """Replaces the ids, and keeps everything else consistent with them."""
     choice = _choice(answer)
     spans = [span | {"end": len(ids)} for span in choice["weight_versions"]]
     choice.update(
@@ -171,7 +174,7 @@ class FaultyEngine(StubEngine):
         return await misbehave(request, response.body)
 
     def _next(self) -> Misbehave | None:
-        """What is to be done with this call."""
+        """Returns the misbehaviour for this call, if any."""
         fault = self._fault
         if fault.sound_calls:
             self._fault = replace(fault, sound_calls=fault.sound_calls - 1)

@@ -1,4 +1,4 @@
-"""A service as a process of its own, an engine to break, and what may not be left of either."""
+"""A service in its own process, engines to break, and a check that no traces are left."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ WAIT_S = 120
 
 @contextmanager
 def stub_engine(model: Path, *, latency_s: float = 0.02) -> Iterator[StubEngine]:
-    """On an event loop in a thread of its own."""
+    """Runs a stub engine on an event loop in its own thread."""
     end_of_turn = ChatFormat.load(model).end_of_turn_id
     engine = StubEngine(model, lambda _: [5, 6, end_of_turn], latency_s=latency_s)
     loop = asyncio.new_event_loop()
@@ -48,7 +48,7 @@ def stub_engine(model: Path, *, latency_s: float = 0.02) -> Iterator[StubEngine]
 
 
 class EngineProcess:
-    """`tests.faults.engine`, which see."""
+    """An engine of `tests.faults.engine`, in its own process."""
 
     def __init__(self, port: int, model: Path, latency_s: float) -> None:
         self.backend_id = f"127.0.0.1:{port}"
@@ -85,7 +85,7 @@ class EngineProcess:
 def engine_processes(
     model: Path, count: int, *, latency_s: float = 0.05
 ) -> Iterator[list[EngineProcess]]:
-    """They answer when entered, and are killed in the end."""
+    """Yields engines that answer already, and kills them in the end."""
     with ExitStack() as stack:
         engines = []
         for port in islice(_ports_to_come_back_to(), count):
@@ -101,7 +101,7 @@ def engine_processes(
 def service(
     engines: Sequence[str], directory: Path, *options: str, port: int | None = None
 ) -> Iterator[local.LocalProcess]:
-    """With a journal on disk in `directory`."""
+    """Starts a service with a journal on disk in `directory`."""
     journal = ["--journal", str(directory / "journal.sqlite"), "--resume"]
     agent = ["--agent", "tests.faults.agents:Shell", "--sandbox", "bubblewrap"]
     log = directory / "service.log"
@@ -112,7 +112,7 @@ def service(
 
 
 def plain_http(url: str, timeout_s: float) -> httpx.Client:
-    """A client like that of `RolloutClient`, without what that does with an answer."""
+    """Returns a client like `RolloutClient`'s own, which gives answers as they are."""
     headers = authorization(url)
     return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)
 
@@ -122,7 +122,7 @@ def port_to_come_back_to() -> int:
 
 
 def _ports_to_come_back_to() -> Iterator[int]:
-    """Outside the range from which connections take theirs."""
+    """Yields free ports outside the range from which connections take theirs."""
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as probe:
             try:
@@ -151,18 +151,18 @@ def ids_of(groups: Sequence[Group]) -> list[str]:
 
 
 class Traces:
-    """What a service could leave behind: processes below it, mounts, sockets, directories."""
+    """Traces that a service could leave: its child processes, mounts, sockets, directories."""
 
     def __init__(self) -> None:
         self._processes: set[psutil.Process] = set()
         self._before = _of_this_machine()
 
     def note(self, running: local.LocalProcess) -> None:
-        """Those that live now."""
+        """Adds the child processes that live now."""
         self._processes.update(psutil.Process(running.pid).children(recursive=True))
 
     def assert_none_left(self) -> None:
-        """All services have ended."""
+        """Asserts that nothing is left of the services, all of which must have ended."""
         _, alive = psutil.wait_procs(list(self._processes), timeout=20)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
         assert _of_this_machine() <= self._before

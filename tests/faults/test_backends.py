@@ -1,7 +1,7 @@
 """Inference engines that die, hang, crawl and talk nonsense while rollouts run.
 
-Whatever they do, what was accepted ends once, and every token of it was sampled by an engine that
-saw the very prompt before it.
+Whatever they do, every accepted rollout ends once, and each of its tokens was sampled by an engine
+that saw exactly the prompt before it.
 """
 
 import time
@@ -42,7 +42,7 @@ TURNS = 4
 
 
 class Load:
-    """Rollouts on a service of its own, and what came of them."""
+    """Rollouts on a service of their own, and their results."""
 
     def __init__(self, running: local.LocalProcess, client: RolloutClient, traces: Traces) -> None:
         self.client = client
@@ -56,7 +56,7 @@ class Load:
         self.client.submit(self._groups)
 
     def wait(self) -> list[Rollout]:
-        """The end of what was submitted last, as one stream tells it."""
+        """Returns the ends of the rollouts submitted last, as one stream reports them."""
         body = {"rollout_ids": ids_of(self._groups)}
         with (
             plain_http(self._running.url, WAIT_S) as http,
@@ -81,7 +81,7 @@ class Load:
 
 @contextmanager
 def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) -> Iterator[Load]:
-    """In the end nothing is left of it but a journal in which everything has ended."""
+    """Yields a load that must leave nothing but a journal in which every rollout has ended."""
     traces = Traces()
     urls = [engine.url for engine in engines]
     with (
@@ -98,7 +98,7 @@ def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) ->
 
 
 def assert_exact(rollout: Rollout, chat: ChatFormat) -> None:
-    """All of it was sampled by an engine that saw just what stands before it."""
+    """Asserts that each turn was sampled by an engine that saw exactly the tokens before it."""
     assert rollout.trajectory is not None
     (segment,) = rollout.trajectory.segments
     is_sampled = [0] * len(segment.response_ids)
@@ -126,11 +126,11 @@ def turns(rollout: Rollout) -> list[Turn]:
 
 
 def homes(rollout: Rollout) -> set[str]:
-    """The engines that it was sampled by."""
+    """Returns the ids of the engines that sampled the rollout."""
     return {turn.backend for turn in turns(rollout)}
 
 
-def test_the_rollouts_of_a_killed_engine_go_on_elsewhere(
+def test_rollouts_of_a_killed_engine_continue_elsewhere(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path) as load:
@@ -151,7 +151,7 @@ def test_the_rollouts_of_a_killed_engine_go_on_elsewhere(
         assert [homes(rollout) for rollout in after] == [{killed.backend_id}] * len(after)
 
 
-def test_the_rollouts_of_an_engine_that_hangs_go_on_elsewhere(
+def test_rollouts_of_an_engine_that_hangs_continue_elsewhere(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path) as load:
@@ -166,7 +166,7 @@ def test_the_rollouts_of_an_engine_that_hangs_go_on_elsewhere(
         load.until(hung, BackendState.HEALTHY)
 
 
-def test_a_slow_engine_gets_little(tiny_model: Path, tmp_path: Path, chat: ChatFormat) -> None:
+def test_a_slow_engine_gets_few_calls(tiny_model: Path, tmp_path: Path, chat: ChatFormat) -> None:
     with (
         engine_processes(tiny_model, 2, latency_s=0.2) as engines,
         load_on(engines, tmp_path) as load,
@@ -179,7 +179,7 @@ def test_a_slow_engine_gets_little(tiny_model: Path, tmp_path: Path, chat: ChatF
 
 
 @pytest.mark.parametrize("name", BAD_ANSWERS)
-def test_what_an_engine_answers_badly_another_answers(
+def test_a_call_that_one_engine_answers_badly_goes_to_another(
     name: str, tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     with engine_processes(tiny_model, 2) as engines, load_on(engines, tmp_path) as load:
@@ -194,7 +194,7 @@ def test_what_an_engine_answers_badly_another_answers(
 
 
 @pytest.mark.logs("the last 32 rollouts all failed")
-def test_without_a_sound_engine_rollouts_fail_and_with_one_they_do_not(
+def test_rollouts_fail_without_a_sound_engine_and_succeed_with_one(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     options = ["--wait-for-backend-s", "1", "--max-attempts", "1"]

@@ -62,7 +62,7 @@ def test_cancellation_storms_leave_nothing_behind(tiny_model: Path, tmp_path: Pa
     traces.assert_none_left()
 
 
-def test_clients_that_hang_up_cost_nobody_else_anything(tiny_model: Path, tmp_path: Path) -> None:
+def test_clients_that_hang_up_affect_no_other_client(tiny_model: Path, tmp_path: Path) -> None:
     groups = [group(f"g{i}", n=4, turns=2) for i in range(8)]
     with (
         stub_engine(tiny_model) as engine,
@@ -122,7 +122,9 @@ def test_a_lease_is_held_by_an_open_wait(tiny_model: Path, tmp_path: Path) -> No
     assert rollout.state is RolloutState.DONE
 
 
-def test_too_much_is_refused_until_there_is_room(tiny_model: Path, tmp_path: Path) -> None:
+def test_too_many_rollouts_are_refused_until_there_is_room(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     with (
         stub_engine(tiny_model) as engine,
         service([engine.url], tmp_path, "--max-unfinished", "2") as running,
@@ -140,9 +142,7 @@ def test_too_much_is_refused_until_there_is_room(tiny_model: Path, tmp_path: Pat
 
 
 @pytest.mark.logs("the journal .* cannot be written")
-def test_a_full_disk_refuses_what_is_new_and_loses_nothing(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_refuses_new_work_and_loses_nothing(tiny_model: Path, tmp_path: Path) -> None:
     groups = [group(f"g{i}", n=4, turns=2) for i in range(4)]
     with (
         stub_engine(tiny_model) as engine,

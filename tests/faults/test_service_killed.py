@@ -1,4 +1,4 @@
-"""The service is killed, stopped and restarted: what it accepted ends once, whatever happens."""
+"""A service that is killed, stopped and restarted: every accepted rollout ends once."""
 
 import random
 import signal
@@ -27,7 +27,7 @@ from tests.rollouts.journals import rollout_states
 KILLS = 20
 
 
-def test_killed_at_random_moments_every_accepted_rollout_ends_once(
+def test_every_accepted_rollout_ends_once_despite_kills_at_random_moments(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     rng = random.Random(0)
@@ -62,13 +62,13 @@ def test_killed_at_random_moments_every_accepted_rollout_ends_once(
 
 
 def _note(rollout: Rollout, seen: dict[str, Rollout]) -> None:
-    """What was told of a rollout that has ended stays so."""
+    """Asserts that reports of an ended rollout stay the same."""
     if rollout.is_terminal:
         told = rollout.model_copy(update={"trajectory": None})
         assert seen.setdefault(rollout.rollout_id, told) == told
 
 
-def test_a_stream_goes_on_over_a_restart(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_stream_continues_over_a_restart(tiny_model: Path, tmp_path: Path) -> None:
     port = port_to_come_back_to()
     slow = group("slow", n=2, turns=1, sleep=2)
     with stub_engine(tiny_model) as engine, RolloutClient(f"http://127.0.0.1:{port}") as client:
@@ -84,7 +84,7 @@ def test_a_stream_goes_on_over_a_restart(tiny_model: Path, tmp_path: Path) -> No
     assert {rollout.attempt for rollout in ended} == {2}
 
 
-def test_a_terminated_service_lets_end_what_runs_and_goes_on_with_the_rest(
+def test_a_terminated_service_drains_and_the_rest_runs_after_a_restart(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     traces = Traces()
@@ -109,7 +109,7 @@ def test_a_terminated_service_lets_end_what_runs_and_goes_on_with_the_rest(
     traces.assert_none_left()
 
 
-def test_a_rollout_that_ends_the_process_is_given_up_and_no_other_is(
+def test_only_a_rollout_that_ends_the_process_is_abandoned(
     tiny_model: Path, tmp_path: Path
 ) -> None:
     port = port_to_come_back_to()

@@ -20,7 +20,7 @@ TWO_AT_ONCE = (
 
 
 def service(name: str, tmp_path: Path, *options: str) -> AbstractContextManager[local.LocalProcess]:
-    """Knows no engine."""
+    """Starts a service that knows no engine, announced as `name`."""
     return local.service(
         [],
         log=tmp_path / f"{name}.log",

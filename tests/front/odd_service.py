@@ -1,4 +1,4 @@
-"""A service that is none of ours: it says of rollouts what no service would."""
+"""A foreign service, whose answers about rollouts no service of ours would give."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ class OddService:
     """A service whose rollouts are done immediately, without a reward."""
 
     group_ids: set[str] = field(default_factory=set)
-    """Groups that it was given."""
+    """Ids of the groups submitted so far."""
     questions: int = 0
 
     async def was_asked(self) -> bool:

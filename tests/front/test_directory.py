@@ -1,4 +1,4 @@
-"""The directory of services: what a front makes of files that are no announcements."""
+"""The directory of services, with files in it that are no announcements."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ BAD = {
 
 
 def write_bad_files(directory: Path) -> set[str]:
-    """Returns their names."""
+    """Writes entries that announce nothing; returns their names without `.json`."""
     directory.mkdir(exist_ok=True)
     for name, content in BAD.items():
         (directory / f"{name}.json").write_bytes(content)
@@ -41,12 +41,12 @@ def write_bad_files(directory: Path) -> set[str]:
 
 
 def warned_of(caplog: pytest.LogCaptureFixture, names: set[str]) -> Counter[str]:
-    """How many warnings name each file."""
+    """Counts the warnings that name each file."""
     texts = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     return Counter({name: sum(f"{name}.json" in one for one in texts) for name in names})
 
 
-async def test_files_that_announce_nothing_are_told_once_and_skipped(
+async def test_files_that_announce_nothing_are_reported_once_and_skipped(
     settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = write_bad_files(tmp_path / "services")
@@ -85,7 +85,7 @@ async def test_a_service_is_found_after_a_bad_file_took_its_place(
     assert [one.reward for one in ended] == [0, 1]
 
 
-async def test_what_goes_wrong_with_one_group_ends_no_other(
+async def test_an_error_in_one_group_ends_no_other(
     services: list[local.LocalProcess],
     settings: Settings,
     tmp_path: Path,
@@ -138,7 +138,7 @@ def test_a_file_of_another_user_is_not_used(
     assert f"{file} is not used: it belongs to user 12345" in caplog.text
 
 
-def test_an_announcement_is_its_own_user_s_alone_to_write(tmp_path: Path) -> None:
+def test_an_announcement_is_writable_only_by_its_own_user(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
         announced = announcement(tmp_path / "services" / "a.json", None, "127.0.0.1")

@@ -28,7 +28,7 @@ def ids_of(groups: Sequence[Group]) -> list[str]:
 
 
 async def at(running: local.LocalProcess) -> Counter[RolloutState]:
-    """What a service has."""
+    """Counts a service's rollouts by state."""
     async with AsyncRolloutClient(running.url) as client:
         return Counter((await client.status()).rollouts)
 
@@ -42,7 +42,7 @@ async def until_both_run(services: Sequence[local.LocalProcess]) -> None:
 
 
 def ends(settings: Settings) -> Counter[tuple[str, str | None]]:
-    """As the front's journal has them."""
+    """Counts the ends of rollouts in the front's journal."""
     assert settings.journal is not None
     return Counter(rollout_states(settings.journal))
 
@@ -71,7 +71,7 @@ async def test_services_share_the_work_and_are_left_empty(
     assert (await client.status()).rollouts == {RolloutState.DONE: 32}
 
 
-async def test_what_a_killed_service_had_ends_once_elsewhere(
+async def test_rollouts_of_a_killed_service_end_once_elsewhere(
     services: list[local.LocalProcess], settings: Settings
 ) -> None:
     groups = [scored(f"g{i}", 0, 1, 0, 1, sleep=0.5) for i in range(6)]
@@ -85,7 +85,7 @@ async def test_what_a_killed_service_had_ends_once_elsewhere(
     assert ends(settings) == Counter({(one, "done"): 1 for one in ids_of(groups)})
 
 
-async def test_a_service_that_drains_ends_what_it_runs_and_gets_no_more(
+async def test_a_draining_service_ends_its_running_rollouts_and_gets_no_more(
     services: list[local.LocalProcess], client: AsyncRolloutClient, tmp_path: Path
 ) -> None:
     groups = [scored(f"g{i}", 0, 1, sleep=1) for i in range(4)]
@@ -101,7 +101,7 @@ async def test_a_service_that_drains_ends_what_it_runs_and_gets_no_more(
     assert [one.attempt for one in ended].count(1) >= 10
 
 
-async def test_a_draw_is_completed_over_the_death_of_a_service(
+async def test_a_draw_completes_even_if_a_service_dies(
     services: list[local.LocalProcess], settings: Settings
 ) -> None:
     kinds = ((1, 1), (0, 1), (0, 0), (0, 1))
@@ -130,7 +130,7 @@ async def test_a_draw_is_completed_over_the_death_of_a_service(
         assert [[one.reward for one in group] for group in groups] == [[0, 1]] * 4
 
 
-async def test_what_is_cancelled_ends_at_its_service_too(
+async def test_cancelled_rollouts_end_at_their_service_too(
     services: list[local.LocalProcess], client: AsyncRolloutClient
 ) -> None:
     groups = [scored(f"slow{i}", 0, 1, 0, sleep=1000) for i in range(4)]
@@ -145,7 +145,7 @@ async def test_what_is_cancelled_ends_at_its_service_too(
     await until(are_empty)
 
 
-async def test_what_is_cancelled_while_its_service_is_lost_ends(
+async def test_rollouts_cancelled_on_a_lost_service_end(
     services: list[local.LocalProcess], client: AsyncRolloutClient
 ) -> None:
     groups = [scored(f"slow{i}", 0, 1, sleep=1000) for i in range(2)]
@@ -157,7 +157,7 @@ async def test_what_is_cancelled_while_its_service_is_lost_ends(
     assert {one.state for one in ended} == {RolloutState.CANCELLED}
 
 
-async def test_what_a_service_gives_up_by_itself_is_begun_anew(
+async def test_rollouts_that_a_service_drops_by_itself_start_from_scratch(
     services: list[local.LocalProcess], client: AsyncRolloutClient
 ) -> None:
     group = scored("g", 0, 1, sleep=1)
@@ -177,7 +177,7 @@ async def test_what_a_service_gives_up_by_itself_is_begun_anew(
     assert {one.attempt for one in ended} == {2}
 
 
-async def test_a_service_that_comes_back_elsewhere_goes_on_with_its_journal(
+async def test_a_service_that_returns_elsewhere_continues_from_its_journal(
     settings: Settings, tmp_path: Path
 ) -> None:
     group = scored("g", 0, 1, sleep=2)
@@ -196,11 +196,11 @@ async def test_a_service_that_comes_back_elsewhere_goes_on_with_its_journal(
     assert_done(ended, [group])
 
 
-async def test_a_front_that_was_restarted_goes_on(
+async def test_a_restarted_front_continues(
     services: list[local.LocalProcess], settings: Settings
 ) -> None:
     quick = [scored(f"quick{i}", 0, 1) for i in range(4)]
-    slow = [scored(f"slow{i}", 0, 1, sleep=6) for i in range(2)]  # until both are seen to run
+    slow = [scored(f"slow{i}", 0, 1, sleep=6) for i in range(2)]  # long enough to see both run
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.submit(slow)
         await until_both_run(services)
@@ -227,7 +227,7 @@ async def test_the_front_alone_gives_engines_their_weights(
     await until(is_down)
     groups = [scored(f"later-{i}", 0, 1) for i in range(4)]
     await client.submit(groups)
-    engine.restart()  # it has lost them, and serves nobody until the front has seen to it
+    engine.restart()  # it lost its weights, and gets no calls until the front has pushed them
     engine.status = 200
     assert await versions_of(client, groups) == {4}
     assert (engine.version, engine.weights) == (4, b"weights")
@@ -240,7 +240,7 @@ async def versions_of(client: AsyncRolloutClient, groups: Sequence[Group]) -> se
     return {version for versions in sampled for version in versions} - {NOT_SAMPLED}
 
 
-async def test_what_no_service_takes_fails_with_the_reason(
+async def test_a_group_that_no_service_takes_fails_with_the_reason(
     settings: Settings, tmp_path: Path
 ) -> None:
     with local.service([], log=tmp_path / "other.log") as other:
@@ -254,7 +254,7 @@ async def test_what_no_service_takes_fails_with_the_reason(
         assert "no agent 'scored'" in rollout.error.message
 
 
-async def test_what_is_wrong_is_refused_by_the_front(client: AsyncRolloutClient) -> None:
+async def test_the_front_refuses_a_group_of_an_unknown_agent(client: AsyncRolloutClient) -> None:
     group = scored("g", 0, 1)
     group.task.agent = "stranger"
     with pytest.raises(Exception, match="no agent 'stranger'"):

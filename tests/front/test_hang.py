@@ -1,4 +1,4 @@
-"""Services that neither answer nor close their connections: stopped, or behind a dead link."""
+"""Services that stop answering with connections open: stopped, or behind a dead link."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from tests.server.scored import scored
 from tests.server.serving import Settings, serving, until
 
 CLOSED_WITHIN_S, LEFT_WITHIN_S = 30, 60
-"""Seconds well above what it takes, and well below the time-outs of connections."""
+"""Seconds well above those that a front needs, and well below the timeouts of connections."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def stopped(running: local.LocalProcess) -> Iterator[None]:
 
 
 async def until_left(client: AsyncRolloutClient, slots: int) -> None:
-    """Waits until the front counts on at most `slots`."""
+    """Waits until the front counts on `slots` rollouts at a time."""
 
     async def is_left() -> bool:
         return (await client.status()).workers[Stage.RUN] == slots
@@ -54,7 +54,7 @@ async def until_empty(running: local.LocalProcess) -> None:
     await until(is_empty)
 
 
-async def test_what_a_hung_service_had_ends_once_elsewhere(
+async def test_rollouts_of_a_hung_service_end_once_elsewhere(
     services: list[local.LocalProcess], settings: Settings
 ) -> None:
     groups = [scored(f"g{i}", 0, 1, 0, 1, sleep=0.5) for i in range(4)]
@@ -63,8 +63,8 @@ async def test_what_a_hung_service_had_ends_once_elsewhere(
         await until_both_run(services)
         with stopped(services[0]):
             ended = await client.wait(ids_of(groups), LEFT_WITHIN_S)
-        await until_empty(services[0])  # what it still had is cancelled there
-        await until_left(client, 6)  # and it is given rollouts again
+        await until_empty(services[0])  # the rollouts it still had are cancelled there
+        await until_left(client, 6)  # and the front counts on it again
         more = [scored(f"more{i}", 0, 1, 0, 1, sleep=0.5) for i in range(4)]
         await client.submit(more)
         await until_both_run(services)
@@ -88,7 +88,7 @@ async def test_a_hung_service_gets_no_new_groups(
     assert not (await at(services[0])).total()
 
 
-async def test_a_service_that_hangs_for_a_moment_goes_on_with_what_it_has(
+async def test_a_service_that_hangs_for_a_moment_continues_its_rollouts(
     services: list[local.LocalProcess], client: AsyncRolloutClient
 ) -> None:
     groups = [scored(f"g{i}", 0, 1, sleep=1) for i in range(4)]
@@ -102,7 +102,7 @@ async def test_a_service_that_hangs_for_a_moment_goes_on_with_what_it_has(
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["when lost", "before"])
-async def test_what_is_cancelled_while_its_services_hang_ends_there_when_they_answer(
+async def test_rollouts_cancelled_on_a_hung_service_end_when_it_answers(
     services: list[local.LocalProcess], client: AsyncRolloutClient, is_lost: bool
 ) -> None:
     groups = [scored(f"slow{i}", 0, 1, sleep=1000) for i in range(2)]
@@ -134,7 +134,7 @@ def ip(*arguments: str, check: bool = True) -> None:
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    """Linked to this one, which is `NETWORK`.1 there; its own address is `NETWORK`.2."""
+    """A network namespace, `NETWORK`.2, linked to the one of the test, `NETWORK`.1."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     ip("netns", "add", NAMESPACE)
@@ -160,7 +160,7 @@ async def engine_of_both(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[St
 
 @contextmanager
 def service_behind(namespace: str, tmp_path: Path, *options: str) -> Iterator[None]:
-    """Announced as `far`."""
+    """Runs a service in `namespace`, announced as `far`."""
     command = [
         *("ip", "netns", "exec", namespace, sys.executable, "-m", "prorl_service.cli", "serve"),
         *("--host", f"{NETWORK}.2", "--port", "8080", "--journal", "none", *TWO_AT_ONCE),
@@ -175,7 +175,7 @@ def service_behind(namespace: str, tmp_path: Path, *options: str) -> Iterator[No
         process.wait()
 
 
-async def test_what_a_service_behind_a_dead_link_had_ends_once_elsewhere(
+async def test_rollouts_of_a_service_behind_a_dead_link_end_once_elsewhere(
     namespace: str, engine_of_both: StubEngine, settings: Settings, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"

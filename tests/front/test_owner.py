@@ -1,4 +1,4 @@
-"""Whose a directory of services is, and whose the engines at a service are."""
+"""The owner of a directory of services, and the owner of the engines at a service."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ WAIT_S = 120
 
 
 def claimed_elsewhere(directory: Path) -> Path:
-    """The claim of a front on another machine."""
+    """Writes the claim of a front on another machine, and returns its path."""
     directory.mkdir(mode=0o700, exist_ok=True)
     other = Claimant(
         claim_id="other",
@@ -75,7 +75,7 @@ def test_a_second_front_is_refused_by_one_line_that_names_the_first(tmp_path: Pa
     assert not (directory / CLAIM).exists()
 
 
-def test_a_front_that_was_killed_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_killed_front_blocks_no_other(tmp_path: Path) -> None:
     directory = tmp_path / "services"
     with service("a", tmp_path):
         with local.front(directory, [], log=tmp_path / "front.log") as first:
@@ -113,7 +113,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int)
     assert refused.value.hint == "chmod go-w"
 
 
-async def test_a_front_whose_place_was_taken_does_no_more(
+async def test_a_front_that_lost_its_claim_does_no_more_work(
     services: list[local.LocalProcess], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert settings.services is not None
@@ -128,7 +128,7 @@ async def test_a_front_whose_place_was_taken_does_no_more(
         assert status.failure is not None
         assert "now belong to the front of process 1 on node7" in status.failure
         assert status.workers[Stage.RUN] == 0
-    assert (settings.services / CLAIM).exists(), "it is the other's"
+    assert (settings.services / CLAIM).exists(), "the claim of the other front was removed"
     assert "Traceback" not in caplog.text
 
 
@@ -169,7 +169,8 @@ async def test_two_fronts_do_not_touch_each_others_engines(
                     assert (await second.status()).workers[Stage.RUN] == 0
                 assert other_engine.calls == 0
                 assert sampled(ended) == {(5, 6)}
-                # By its engines or, while it has some, by its rollouts; each change is logged once.
+                # The service refuses for its engines or, while it has some, for its rollouts;
+                # each change of the reason is logged once.
                 refusals = [one for one in caplog.messages if "OwnedByAnother: it has" in one]
                 assert refusals
                 assert not any(one == following for one, following in pairwise(refusals))
@@ -185,7 +186,7 @@ def sampled(rollouts: list[Rollout]) -> set[tuple[int, ...]]:
     return {tuple(one.segments[0].response_ids[:2]) for one in trajectories if one}
 
 
-async def test_engines_do_not_join_where_rollouts_of_another_front_are(
+async def test_engines_do_not_join_a_service_with_rollouts_of_another_front(
     engine: StubEngine, tmp_path: Path
 ) -> None:
     group = scored("g", 0, 1, sleep=1000).model_copy(update={"owner": "front-1"})

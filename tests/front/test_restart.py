@@ -1,4 +1,4 @@
-"""A front that is killed and started again: what services have of its groups continues there."""
+"""A front that is killed and started again: its rollouts continue at their services."""
 
 import asyncio
 import sqlite3
@@ -25,7 +25,7 @@ WAIT_S = 120
 async def front(
     tmp_path: Path, engine: StubEngine, port: int | None = None
 ) -> AsyncIterator[local.LocalProcess]:
-    """Started in a thread: the engine, which is this process's, must answer meanwhile."""
+    """Starts a front from a thread: the engine, which is in this process, must answer meanwhile."""
     options = ["--agent", SCORED, "--journal", str(tmp_path / "front.sqlite"), "--resume"]
     directory, log = tmp_path / "services", tmp_path / "front.log"
     starting = local.front(directory, [engine.url], log=log, port=port, options=options)
@@ -58,7 +58,7 @@ async def killed_and_started_again(
     services: Sequence[local.LocalProcess],
     groups: Sequence[Group],
 ) -> list[Rollout]:
-    """The front is killed when all rollouts run. Those at their ends."""
+    """Kills the front once all rollouts run, starts it again, and returns the ended rollouts."""
     async with front(tmp_path, engine) as running:
         async with AsyncRolloutClient(running.url) as client:
             await client.submit(groups)

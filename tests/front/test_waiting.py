@@ -1,4 +1,4 @@
-"""How a trainer's job waits for services that begin when the cluster has room for them."""
+"""A trainer's job that waits for services, which start when the cluster has room for them."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ from prorl_service.front.waiting import wait_for_services
 from tests.front.conftest import service
 
 
-async def test_it_waits_until_enough_answer_and_tells_how_many_do(tmp_path: Path) -> None:
+async def test_a_wait_ends_once_enough_services_answer_and_reports_how_many(tmp_path: Path) -> None:
     lines: list[str] = []
     directory = tmp_path / "services"
     directory.mkdir()
@@ -31,7 +31,7 @@ async def test_it_waits_until_enough_answer_and_tells_how_many_do(tmp_path: Path
     assert lines[-1].startswith("1 of 1 services answer (a), after ")
 
 
-async def test_at_the_deadline_it_says_what_each_service_said(tmp_path: Path) -> None:
+async def test_a_wait_that_times_out_reports_what_each_service_said(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     with (
@@ -46,7 +46,7 @@ async def test_at_the_deadline_it_says_what_each_service_said(tmp_path: Path) ->
     assert str(tmp_path / "services") in late.value.hint
 
 
-def test_the_command_ends_with_that_error(tmp_path: Path) -> None:
+def test_the_front_command_exits_with_the_error_of_its_wait(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "prorl_service.cli", "front", "--services", str(tmp_path)]
     options = ["--wait-s", "0", "--journal", "none"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
@@ -74,7 +74,7 @@ def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
         port = running.url.rpartition(":")[2]
         assert Announcements(tmp_path / "services").look() == {"a": f"http://localhost:{port}"}
         running.kill()
-        assert Announcements(tmp_path / "services").look()  # nobody was there to remove it
+        assert Announcements(tmp_path / "services").look()  # the killed service could not remove it
     with service("a", tmp_path):
         pass
     assert Announcements(tmp_path / "services").look() == {}

@@ -14,7 +14,7 @@ CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n<
 
 @pytest.fixture
 async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    """Plays an agent that reads the file `secret`, then says what it read, in a box."""
+    """Plays an agent that reads the file `secret`, then answers with its content in a box."""
 
     def answer(prompt: list[int]) -> list[int]:
         output = chat.decode(prompt).rpartition("<tool_response>\n")[2].partition("\n<")[0]

@@ -1,4 +1,4 @@
-"""What the tests of sampling share: a service of `Scored` agents, and the draws it gives."""
+"""Helpers shared by the tests of sampling: a service of `Scored` agents, and its draws."""
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
@@ -11,7 +11,7 @@ INFORMATIVE = (0, 1, 0, 1)
 
 
 def scored_settings(engine: StubEngine) -> Settings:
-    """A service that runs `Scored`."""
+    """Returns the settings of a service that runs `Scored`."""
     return Settings(backends=(BackendSpec(url=engine.url),), sandbox="process", agents=(SCORED,))
 
 

@@ -11,8 +11,10 @@ SCORED = "tests.server.scored:Scored"
 
 
 class Scored(AgentHandler):
-    """`data`: `scores`, one for each rollout of the group, None for one that fails; `sleep`, the
-    seconds that each takes."""
+    """An agent that follows the lists `scores` and `sleep` in `data`, by the rollout's index.
+
+    A score of None makes the rollout fail; `sleep` is in seconds.
+    """
 
     name: ClassVar[str] = "scored"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset()

@@ -165,7 +165,7 @@ def group(group_id: str = "g", n: int = 1, **limits: Any) -> Group:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """The test's own time-out is the budget."""
+    """Waits until `holds` returns true; only the test's own timeout bounds it."""
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 

@@ -278,7 +278,7 @@ async def test_the_api_page_lists_every_route_and_needs_no_internet(url: str) ->
     assert {"/v1/rollouts", "/v1/rollouts/stream", "/v1/backends", "/v1/weights"} <= set(paths)
 
 
-async def test_what_is_acknowledged_is_forgotten(client: AsyncRolloutClient) -> None:
+async def test_acknowledged_groups_are_forgotten(client: AsyncRolloutClient) -> None:
     await finished(client, group(n=2))
     await client.acknowledge(["g", "never-there"])
     await client.acknowledge(["g"])
@@ -288,7 +288,7 @@ async def test_what_is_acknowledged_is_forgotten(client: AsyncRolloutClient) -> 
     assert refused.value.http_status == 404
 
 
-async def test_what_is_under_way_cannot_be_acknowledged(
+async def test_unfinished_groups_cannot_be_acknowledged(
     client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     engine.latency_s = 5

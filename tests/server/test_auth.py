@@ -1,4 +1,4 @@
-"""Who may use the control plane, and where its secret does not go."""
+"""Access to the control plane, and the places where its token must not appear."""
 
 import logging
 import os
@@ -25,7 +25,9 @@ def settings(engine: StubEngine) -> Settings:
 @pytest.mark.parametrize(
     "given", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer"]
 )
-async def test_without_the_token_nothing_is_told(engine: StubEngine, given: str | None) -> None:
+async def test_a_request_without_the_token_learns_nothing(
+    engine: StubEngine, given: str | None
+) -> None:
     async with (
         serving(settings(engine)) as url,
         httpx.AsyncClient(base_url=url, headers={"Authorization": given} if given else {}) as http,
@@ -47,7 +49,7 @@ async def test_without_the_token_nothing_is_told(engine: StubEngine, given: str 
         assert (await http.get("/openapi.json")).is_success
 
 
-async def test_with_the_token_rollouts_run_and_nothing_of_it_is_seen(
+async def test_rollouts_run_with_the_token_and_it_is_shown_nowhere(
     engine: StubEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -74,7 +76,7 @@ async def test_a_client_with_a_wrong_token_is_told_what_to_do(engine: StubEngine
     assert not refused.value.retryable
 
 
-def test_a_token_comes_from_a_file_or_from_the_environment_which_forgets_it(
+def test_a_token_is_read_from_a_file_or_taken_out_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text(TOKEN + "\n")
@@ -84,7 +86,9 @@ def test_a_token_comes_from_a_file_or_from_the_environment_which_forgets_it(
     assert TOKEN_VARIABLE not in os.environ
 
 
-def test_no_token_is_for_loopback_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_without_a_token_is_for_loopback_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     for host in ("127.0.0.1", "::1", "localhost"):
         assert take_token(None, host, is_off=True) is None
@@ -98,7 +102,7 @@ def test_no_token_is_for_loopback_only(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "content", ["", "short", "with a space in the middle", "ümläute-und-mehr-davon"]
 )
-def test_what_cannot_be_a_token_is_refused(tmp_path: Path, content: str) -> None:
+def test_text_that_cannot_be_a_token_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "token").write_text(content)
     with pytest.raises(ProRLError, match="token"):
         take_token(tmp_path / "token", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""The end of a server, where something goes wrong on the way."""
+"""The end of a server when something goes wrong on the way."""
 
 import gc
 import logging
@@ -16,7 +16,7 @@ from tests.server.serving import Settings
 
 @pytest.fixture(autouse=True)
 def _same_gc() -> Iterator[None]:
-    """A server tunes the garbage collection of its process."""
+    """Restores the settings of the garbage collector, which a server tunes."""
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)

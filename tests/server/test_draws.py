@@ -1,4 +1,4 @@
-"""Draws as their client sees them: each its own and whole, however large."""
+"""Draws as their client sees them: always the one requested, and whole however large."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ def candidates(n: int = 2) -> Iterator[Group]:
     return (scored(f"g{i}", *INFORMATIVE * (n // 2), task_id=f"t{i}") for i in itertools.count())
 
 
-async def test_a_draw_that_is_asked_for_twice_at_once_is_answered_as_itself(
+async def test_a_draw_requested_twice_concurrently_is_answered_as_itself(
     client: AsyncRolloutClient,
 ) -> None:
     await client.create_sampler("s", SamplerSpec())
@@ -43,10 +43,10 @@ async def test_a_draw_that_is_asked_for_twice_at_once_is_answered_as_itself(
             status = await client.sampler("s", status.revision, 10)
 
 
-async def test_a_large_draw_is_fetched_for_as_long_as_rollouts_come(
+async def test_a_large_draw_is_fetched_for_as_long_as_rollouts_keep_coming(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second passes with each look at the clock: hundreds, while the draw is fetched."""
+    """Each look at the clock takes a second, so that the fetch takes hundreds."""
     seconds = itertools.count()
 
     class Clock:
@@ -70,7 +70,7 @@ async def test_a_large_draw_is_fetched_for_as_long_as_rollouts_come(
 
 
 class _Behind(RolloutClient):
-    """Answers with the draw before, as a service may that two trainers use."""
+    """A client that sees the previous draw, as may happen at a service that two trainers use."""
 
     def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
         before = self.sampler(sampler_id)
@@ -78,7 +78,7 @@ class _Behind(RolloutClient):
         return before if before.draw else super().open_draw(sampler_id, draw_id, spec)
 
 
-async def test_another_draw_is_never_taken_for_the_own(url: str) -> None:
+async def test_another_draw_is_never_taken_for_the_requested_one(url: str) -> None:
     def train() -> None:
         with _Behind(url) as client:
             sampler = SamplerClient(client, "s", SamplerSpec(), candidates())
@@ -89,7 +89,7 @@ async def test_another_draw_is_never_taken_for_the_own(url: str) -> None:
         await asyncio.to_thread(train)
 
 
-async def test_what_ended_the_block_is_raised_though_the_sampler_cannot_be_deleted(
+async def test_the_blocks_error_is_raised_even_if_deleting_the_sampler_fails(
     url: str,
 ) -> None:
     def train() -> None:

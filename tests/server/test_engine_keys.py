@@ -1,4 +1,4 @@
-"""Engines that want a key get it, and nobody else sees it."""
+"""Keys of engines: each is sent to its own engine, and shown nowhere else."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ async def test_an_engine_may_be_added_with_its_key(
         await client.add_backend(engine.url, api_key=KEY)
         (status,) = await client.backends()
         assert status.state is BackendState.HEALTHY
-        await client.add_backend(engine.url, lease_s=3600)  # renews it, the key is kept
+        await client.add_backend(engine.url, lease_s=3600)  # renews the lease and keeps the key
         submitted = scored("g", 1, 1)
         await client.submit([submitted])
         ended = await client.wait(submitted.rollout_ids(), WAIT_S)
@@ -126,7 +126,7 @@ async def test_the_key_of_one_engine_is_not_sent_to_another(
         assert other.authorizations == {None}
 
 
-async def test_a_front_hands_it_to_its_services(
+async def test_a_front_passes_the_key_to_its_services(
     engine: StubEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -169,7 +169,7 @@ async def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str, address: 
     assert KEY not in done.stderr
 
 
-def test_a_wrong_address_of_an_engine_is_one_line() -> None:
+def test_a_wrong_address_of_an_engine_is_refused_in_one_line() -> None:
     for address in ("localhost:8000", "http://host:1/v1", "http://host?key=x", "ftp://host"):
         done = serve(address)
         assert done.returncode == 2
@@ -179,7 +179,7 @@ def test_a_wrong_address_of_an_engine_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "two lines", "two\nlines", "ümlaut"])
-def test_a_key_that_no_header_takes_is_refused(key: str) -> None:
+def test_a_key_that_fits_no_header_is_refused(key: str) -> None:
     with pytest.raises(ValidationError) as refused:
         BackendSpec(url="http://host:1", api_key=key)
     assert "lines" not in str(refused.value)

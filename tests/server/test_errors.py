@@ -17,7 +17,7 @@ from tests.server.serving import Settings, group, serving
         ("GET", "/", 400, "BadRequest"),
     ],
 )
-async def test_refusals_of_the_framework_have_names_of_their_own(
+async def test_refusals_of_the_framework_have_their_own_kinds(
     method: str, path: str, status: int, kind: str
 ) -> None:
     app = FastAPI()
@@ -34,11 +34,11 @@ async def test_refusals_of_the_framework_have_names_of_their_own(
     assert ErrorResponse.model_validate_json(answer.content).error.kind == kind
 
 
-async def test_a_body_without_a_content_type_is_told_the_header(url: str) -> None:
+async def test_a_body_without_a_content_type_is_refused_with_the_header_to_send(url: str) -> None:
     body = b'{"groups": []}'
     async with httpx.AsyncClient(base_url=url) as http:
         answer = await http.post("/v1/rollouts", content=body)
-        form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl's own
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl's default
         by_curl = await http.post("/v1/rollouts", content=body, headers=form)
     for one in (answer, by_curl):
         error = ErrorResponse.model_validate_json(one.content).error

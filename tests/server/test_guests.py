@@ -1,4 +1,4 @@
-"""Backends that a trainer brings along, over HTTP: leased, with weights and model of their own."""
+"""Backends that a trainer adds over HTTP: leased, with weights and a model of their own."""
 
 import asyncio
 import shutil
@@ -29,7 +29,7 @@ async def url() -> AsyncIterator[str]:
 
 @pytest.fixture
 def other_model(tiny_model: Path, tmp_path: Path) -> Path:
-    """As the tiny one, but prompts begin otherwise."""
+    """The tiny model, with a template whose prompts begin differently."""
     directory = tmp_path / "other"
     shutil.copytree(tiny_model, directory)
     template = directory / "chat_template.jinja"
@@ -55,7 +55,7 @@ async def test_a_leased_backend_is_removed_when_its_trainer_is_gone(
     assert not await is_gone()
 
 
-async def test_the_version_of_weights_that_nobody_pushed_is_told(
+async def test_the_version_of_an_engines_own_weights_is_reported(
     client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     engine.version = 3
@@ -63,7 +63,7 @@ async def test_the_version_of_weights_that_nobody_pushed_is_told(
     assert (await client.status()).policy_version == 3
 
 
-async def test_what_has_not_begun_begins_with_the_tokenizer_of_the_model_that_came(
+async def test_rollouts_begun_after_a_change_of_model_use_the_new_tokenizer(
     client: AsyncRolloutClient, engine: StubEngine, other_model: Path
 ) -> None:
     group = scored("g", *[1.0] * 5)

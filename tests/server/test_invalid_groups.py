@@ -15,7 +15,7 @@ from tests.server.serving import Settings, group, serving
 
 
 class Broken(Scored):
-    """Cannot be made."""
+    """An agent whose constructor fails."""
 
     name: ClassVar[str] = "broken"
 
@@ -63,7 +63,7 @@ async def test_a_group_that_cannot_run_is_refused_with_all_others(
     assert (await client.status()).rollouts == {}
 
 
-async def test_groups_that_cannot_run_fail_and_others_run_where_the_trainer_wants_it(
+async def test_only_groups_that_cannot_run_fail_if_the_trainer_asks_for_that(
     client: AsyncRolloutClient,
 ) -> None:
     invalid = invalid_groups()

@@ -52,7 +52,7 @@ async def client(url: str) -> AsyncIterator[AsyncRolloutClient]:
         yield impatient
 
 
-async def test_everything_that_writes_is_answered_while_nothing_can_be_written(
+async def test_calls_that_write_are_answered_while_nothing_can_be_written(
     client: AsyncRolloutClient, connections: list[sqlite3.Connection]
 ) -> None:
     running = scored("slow", 0, 1, sleep=60)
@@ -103,7 +103,7 @@ async def test_a_journal_whose_thread_ended_makes_the_service_unhealthy(
         await client.create_sampler("s", SamplerSpec())
 
 
-async def test_a_rollout_that_the_journal_does_not_take_fails_and_others_do_not(
+async def test_only_a_rollout_that_the_journal_does_not_take_fails(
     client: AsyncRolloutClient, connections: list[sqlite3.Connection]
 ) -> None:
     large, small = scored("large", 1, sleep=1), scored("small", 1, sleep=1)
@@ -132,7 +132,7 @@ async def test_a_wall_clock_that_jumps_ends_no_draw(
     assert status.draw.state is DrawState.COMPLETE
 
 
-async def test_a_restart_does_not_begin_a_deadline_again(settings: Settings) -> None:
+async def test_a_restart_does_not_restart_a_deadline(settings: Settings) -> None:
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.create_sampler("s", SamplerSpec())
         await client.open_draw("s", "d", DrawSpec(target=1, deadline_s=1))

@@ -1,4 +1,4 @@
-"""What an operator reads in the log while rollouts end."""
+"""Lines in the log, for an operator, while rollouts end."""
 
 import logging
 
@@ -18,7 +18,7 @@ async def test_an_ended_group_is_one_line(
     assert record.message.startswith("group g: 2 done, reward 1.00 to 1.00 (mean 1.00), 2.0 turns,")
 
 
-async def test_failed_rollouts_are_warned_of_but_not_each(
+async def test_warnings_of_failed_rollouts_are_limited(
     client: AsyncRolloutClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = MAX_WARNINGS + 20

@@ -1,4 +1,4 @@
-"""What Prometheus is told, and the logs."""
+"""Metrics for Prometheus, and lines of the JSON log."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
-async def test_a_rollout_leaves_its_numbers(
+async def test_ended_rollouts_are_counted_in_the_metrics(
     client: AsyncRolloutClient, url: str, engine: StubEngine
 ) -> None:
     before = await samples(url)
@@ -60,7 +60,7 @@ async def test_a_rollout_leaves_its_numbers(
     assert key("prorl_event_loop_lag_seconds_count") in after
 
 
-def test_a_window_in_which_nothing_was_of_use_is_an_alarm(
+def test_a_window_of_useless_rollouts_raises_an_alarm(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def alarms() -> float:

@@ -1,4 +1,4 @@
-"""What a page in a browser on the same machine can send reaches nothing, as raw bytes."""
+"""Requests, as raw bytes, that pages in a browser on the same machine can send: all refused."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ UPGRADE = {
 async def answer(
     url: str, request: str, host: str | None = None, **headers: str
 ) -> tuple[int, str]:
-    """Status and body. `request`: method and path. `host`: "PORT" in it is the service's."""
+    """Returns status and body. `request`: method and path; PORT in `host`: the service's port."""
     address = urlsplit(url)
     lines = [f"{request} HTTP/1.1", "Connection: close", "Content-Length: 0"]
     if host is not None:
@@ -68,7 +68,7 @@ async def test_a_page_of_another_site_reaches_no_route(
         ("GET /v1/status", UPGRADE),
     ],
 )
-async def test_a_name_that_is_made_to_lead_here_reaches_nothing(
+async def test_a_foreign_name_that_resolves_to_this_machine_reaches_nothing(
     url: str, request_line: str, headers: dict[str, str]
 ) -> None:
     own = {"Origin": "http://evil.example:PORT", **headers}
@@ -82,12 +82,12 @@ async def test_a_name_that_is_made_to_lead_here_reaches_nothing(
     "host",
     [None, "", "localhost.evil.example", "localhost@evil.example", "127.0.0.1.nip.io", "[::1"],
 )
-async def test_what_only_looks_like_loopback_is_refused(url: str, host: str | None) -> None:
+async def test_a_host_that_only_looks_like_loopback_is_refused(url: str, host: str | None) -> None:
     assert (await answer(url, "GET /v1/status", host))[0] in (400, 403)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:PORT", "localhost:PORT", "LOCALHOST", "[::1]:PORT"])
-async def test_loopback_has_names_and_its_own_pages(url: str, host: str) -> None:
+async def test_loopback_names_and_their_own_pages_are_served(url: str, host: str) -> None:
     assert (await answer(url, "GET /v1/status", host))[0] == 200
     port = str(urlsplit(url).port)
     origin = f"http://{host.replace('PORT', port)}"
@@ -101,12 +101,14 @@ async def test_a_websocket_of_another_site_is_refused(url: str) -> None:
     assert refused[0] == 403
 
 
-async def test_two_names_are_none(url: str) -> None:
+async def test_a_request_with_two_host_headers_is_refused(url: str) -> None:
     status, _ = await answer(url, "GET /v1/status", "localhost", Host="localhost")
     assert status in (400, 403)
 
 
-async def test_a_service_with_a_token_has_any_name_but_no_foreign_pages(guarded_url: str) -> None:
+async def test_a_service_with_a_token_allows_any_name_but_no_foreign_pages(
+    guarded_url: str,
+) -> None:
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     assert (await answer(guarded_url, "GET /v1/status", "node17:PORT", **bearer))[0] == 200
     assert (await answer(guarded_url, "GET /health", "node17:PORT"))[0] == 200
@@ -117,7 +119,7 @@ async def test_a_service_with_a_token_has_any_name_but_no_foreign_pages(guarded_
         assert got[0] == expected
 
 
-async def test_other_names_are_allowed_by_the_operator(engine: StubEngine) -> None:
+async def test_the_operator_can_allow_other_names(engine: StubEngine) -> None:
     settings = Settings(sandbox="process", allowed_hosts=("Rollouts.example",))
     async with serving(settings) as url:
         assert (await answer(url, "GET /v1/status", "rollouts.example"))[0] == 200

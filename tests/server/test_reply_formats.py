@@ -72,7 +72,7 @@ def test_agents_with_tools_are_refused_where_replies_are_read_without_calls(
     assert chat.prompt_ids(messages)
 
 
-async def test_a_format_that_is_none_is_refused_at_the_start() -> None:
+async def test_an_unknown_format_is_refused_at_the_start() -> None:
     with pytest.raises(InvalidRequest, match=r"no 'hermis'; take one of .*hermes"):
         async with serving(Settings(sandbox="process", pool=PoolConfig(reply_format="hermis"))):
             pass

@@ -1,4 +1,4 @@
-"""A journal belongs to one run: what another run left is never joined silently."""
+"""Journals that belong to one run each: no other run joins them silently."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def settings(engine: StubEngine, tmp_path: Path) -> Settings:
 
 
 async def leave_something(settings: Settings, engine: StubEngine) -> None:
-    """An ended group, an unfinished one, a sampler and weights."""
+    """Leaves an ended group, an unfinished one, a sampler and weights."""
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         assert (await client.status()).run == "first"
         await client.submit([group("ended", n=2)])
@@ -39,7 +39,7 @@ async def leave_something(settings: Settings, engine: StubEngine) -> None:
     engine.latency_s = 0
 
 
-async def test_the_state_of_another_run_is_refused_with_what_it_is(
+async def test_the_state_of_another_run_is_refused_with_its_description(
     settings: Settings, engine: StubEngine
 ) -> None:
     await leave_something(settings, engine)
@@ -78,7 +78,7 @@ async def run_of(settings: Settings) -> str:
         return (await client.status()).run
 
 
-async def test_a_journal_that_holds_nothing_simply_begins(
+async def test_a_journal_that_holds_nothing_takes_any_run(
     settings: Settings, engine: StubEngine
 ) -> None:
     unnamed = replace(settings, run=None, resume=True)
@@ -111,7 +111,7 @@ async def test_a_resumed_run_keeps_its_weights_from_another_model(
 
 
 def test_every_start_has_a_journal_of_its_own_unless_its_run_is_named(tmp_path: Path) -> None:
-    """Whatever the port is, 0 included."""
+    """Holds whatever the port is, 0 included."""
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     script = (
         "from prorl_service.server.settings import RunOptions\n"
@@ -130,7 +130,7 @@ def left(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("journal*")]
 
 
-async def test_a_journal_that_nothing_was_written_to_is_removed_at_the_end(
+async def test_a_journal_without_any_write_is_removed_at_the_end(
     settings: Settings, tmp_path: Path
 ) -> None:
     await run_of(settings)

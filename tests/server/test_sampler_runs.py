@@ -26,7 +26,7 @@ def settings(engine: StubEngine) -> Settings:
 
 
 def data() -> Iterator[Group]:
-    """The data set that each start of a script makes."""
+    """Returns the data set that each start of a script makes."""
     return (scored(f"epoch0-{number}", *INFORMATIVE, task_id=f"t{number}") for number in count())
 
 
@@ -44,7 +44,7 @@ async def die_between_draw_and_acknowledgement(client: AsyncRolloutClient, run: 
     assert len((await drawn(client, "my-run")).groups) == 2
 
 
-async def test_a_script_that_starts_again_is_not_given_the_groups_of_the_start_before(
+async def test_a_restarted_script_is_not_given_the_groups_of_its_previous_start(
     url: str, client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     await die_between_draw_and_acknowledgement(client, run="start-1")
@@ -67,7 +67,7 @@ async def test_a_script_that_starts_again_is_not_given_the_groups_of_the_start_b
     assert engine.calls >= calls + 8
 
 
-async def test_a_sampler_that_is_deleted_leaves_nothing_that_it_gave(
+async def test_deleting_a_sampler_deletes_the_groups_it_gave(
     client: AsyncRolloutClient,
 ) -> None:
     await die_between_draw_and_acknowledgement(client, run=None)
@@ -75,7 +75,7 @@ async def test_a_sampler_that_is_deleted_leaves_nothing_that_it_gave(
     assert (await client.status()).rollouts == {}
 
 
-async def test_the_draws_of_one_start_are_of_one_run(url: str) -> None:
+async def test_the_draws_of_one_start_belong_to_one_run(url: str) -> None:
     def train() -> None:
         with RolloutClient(url) as blocking:
             first, second = (
@@ -89,7 +89,7 @@ async def test_the_draws_of_one_start_are_of_one_run(url: str) -> None:
     await asyncio.to_thread(train)
 
 
-async def test_a_run_that_is_named_is_continued(url: str, client: AsyncRolloutClient) -> None:
+async def test_a_named_run_is_continued(url: str, client: AsyncRolloutClient) -> None:
     await die_between_draw_and_acknowledgement(client, run="mine")
 
     def start_again() -> list[list[Rollout]]:
@@ -100,8 +100,8 @@ async def test_a_run_that_is_named_is_continued(url: str, client: AsyncRolloutCl
     assert versions(await asyncio.to_thread(start_again)) == {57}
 
 
-async def test_after_a_rewind_nothing_newer_is_given(client: AsyncRolloutClient) -> None:
-    """Neither what waits for the next draw nor what the last one was given."""
+async def test_a_sampler_gives_nothing_newer_after_a_rewind(client: AsyncRolloutClient) -> None:
+    """Covers groups that wait for the next draw, and those that the last draw was given."""
     await client.stream_weights([b"late"], 57)
     await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
     groups = data()

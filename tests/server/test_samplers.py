@@ -36,7 +36,9 @@ def settings(engine: StubEngine) -> Settings:
     return scored_settings(engine)
 
 
-async def test_what_teaches_nothing_is_left_out_and_forgotten(client: AsyncRolloutClient) -> None:
+async def test_groups_that_teach_nothing_are_left_out_and_forgotten(
+    client: AsyncRolloutClient,
+) -> None:
     await client.create_sampler("s", SamplerSpec())
     groups = [scored("easy", *EASY), scored("a", *INFORMATIVE), scored("hard", *HARD)]
     await client.add_candidates("s", [*groups, scored("b", *INFORMATIVE)])
@@ -56,7 +58,7 @@ async def test_what_teaches_nothing_is_left_out_and_forgotten(client: AsyncRollo
     await until(are_forgotten)
 
 
-async def test_what_was_dropped_is_told_with_its_reason(client: AsyncRolloutClient) -> None:
+async def test_dropped_groups_are_reported_with_their_reason(client: AsyncRolloutClient) -> None:
     await client.create_sampler("s", SamplerSpec(groups_at_once=1))
     groups = [scored("easy", *EASY), scored("broken", *FAILING), scored("a", *INFORMATIVE)]
     await client.add_candidates("s", groups)
@@ -68,7 +70,7 @@ async def test_what_was_dropped_is_told_with_its_reason(client: AsyncRolloutClie
     assert broken.error.message == "it fails, as it should"
 
 
-async def test_what_was_dropped_between_draws_is_told_after_a_restart(
+async def test_groups_dropped_between_draws_are_reported_after_a_restart(
     settings: Settings, tmp_path: Path
 ) -> None:
     settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
@@ -92,7 +94,7 @@ async def test_what_was_dropped_between_draws_is_told_after_a_restart(
         assert (await drawn(client)).dropped == []
 
 
-async def test_candidates_are_taken_from_an_iterator_as_they_are_wanted(url: str) -> None:
+async def test_candidates_are_taken_from_an_iterator_as_they_are_needed(url: str) -> None:
     kinds = (EASY, HARD, INFORMATIVE, EASY)
     given: list[Group] = []
     news: list[SamplerStatus] = []
@@ -152,7 +154,7 @@ async def test_a_step_of_several_draws_is_counted_as_one(url: str) -> None:
     assert [one["prorl/sampling/informative_share"] for one in metrics] == [1 / 2, 1 / 2, 1 / 4]
 
 
-async def test_a_deadline_ends_a_draw_with_what_there_is(client: AsyncRolloutClient) -> None:
+async def test_a_deadline_ends_a_draw_with_the_groups_so_far(client: AsyncRolloutClient) -> None:
     await client.create_sampler("s", SamplerSpec())
     await client.add_candidates(
         "s", [scored("a", *INFORMATIVE), scored("slow", *INFORMATIVE, sleep=60)]
@@ -192,7 +194,7 @@ async def test_a_restart_loses_nothing_and_draws_nothing_twice(
     assert sorted(dropped) == sorted(f"g{i}" for i in range(0, 60, 2))
 
 
-async def test_a_sampler_that_is_deleted_leaves_no_work(client: AsyncRolloutClient) -> None:
+async def test_a_deleted_sampler_leaves_no_work(client: AsyncRolloutClient) -> None:
     await client.create_sampler("s", SamplerSpec())
     await client.add_candidates("s", [scored(f"g{i}", *EASY, sleep=60) for i in range(30)])
     await client.open_draw("s", "d", DrawSpec(target=2))
@@ -225,7 +227,7 @@ async def test_groups_that_wait_for_room_are_submitted_later_or_never(settings: 
         assert (await client.status()).rollouts == {}
 
 
-async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) -> None:
+async def test_a_sampler_whose_lease_expires_is_deleted(client: AsyncRolloutClient) -> None:
     await client.create_sampler("s", SamplerSpec(lease_s=0.2))
     await client.add_candidates("s", [scored("g", *EASY, sleep=60)])
     await client.open_draw("s", "d", DrawSpec(target=2))
@@ -237,7 +239,7 @@ async def test_a_sampler_nobody_asks_for_is_deleted(client: AsyncRolloutClient) 
 
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), JournalError("the disk is full")])
-async def test_a_sampler_nobody_asks_for_that_cannot_be_deleted_is_noticed(
+async def test_an_expired_sampler_that_cannot_be_deleted_is_noticed(
     client: AsyncRolloutClient,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -295,7 +297,7 @@ async def test_samplers_that_expire_at_the_same_time_are_all_deleted(
             await client.delete_sampler(name)
 
 
-async def test_a_sampler_made_while_one_of_its_name_is_deleted_keeps_what_it_is_given(
+async def test_a_sampler_made_while_its_namesake_is_deleted_keeps_its_groups(
     client: AsyncRolloutClient,
 ) -> None:
     for attempt in range(10):
@@ -303,7 +305,7 @@ async def test_a_sampler_made_while_one_of_its_name_is_deleted_keeps_what_it_is_
         await client.add_candidates("s", [scored("g", *EASY, sleep=60)])
         await client.open_draw("s", "d", DrawSpec(target=1))
         spec = SamplerSpec(max_staleness=3)
-        made = client.create_sampler("s", spec)  # refused where it comes before the deletion
+        made = client.create_sampler("s", spec)  # refused if it comes before the deletion
         await asyncio.gather(client.delete_sampler("s"), made, return_exceptions=True)
         await client.create_sampler("s", spec)
         await client.add_candidates("s", [scored(f"a{attempt}", *INFORMATIVE)])

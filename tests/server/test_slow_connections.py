@@ -32,7 +32,7 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def until_closed(url: str, *pieces: bytes, pause_s: float = 0.1) -> bytes:
-    """What the service says until it hangs up on somebody who sends `pieces`, the last for ever."""
+    """Sends `pieces`, the last one forever; returns the service's answer until it hangs up."""
     reader, writer = await connect(url)
 
     async def send() -> None:
@@ -65,13 +65,13 @@ async def until_closed(url: str, *pieces: bytes, pause_s: float = 0.1) -> bytes:
     ],
     ids=["nothing", "half", "trickle", "empty lines"],
 )
-async def test_a_head_has_its_time(url: str, pieces: list[bytes]) -> None:
+async def test_the_head_of_a_request_has_a_time_limit(url: str, pieces: list[bytes]) -> None:
     said = await until_closed(url, *pieces)
     assert said == b"" or said.startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize("later", [b"", b"G", b"\r\n"], ids=["idle", "half", "empty lines"])
-async def test_so_has_a_later_one(url: str, later: bytes) -> None:
+async def test_the_head_of_a_later_request_has_a_time_limit(url: str, later: bytes) -> None:
     said = await until_closed(url, STATUS, later)
     assert said.startswith(b"HTTP/1.1 200 ")
 
@@ -81,7 +81,7 @@ async def test_a_body_may_not_stall(url: str) -> None:
     assert await until_closed(url, head + b'{"groups"', b"") == b""
 
 
-async def test_nor_trickle_in_when_it_is_answered_already(url: str) -> None:
+async def test_a_body_may_not_trickle_in_after_its_answer(url: str) -> None:
     """A body without the token is not read at all; streamed weights are no exception."""
     weights = b"PUT /v1/weights?version=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
     for head in (SUBMIT + b"Content-Length: 100000\r\n\r\n", weights):
@@ -135,11 +135,11 @@ async def test_more_connections_than_allowed_are_refused_cleanly(narrow_url: str
     assert b"--max-connections" in said
     for _, writer in kept:
         writer.close()
-    async with AsyncRolloutClient(narrow_url, token=TOKEN) as client:  # which tries again
+    async with AsyncRolloutClient(narrow_url, token=TOKEN) as client:  # this client retries
         await client.status()
 
 
-async def test_far_more_are_closed_unheard(narrow_url: str) -> None:
+async def test_far_more_connections_are_closed_without_an_answer(narrow_url: str) -> None:
     opened = [await connect(narrow_url) for _ in range(8 + 2 * SURPLUS)]
     heard = {asyncio.create_task(reader.read()) for reader, _ in opened}
     unheard = 0

@@ -41,7 +41,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def plays(chat: ChatFormat, reply: Callable[[list[str]], str]) -> Callable[[list[int]], list[int]]:
-    """An engine's answer, from what the tools have answered so far."""
+    """Returns the answers of an engine that replies to the outputs of the tools so far."""
 
     def answer(prompt: list[int]) -> list[int]:
         outputs = re.findall(
@@ -98,7 +98,7 @@ def outputs(rollout: Rollout) -> list[str]:
     return [call.output for turn in rollout.trajectory.turns for call in turn.tool_calls]
 
 
-async def test_it_searches_computes_and_answers(
+async def test_the_agent_searches_computes_and_answers(
     tiny_model: Path, chat: ChatFormat, corpus: McpSpec
 ) -> None:
     answer = plays(chat, looks_up_and_computes)
@@ -124,7 +124,9 @@ async def test_it_searches_computes_and_answers(
         assert '"name": "fetch"' not in prompt
 
 
-async def test_choices(tiny_model: Path, chat: ChatFormat) -> None:
+async def test_choices_are_scored_by_the_letter_in_the_box(
+    tiny_model: Path, chat: ChatFormat
+) -> None:
     replies = iter(["\\boxed{B}", "\\boxed{\\text{B: high}}", "\\boxed{A}", "It is B."])
     data: dict[str, Any] = {"answer": "B", "options": {"A": "low", "B": "high"}}
     async with stem_service(tiny_model, plays(chat, lambda outputs: next(replies))) as client:
@@ -153,7 +155,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_cannot_be_run_is_refused(
+async def test_tasks_that_cannot_run_are_refused(
     tiny_model: Path, chat: ChatFormat, corpus: McpSpec
 ) -> None:
     answer = plays(chat, looks_up_and_computes)
@@ -163,10 +165,10 @@ async def test_what_cannot_be_run_is_refused(
                 await client.submit([stem("g", **data)])
 
 
-async def test_the_server_dies_while_a_rollout_runs(
+async def test_a_rollout_survives_the_death_of_its_server(
     tiny_model: Path, chat: ChatFormat, corpus: McpSpec
 ) -> None:
-    """`search` is read-only, so that the call is made again and the rollout knows nothing of it."""
+    """`search` is read-only, so that the call is made again and the rollout does not notice."""
 
     def kill_first(outputs: list[str]) -> str:
         if not outputs:
@@ -202,12 +204,12 @@ async def test_a_server_that_stays_away_fails_the_rollout(
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Log of the server that misbehaves."""
+    """Log of the misbehaving server."""
     monkeypatch.setenv("MCP_TEST_LOG", str(tmp_path / "log"))
     return tmp_path / "log"
 
 
-async def test_a_rollout_goes_on_whatever_its_server_answers(
+async def test_a_rollout_continues_whatever_its_server_answers(
     tiny_model: Path, chat: ChatFormat, log: Path
 ) -> None:
     replies = iter(
@@ -303,7 +305,9 @@ async def test_only_a_verdict_is_a_reward(
         assert rollout.reward_components["judge_disagreed"] == 0.0
 
 
-async def test_no_box_is_wrong_without_a_judge(tiny_model: Path, chat: ChatFormat) -> None:
+async def test_an_answer_without_a_box_is_wrong_without_asking_the_judge(
+    tiny_model: Path, chat: ChatFormat
+) -> None:
     answer = plays(chat, lambda outputs: "It is 1200 C.")
     async with StubJudge(lambda messages: "VERDICT: SAME") as judge:
         config = JudgeConfig(judge.url, "a-model")

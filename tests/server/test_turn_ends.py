@@ -1,4 +1,4 @@
-"""Turns that a model ends by another token than its template's, through the service."""
+"""Turns that a model ends with a token other than its template's, through the service."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def model(
 
 
 async def answered(model: Path, chat: ChatFormat) -> Rollout:
-    """A call, then the answer without a box; both turns end by `<|endoftext|>`."""
+    """Runs a rollout of a call and an unboxed answer; both turns end with `<|endoftext|>`."""
 
     def answer(prompt: list[int]) -> list[int]:
         text = "4711" if "<tool_response>" in chat.decode(prompt) else CALL

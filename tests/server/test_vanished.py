@@ -38,7 +38,7 @@ def settings(engine: StubEngine) -> Settings:
 
 @asynccontextmanager
 async def impatient(settings: Settings, host: str = "127.0.0.1") -> AsyncIterator[Server]:
-    """A service whose kernel waits for `SOON_S` and buffers little."""
+    """Runs a service whose kernel buffers little and drops a silent peer after `SOON_S`."""
     with listener(host, 0) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
@@ -80,7 +80,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(settings: Settings) -> Non
             await until_connected(server, is_so=False)
 
 
-async def test_a_client_that_waits_longer_is_not(settings: Settings) -> None:
+async def test_a_client_that_waits_longer_is_not_cut_off(settings: Settings) -> None:
     group = scored("g", 0, 1, sleep=2 * SOON_S)
     async with (
         impatient(settings) as server,
@@ -131,14 +131,14 @@ def options_of(connection: socket.socket) -> dict[tuple[int, int], int]:
 WANTED = {(level, name): value for level, name, value in NOTICE_VANISHED}
 
 
-def test_what_a_server_accepts_has_the_options() -> None:
+def test_connections_that_a_server_accepts_have_the_options() -> None:
     with listener("127.0.0.1", 0) as bound:
         bound.listen()
         with socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
             assert options_of(accepted) == WANTED
 
 
-async def test_what_a_client_opens_has_them(settings: Settings) -> None:
+async def test_connections_that_a_client_opens_have_the_options(settings: Settings) -> None:
     async with impatient(settings) as server, AsyncRolloutClient(url_of(server)) as client:
         request = client._http.build_request("GET", "/health")
         response = await client._http.send(request, stream=True)
@@ -146,7 +146,9 @@ async def test_what_a_client_opens_has_them(settings: Settings) -> None:
         await response.aclose()
 
 
-async def test_what_a_blocking_client_opens_has_them(engine: StubEngine) -> None:
+async def test_connections_that_a_blocking_client_opens_have_the_options(
+    engine: StubEngine,
+) -> None:
     def options() -> dict[tuple[int, int], int]:
         with RolloutClient(engine.url) as client, client._http.stream("GET", "/health") as response:
             return options_of(response.extensions["network_stream"].get_extra_info("socket"))

@@ -12,7 +12,7 @@ async def blocks() -> None:
     time.sleep(2)  # noqa: ASYNC251
 
 
-async def test_what_blocks_the_event_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
+async def test_code_that_blocks_the_event_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
     watching = asyncio.create_task(watch_loop())
     await asyncio.sleep(0.1)
     await asyncio.create_task(blocks(), name="RUN of agent 'guess', rollout g.0")

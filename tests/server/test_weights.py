@@ -28,7 +28,7 @@ def settings_of(engine: StubEngine, journal: Path | None = None) -> Settings:
     return Settings(backends=backends, sandbox="process", journal=journal, pool=pool)
 
 
-async def test_a_stalled_upload_is_answered_and_holds_nobody_up(engine: StubEngine) -> None:
+async def test_a_stalled_upload_is_answered_and_delays_no_other(engine: StubEngine) -> None:
     async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
         head = (
@@ -44,7 +44,9 @@ async def test_a_stalled_upload_is_answered_and_holds_nobody_up(engine: StubEngi
         assert "the upload stalled after 4 bytes" in answer
 
 
-async def test_a_version_that_goes_back_needs_a_word(engine: StubEngine, tmp_path: Path) -> None:
+async def test_a_version_goes_back_only_with_an_explicit_rewind(
+    engine: StubEngine, tmp_path: Path
+) -> None:
     async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
         await client.stream_weights([b"late"], 57)
         with pytest.raises(ServiceCallError, match="rewind=true") as refusal:

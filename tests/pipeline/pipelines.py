@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share: one of agents that a test names, over a stub engine."""
+"""Helpers shared by the tests of the pipeline: one of a test's own agents over a stub engine."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ async def pipeline_of(
     pool_config: PoolConfig = FAST_PROBES,
     **others: Any,
 ) -> AsyncIterator[Pipeline]:
-    """`others`: see `pipeline_over`."""
+    """Runs a pipeline over `engine`; `others` are options of `pipeline_over`."""
     async with BackendPool(directory / "weights", pool_config) as backends:
         await backends.add(BackendSpec(url=engine.url))
         async with pipeline_over(backends, agents, config, **others) as pipeline:
@@ -70,7 +70,7 @@ def group_of(
 
 
 async def ends(pipeline: Pipeline, *groups: Group) -> list[Rollout]:
-    """Ended rollouts of all groups, in order of index."""
+    """Submits the groups; returns their ended rollouts, in order of group and index."""
     await pipeline.submit(groups)
     rollout_ids = [one for group in groups for one in group.rollout_ids()]
     ended = {one.rollout_id: one async for one in taken(pipeline, rollout_ids)}

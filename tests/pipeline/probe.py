@@ -18,7 +18,7 @@ from tests.pipeline.pipelines import group_of, pipeline_of
 
 
 class Probe(AgentHandler):
-    """Does in each stage what `task.data` says: pass, fail in some way, or hang."""
+    """An agent that in each stage passes, fails in some way or hangs, as `task.data` says."""
 
     name = "probe"
     started: asyncio.Event

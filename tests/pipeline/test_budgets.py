@@ -1,4 +1,4 @@
-"""RUN's budget counts the work of a rollout, and nothing that it waits for."""
+"""The budget of RUN, which counts a rollout's work and excludes its waits."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ TURNS = 3
 
 
 class Turns(AgentHandler):
-    """Samples some turns, with a pause after each."""
+    """An agent that samples `TURNS` turns, with a pause after each."""
 
     name = "turns"
 
@@ -53,7 +53,7 @@ class Turns(AgentHandler):
 
 
 class Loop(Turns):
-    """Plays the loop of turns, and takes something home after it."""
+    """An agent that plays the loop of turns, and takes something home after it."""
 
     name = "loop"
 
@@ -102,7 +102,7 @@ def has_calls(engine: StubEngine, count: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the test's time-out is the budget
+    while not condition():  # noqa: ASYNC110 - only the test's timeout bounds it
         await asyncio.sleep(0.01)
 
 
@@ -132,7 +132,7 @@ async def test_an_update_of_weights_is_not_charged(engine: StubEngine, tmp_path:
     assert all(rollout.timings.waited_s > 1.5 for rollout in rollouts)
 
 
-async def test_an_engine_that_is_lent_to_training_is_not_charged(
+async def test_waiting_for_an_engine_lent_to_training_is_not_charged(
     engine: StubEngine, tmp_path: Path
 ) -> None:
     engine.latency_s, run_timeout_s = 0.2, 1.5
@@ -150,7 +150,9 @@ async def test_an_engine_that_is_lent_to_training_is_not_charged(
     assert all(rollout.attempt == 1 for rollout in rollouts)
 
 
-async def test_an_engine_that_is_down_is_not_charged(engine: StubEngine, tmp_path: Path) -> None:
+async def test_waiting_for_an_engine_that_is_down_is_not_charged(
+    engine: StubEngine, tmp_path: Path
+) -> None:
     engine.latency_s = 0.2
     async with pipeline_of([Turns], engine, tmp_path) as pipeline:
         group = group_of(Turns, n=4, limits=Limits(run_timeout_s=1.5))
@@ -184,13 +186,13 @@ async def test_a_rollout_that_used_up_its_budget_is_graded(
 
 @pytest.fixture
 async def endless(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    """An engine whose model calls tools, badly, for ever."""
+    """An engine whose model makes malformed tool calls forever."""
     reply = [*chat.encode("<tool_call>no</tool_call>"), chat.end_of_turn_id]
     async with StubEngine(tiny_model, lambda _: reply, max_model_len=100_000) as stub:
         yield stub
 
 
-async def test_what_turns_left_is_taken_home_after_the_budget(
+async def test_results_of_the_turns_are_taken_home_after_the_budget(
     endless: StubEngine, tmp_path: Path
 ) -> None:
     endless.latency_s = 0.3
@@ -203,7 +205,7 @@ async def test_what_turns_left_is_taken_home_after_the_budget(
 
 
 @pytest.mark.parametrize("agent", [Turns, Loop])
-async def test_a_timeout_fails_where_the_operator_wants_it(
+async def test_a_timeout_fails_the_rollout_if_the_operator_wants_that(
     endless: StubEngine, tmp_path: Path, agent: type[AgentHandler]
 ) -> None:
     config = PipelineConfig(on_timeout="fail")

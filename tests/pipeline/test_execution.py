@@ -1,4 +1,4 @@
-"""What one attempt holds, and what a rollout ends with after it."""
+"""The state of one attempt, and the answer that a rollout ends with after it."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ def record() -> RolloutRecord:
     return RolloutRecord(Admitted(group()), 0, Journal.__new__(Journal))
 
 
-async def test_an_answer_has_what_was_sampled_and_its_reward_once_done(
+async def test_an_answer_has_the_sampled_tokens_and_once_done_the_reward(
     execution: Execution, record: RolloutRecord
 ) -> None:
     await execution.context.sample(execution.context.prompt_ids)
@@ -62,7 +62,7 @@ async def test_an_answer_has_what_was_sampled_and_its_reward_once_done(
         assert (one.oldest_policy_version, one.newest_policy_version) == (oldest, newest)
 
 
-async def test_without_a_turn_there_is_no_trajectory(
+async def test_an_attempt_without_a_turn_has_no_trajectory(
     execution: Execution, record: RolloutRecord
 ) -> None:
     answer = execution.answer(record, RolloutState.FAILED)

@@ -1,4 +1,4 @@
-"""What the pipeline tells the provider of sandboxes about what it will ask for."""
+"""Sandboxes that the pipeline announces to their provider before it asks for them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ ONE_BY_ONE = PipelineConfig(init_workers=1, eval_workers=1)
 
 
 class Waiting(AgentHandler):
-    """Opens a sandbox in INIT and another in EVAL, and waits there to be let go on."""
+    """An agent that opens a sandbox in INIT and another in EVAL, and waits there for the test."""
 
     name: ClassVar[str] = "waiting"
     sandbox_stages = frozenset({Stage.INIT, Stage.EVAL})
@@ -59,7 +59,7 @@ class Waiting(AgentHandler):
 
 
 class Running(Waiting):
-    """Stays in RUN."""
+    """An agent that stays in RUN."""
 
     name: ClassVar[str] = "running"
 
@@ -141,7 +141,7 @@ async def test_a_queue_is_announced_in_order_once_for_each_sandbox(
         assert sandboxes.expected[-1] == [None, "c"]
 
 
-async def test_what_runs_will_need_one_for_eval_after_all_that_are_queued(
+async def test_running_rollouts_need_a_sandbox_for_eval_after_all_queued_ones(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
@@ -152,7 +152,7 @@ async def test_what_runs_will_need_one_for_eval_after_all_that_are_queued(
         assert sandboxes.expected[-1] == ["c", "a"]
 
 
-async def test_what_waits_for_eval_comes_first_and_the_cancelled_not_at_all(
+async def test_rollouts_due_for_eval_come_first_and_cancelled_ones_never(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
@@ -173,7 +173,7 @@ async def test_what_waits_for_eval_comes_first_and_the_cancelled_not_at_all(
     assert sandboxes.expected[-1] == []
 
 
-async def test_an_image_that_cannot_be_one_is_refused_at_submission(
+async def test_an_invalid_image_is_refused_at_submission(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:

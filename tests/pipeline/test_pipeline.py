@@ -1,4 +1,4 @@
-"""Groups through a pipeline: all stages, what fails in them, and what ends them."""
+"""Groups through a pipeline: all stages, failures in them, and their ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -139,7 +139,7 @@ async def test_a_run_that_returns_nothing_is_told_what_to_return(
     assert "return FinishReason.FINISHED" in record.error.hint
 
 
-async def test_a_timed_out_rollout_returns_what_was_sampled(
+async def test_a_timed_out_rollout_returns_its_sampled_tokens(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
@@ -152,7 +152,7 @@ async def test_a_timed_out_rollout_returns_what_was_sampled(
 
 
 @pytest.mark.parametrize("stage", list(Stage))
-async def test_cancelling_a_rollout_at_work(
+async def test_a_rollout_at_work_can_be_cancelled(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path, stage: Stage
 ) -> None:
     async with running(engine, sandboxes, tmp_path) as pipeline:
@@ -163,7 +163,7 @@ async def test_cancelling_a_rollout_at_work(
         assert not any(sandbox.running for sandbox in sandboxes.made)
 
 
-async def test_cancelling_rollouts_in_queues(
+async def test_rollouts_in_queues_can_be_cancelled(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     config = PipelineConfig(init_workers=2, run_workers=1, eval_workers=1, ready_rollouts=1)
@@ -178,7 +178,7 @@ async def test_cancelling_rollouts_in_queues(
         assert pipeline.background.failure is None
 
 
-async def test_init_and_eval_go_on_while_run_is_busy(
+async def test_init_and_eval_continue_while_run_is_busy(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     config = PipelineConfig(init_workers=1, run_workers=2, eval_workers=1, ready_rollouts=4)
@@ -217,7 +217,7 @@ async def test_a_submission_is_accepted_whole_or_not_at_all(
     assert engine.calls == 0
 
 
-async def test_what_ended_first_is_forgotten_first_and_whole(
+async def test_groups_that_ended_first_are_forgotten_first_and_whole(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(
@@ -235,7 +235,7 @@ async def test_what_ended_first_is_forgotten_first_and_whole(
         assert (await now(pipeline, "long.0")).state is RolloutState.CANCELLED
 
 
-async def test_too_much_unfinished_work_is_refused_for_the_time_being(
+async def test_too_much_unfinished_work_is_refused_until_there_is_room(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path, max_unfinished=3) as pipeline:
@@ -246,7 +246,7 @@ async def test_too_much_unfinished_work_is_refused_for_the_time_being(
         await ends(pipeline, group("b", n=2))
 
 
-async def test_submissions_at_the_same_time_do_not_pass_the_limit_together(
+async def test_concurrent_submissions_do_not_exceed_the_limit_together(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     async with running(engine, sandboxes, tmp_path, max_unfinished=3) as pipeline:
@@ -317,7 +317,7 @@ async def test_a_run_that_waits_for_its_engine_blames_the_engine(
     assert record.error.retryable
 
 
-async def test_a_group_of_the_same_id_as_an_ended_one_has_a_lease_of_its_own(
+async def test_a_group_that_reuses_the_id_of_an_ended_one_has_its_own_lease(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
     loop_errors: list[dict[str, object]] = []

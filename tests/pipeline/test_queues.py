@@ -1,4 +1,4 @@
-"""The order in which rollouts are begun."""
+"""The order in which rollouts begin."""
 
 import asyncio
 from collections import Counter
@@ -40,7 +40,7 @@ def test_higher_priorities_go_first_and_groups_stay_together() -> None:
     assert order(queue) == ["b.0", "b.1", "a.0", "a.1", "c.0"]
 
 
-def test_who_submits_much_does_not_hold_up_who_submits_little() -> None:
+def test_a_client_with_many_rollouts_does_not_delay_one_with_few() -> None:
     many = [records(f"m{i}", 4, client="much") for i in range(50)]
     queue = fill(*many, records("few", 4, client="little"))
     assert order(queue).index("few.0") <= 8
@@ -62,7 +62,7 @@ def test_a_client_that_comes_late_gets_no_credit_for_the_past() -> None:
         max_size=30,
     )
 )
-def test_all_come_out_once_by_priority_and_whole(
+def test_all_groups_come_out_once_by_priority_and_whole(
     groups: list[tuple[int, int, str | None]],
 ) -> None:
     made = [
@@ -79,7 +79,7 @@ def test_all_come_out_once_by_priority_and_whole(
     assert changes == max(0, len(made) - 1)
 
 
-async def test_one_can_be_waited_for() -> None:
+async def test_a_queue_can_be_waited_for() -> None:
     queue = FairQueue()
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)

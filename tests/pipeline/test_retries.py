@@ -1,4 +1,4 @@
-"""Failures that a retry may mend are retried by the service, within bounds."""
+"""Retries by the service of failures that may pass, within bounds."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.pipeline.pipelines import ends, group_of, pipeline_of, pipeline_over
 
 
 class Flaky(AgentHandler):
-    """Fails `failures` times in the stage that its task names, each time after some work."""
+    """An agent that fails `failures` times in the stage that its task names, after some work."""
 
     name = "flaky"
     failures = 0
@@ -123,13 +123,13 @@ async def test_a_rollout_that_waits_for_its_retry_can_be_cancelled(
 async def test_an_outage_of_all_engines_fails_no_rollout(
     engine: StubEngine, tmp_path: Path
 ) -> None:
-    """Longer than a call waits for an engine: what is in RUN is begun again, what waits is not."""
+    """The outage outlasts a call's wait: rollouts in RUN start from scratch, queued ones do not."""
     engine.latency_s, outage_s = 0.05, 4.0
     impatient = PoolConfig(probe_interval_s=0.1, wait_for_backend_s=1)
     config = PipelineConfig(run_workers=8)
     async with pipeline_of([Flaky], engine, tmp_path, config, impatient) as pipeline:
         ending = asyncio.create_task(ends(pipeline, group_of(Flaky, n=96)))
-        while engine.calls < 16:  # noqa: ASYNC110 - the test's time-out is the budget
+        while engine.calls < 16:  # noqa: ASYNC110 - only the test's timeout bounds it
             await asyncio.sleep(0.01)
         engine.status = 500
         await asyncio.sleep(outage_s)
@@ -141,7 +141,7 @@ async def test_an_outage_of_all_engines_fails_no_rollout(
 
 
 class Patient(AgentHandler):
-    """Samples twice; the second call waits for `may_go_on`."""
+    """An agent that samples twice; the second call waits for `may_go_on`."""
 
     name = "patient"
     has_begun: asyncio.Event

@@ -1,4 +1,4 @@
-"""Rows for a journal that nobody reads as JSON."""
+"""Rows for a journal, with placeholders in place of JSON."""
 
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow
 from prorl_service.schemas import RolloutState

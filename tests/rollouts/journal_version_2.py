@@ -51,8 +51,11 @@ SAMPLER = b"""{"spec":{"filter":{"metric":"reward","min_std":0.0,"min_mean":null
 
 
 def write(path: Path, requests: dict[str, bytes]) -> None:
-    """The first group has two rollouts done and one that failed; the second one that is done, one
-    in its second attempt and one that was never begun; the others nothing. A sampler has a draw."""
+    """Writes a journal of version 2 with a group for each of `requests`, and a sampler with a draw.
+
+    The first group has two rollouts that are done and one that failed; the second has one that is
+    done, one in its second attempt and one that never began; rollouts of the others never began.
+    """
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     for statement in filter(str.strip, TABLES.split(";")):

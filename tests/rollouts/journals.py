@@ -11,6 +11,6 @@ FROM rollouts JOIN groups ON groups.number = rollouts.id / 4096
 
 
 def rollout_states(path: Path) -> list[tuple[str, str | None]]:
-    """Ids and states of rollouts that were begun and not forgotten."""
+    """Returns ids and states of rollouts that were begun and not forgotten."""
     with closing(sqlite3.connect(path)) as db:
         return db.execute(ROLLOUTS).fetchall()

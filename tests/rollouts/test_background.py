@@ -1,4 +1,4 @@
-"""Work on rollouts that has no caller, or no more: an error in it makes the service unhealthy."""
+"""Work without a caller, or whose caller left: an error in it makes the service unhealthy."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ async def pipeline(engine: StubEngine, tmp_path: Path) -> AsyncIterator[Pipeline
 
 
 async def failure_of(pipeline: Pipeline) -> str:
-    """The test's own time-out is the budget."""
+    """Waits for a failure and returns it; only the test's own timeout bounds the wait."""
     while pipeline.background.failure is None:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     return pipeline.background.failure
@@ -53,7 +53,7 @@ async def test_a_lease_whose_rollouts_cannot_be_reclaimed_is_noticed(
     assert failure == "background task reclaim group left failed: KeyError('a bug')"
 
 
-async def test_accepted_rollouts_that_cannot_be_queued_are_noticed_though_the_client_left(
+async def test_a_failure_to_queue_rollouts_is_noticed_even_if_the_client_left(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept, is_written = Journal.accept, asyncio.Event()
@@ -96,7 +96,7 @@ async def test_an_error_of_work_whose_caller_left_is_noticed(
         assert (journal.background.failure is not None) == is_bug
 
 
-async def test_an_error_that_the_caller_is_given_is_the_callers(
+async def test_an_error_that_reaches_its_caller_is_left_to_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What an agent does wrong costs its own rollout: not its siblings, and not the service."""
+"""Faults of agents: each costs only its own rollout, not its siblings or the service."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from tests.pipeline.pipelines import ends, group_of, pipeline_of
 
 
 class Greedy(AgentHandler):
-    """Takes things out of its task, and puts things into its prompt."""
+    """An agent that removes things from its task and adds things to its prompt."""
 
     name = "greedy"
 
@@ -45,7 +45,7 @@ class Greedy(AgentHandler):
 
 
 class Ending(AgentHandler):
-    """Raises what a program raises to end, where its task says."""
+    """An agent that raises an exception by which programs end, where its task says."""
 
     name = "ending"
     kinds: ClassVar[dict[str, type[BaseException]]] = {
@@ -88,7 +88,7 @@ class Ending(AgentHandler):
 
 
 class Forgetful(AgentHandler):
-    """Fails in its constructor, but for the first time."""
+    """An agent whose constructor fails, except the first time."""
 
     name = "forgetful"
     made = 0
@@ -117,7 +117,7 @@ async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine
         yield stub
 
 
-async def test_siblings_share_neither_their_task_nor_their_prompt(
+async def test_siblings_do_not_share_their_task_or_their_prompt(
     engine: StubEngine, tmp_path: Path
 ) -> None:
     async with pipeline_of([Greedy], engine, tmp_path) as pipeline:

@@ -1,4 +1,4 @@
-"""The journal by itself: what is on disk when it says so, and what it says when it cannot write."""
+"""The journal by itself: results that are on disk once it says so, and errors of its files."""
 
 import asyncio
 import sqlite3
@@ -25,7 +25,7 @@ async def test_groups_are_accepted_all_or_none(tmp_path: Path) -> None:
         assert list(await journal.find(["a", "b"])) == ["a"]
 
 
-async def test_a_restart_finds_what_has_ended_and_what_has_not(tmp_path: Path) -> None:
+async def test_a_restart_finds_ended_and_unfinished_rollouts(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j") as journal:
         await journal.accept([accepted("a"), accepted("b", n=3)])
         await asyncio.gather(journal.end(ended("a", 0)), journal.end(ended("a", 1)))
@@ -44,7 +44,7 @@ async def test_a_restart_finds_what_has_ended_and_what_has_not(tmp_path: Path) -
         assert await journal.recall("weights") == b"newest"
 
 
-async def test_what_is_asked_for_just_before_the_end_is_written(tmp_path: Path) -> None:
+async def test_a_write_requested_just_before_the_close_is_written(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j") as journal:
         await journal.accept([accepted("a", n=1)])
         last = journal.end(ended("a"))
@@ -53,7 +53,7 @@ async def test_what_is_asked_for_just_before_the_end_is_written(tmp_path: Path) 
         assert await journal.count_ended() == {RolloutState.DONE: 1}
 
 
-async def test_what_is_acknowledged_is_forgotten_and_what_is_under_way_is_not(
+async def test_acknowledged_groups_are_forgotten_and_unfinished_ones_are_not(
     tmp_path: Path,
 ) -> None:
     async with Journal(tmp_path / "j") as journal:
@@ -87,7 +87,7 @@ async def test_results_expire(tmp_path: Path) -> None:
 async def test_a_wall_clock_that_jumps_deletes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
 ) -> None:
-    for name in "ab":  # a restart between, too
+    for name in "ab":  # with a restart in between
         async with Journal(tmp_path / "j") as journal:
             await journal.accept([accepted(f"{name}{i}", n=1) for i in range(3)])
             for i in range(3):
@@ -112,7 +112,7 @@ async def test_results_expire_by_the_time_that_services_ran(
     assert kept == ["b", "c"]
 
 
-async def test_a_file_has_one_service(tmp_path: Path) -> None:
+async def test_a_file_is_used_by_one_service_only(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j"):
         with pytest.raises(JournalError, match="is in use"):
             Journal(tmp_path / "j")
@@ -137,7 +137,7 @@ def _damaged(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"), [(_newer, "version"), (_foreign, "no journal"), (_damaged, "is damaged")]
 )
-def test_a_file_of_no_use_is_refused_with_the_reason(
+def test_an_unusable_file_is_refused_with_the_reason(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
     spoil(tmp_path / "j")
@@ -157,14 +157,14 @@ operations = st.lists(
 
 @settings(max_examples=60)
 @given(operations)
-def test_any_history_is_told_as_it_was(
+def test_any_history_is_read_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, int, int]]
 ) -> None:
     asyncio.run(_check(tmp_path_factory.mktemp("journal") / "j", history))
 
 
 async def _check(path: Path, history: list[tuple[str, int, int]]) -> None:
-    """Against a model: per group the set of ended indices and the attempts of begun ones."""
+    """Checks a journal against a model: each group's ended indices and attempts of begun ones."""
     model: dict[str, tuple[set[int], dict[int, int]]] = {}
     journal = await Journal(path).__aenter__()
     for operation, number, index in history:

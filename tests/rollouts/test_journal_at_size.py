@@ -1,4 +1,4 @@
-"""The journal when much is in it, when it cannot be written, and when its threads fail."""
+"""The journal when it is large, when it cannot be written, and when its threads fail."""
 
 import asyncio
 import sqlite3
@@ -23,7 +23,7 @@ async def filled(journal: Journal, groups: int, size: int = 20_000) -> list[str]
 
 
 async def tidied(journal: Journal) -> None:
-    """The test's own time-out is the budget."""
+    """Waits until all garbage is deleted; only the test's own timeout bounds the wait."""
     while await journal.read(tables.has_garbage):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -35,11 +35,11 @@ async def rows_left(journal: Journal) -> Any:
 
 @pytest.fixture
 def slow_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row is deleted in each."""
+    """Slices that delete one row each."""
     monkeypatch.setattr(threads, "SLICE_S", -1.0)
 
 
-async def test_what_is_forgotten_is_so_at_once_and_its_content_is_deleted_in_slices(
+async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
     tmp_path: Path, slow_slices: None
 ) -> None:
     async with Journal(tmp_path / "j") as journal:
@@ -50,7 +50,7 @@ async def test_what_is_forgotten_is_so_at_once_and_its_content_is_deleted_in_sli
         assert await journal.find(names) == {}
         assert (await journal.count_ended()).total() == 0
         assert await journal.read(tables.has_garbage)
-        assert await journal.accept([accepted("g0")]), "its id is free again"
+        assert await journal.accept([accepted("g0")]), "the id of a forgotten group is taken"
         await journal.end(ended("g0", 1, size=7))
         await tidied(journal)
         assert await journal.answer("g0.1") == b"x" * 7
@@ -84,7 +84,7 @@ async def test_room_is_given_back_to_the_disk(tmp_path: Path) -> None:
         assert await journal.accept([accepted("after")])
 
 
-async def test_old_results_make_room_by_the_same_way(tmp_path: Path) -> None:
+async def test_old_results_make_room_in_the_same_way(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j", Retention(keep_mb=100_000 / 2**20)) as journal:
         await filled(journal, 20)
         await tidied(journal)
@@ -95,7 +95,7 @@ async def test_old_results_make_room_by_the_same_way(tmp_path: Path) -> None:
         assert left == 4
 
 
-async def test_a_long_read_holds_up_no_write(tmp_path: Path) -> None:
+async def test_a_long_read_delays_no_write(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j") as journal:
         is_written = threading.Event()
         long_read = journal.read(lambda db: is_written.wait(60))
@@ -105,7 +105,7 @@ async def test_a_long_read_holds_up_no_write(tmp_path: Path) -> None:
         assert await long_read
 
 
-# --- what cannot be written ---------------------------------------------------------------------
+# --- failed writes ------------------------------------------------------------------------------
 
 
 class Disk:
@@ -127,7 +127,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "RETRY_S", 0.05)
 
 
-async def test_what_cannot_be_written_is_refused_or_kept_until_it_can(
+async def test_a_failed_write_is_refused_or_kept_until_it_succeeds(
     tmp_path: Path, soon: None
 ) -> None:
     async with Journal(tmp_path / "j") as journal:
@@ -180,7 +180,7 @@ async def test_work_that_raises_fails_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["_write", "_read"])
-async def test_a_thread_that_ends_leaves_nobody_waiting(
+async def test_a_thread_that_ends_leaves_no_caller_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def end(*_: object) -> None:

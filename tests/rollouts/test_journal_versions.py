@@ -1,4 +1,4 @@
-"""Journals of older versions: brought to the current one, with all that they hold."""
+"""Journals of older versions, migrated to the current one with all their contents."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ from tests.rollouts import journal_version_2
 from tests.rollouts.journal_rows import ended
 
 DIGESTS = {3: "c225f50db5904d3a"}
-"""Digests of the tables and of what they hold as JSON, keyed by version."""
+"""Digests of the tables and of the models that they hold as JSON, keyed by version."""
 
 
 def without_words(schema: Any) -> Any:
-    """What documents a field changes no journal."""
+    """Removes what documents a field, which changes no journal."""
     if isinstance(schema, list):
         return [without_words(one) for one in schema]
     if not isinstance(schema, dict):
@@ -33,15 +33,15 @@ def without_words(schema: Any) -> Any:
     return {k: without_words(v) for k, v in schema.items() if k not in words or isinstance(v, dict)}
 
 
-def test_what_a_journal_holds_does_not_change_without_a_new_version() -> None:
+def test_a_journals_contents_do_not_change_without_a_new_version() -> None:
     held = [model.model_json_schema() for model in (Group, SamplerState)]
     text = json.dumps([TABLES, STRIDE, without_words(held)], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert DIGESTS.get(VERSION) == digest, (
-        "the journal's tables changed, or a model that they hold as JSON. Where a released service "
-        "has written journals of this version: raise journal.tables.VERSION, add a step to "
-        "journal.migrations and a journal of the old version to these tests. Otherwise adapt the "
-        "step that leads to this version. Then put the digest here."
+        "the journal's tables changed, or a model that they hold as JSON. If a released service "
+        "has written journals of this version, raise journal.tables.VERSION, add a step to "
+        "journal.migrations and a journal of the old version to these tests; otherwise, adapt the "
+        "step that leads to this version. Then put the new digest into DIGESTS."
     )
     assert MAX_GROUP_SIZE <= STRIDE
     assert set(MIGRATIONS) == set(range(min(MIGRATIONS), VERSION))
@@ -57,7 +57,7 @@ def old_journal(path: Path) -> None:
     journal_version_2.write(path, requests)
 
 
-async def test_a_journal_of_version_2_keeps_all_that_it_holds(tmp_path: Path) -> None:
+async def test_a_journal_of_version_2_keeps_all_its_contents(tmp_path: Path) -> None:
     old_journal(tmp_path / "j")
     async with Journal(tmp_path / "j") as journal:
         assert await journal.count_ended() == {RolloutState.DONE: 3, RolloutState.FAILED: 1}
@@ -83,7 +83,7 @@ async def test_a_journal_of_version_2_keeps_all_that_it_holds(tmp_path: Path) ->
         assert (await journal.count_ended()).total() == 0
 
 
-async def test_a_journal_of_version_2_gives_room_back_from_now_on(tmp_path: Path) -> None:
+async def test_a_journal_of_version_2_gives_room_back_once_migrated(tmp_path: Path) -> None:
     old_journal(tmp_path / "j")
     async with Journal(tmp_path / "j"):
         pass

@@ -1,4 +1,4 @@
-"""How a rollout ends: once, and after its answer is in the journal."""
+"""The end of a rollout: once, and after its answer is in the journal."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the tests of a sampler are made of, and a world of chance around one."""
+"""Helpers of the tests of a sampler, and a world of random events around one."""
 
 import random
 from itertools import chain
@@ -36,14 +36,14 @@ def rollout(index: int, score: float | None, version: int | None = 0) -> Rollout
 
 
 class World:
-    """Runs what a sampler begins, in an order of chance, and sees that all is in order."""
+    """A world that runs a sampler's groups in random order, and checks its invariants."""
 
     def __init__(self, sampler: Sampler, chance: random.Random) -> None:
         self.sampler = sampler
         self.chance = chance
         self.version = 0
         self.is_told = chance.random() < 0.5
-        """Whether the service knows the version; else the trainer says it with each draw."""
+        """True if the service knows the version; otherwise the trainer gives it with each draw."""
         self.made = 0
         self.running: dict[tuple[str, int], dict[int, int]] = {}
         """Versions with which the unended rollouts of each attempt began, keyed by index."""
@@ -119,15 +119,15 @@ class World:
             assert self.oldest[name, int(attempt)] >= limit
 
     def drawn_at(self) -> int:
-        """The newest version that the sampler was told of."""
+        """Returns the newest version that the sampler was given."""
         assert self.sampler.draw is not None
         return max(self.known_version(), self.sampler.draw.spec.policy_version or 0)
 
     def check_ends(self) -> None:
-        """Each candidate that ended is in one draw, or waits for the next to be told."""
+        """Asserts that each ended candidate is in one draw, or waits to be reported by the next."""
         draw = self.sampler.draw
         assert draw is not None
-        assert draw.dropped == self.dropped[draw.draw_id], "it changed after its end"
+        assert draw.dropped == self.dropped[draw.draw_id], "the draw changed after its end"
         dropped = [*chain(*self.dropped.values()), *self.sampler.dropped]
         ended = [*(one.split(":")[1] for one in self.given), *(one.candidate for one in dropped)]
         assert len(set(ended)) == len(ended)

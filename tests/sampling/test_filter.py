@@ -1,4 +1,4 @@
-"""Early verdicts on groups never differ from what the whole group would have been found."""
+"""Early verdicts on groups, which never contradict those on the whole groups."""
 
 import math
 import time
@@ -71,8 +71,10 @@ def test_a_group_that_fails_in_part_is_held_to_its_own_size() -> None:
 
 
 def naive(ended: list[float | None], n: int, wanted: Filter) -> Outcome:
-    """The outcome by definition: tries every number of scores to come, all lowest or all
-    highest."""
+    """Returns the outcome by definition.
+
+    Tries every number of scores to come, all lowest or all highest.
+    """
     known = [score for score in ended if score is not None]
     to_come = n - len(ended)
     if len(known) + to_come < min(wanted.min_scored, n):

@@ -1,4 +1,4 @@
-"""A sampler under every order of events: nothing lost, nothing twice, whole groups, in time."""
+"""A sampler under any order of events: no group is lost, repeated, partial or too old."""
 
 import random
 
@@ -27,7 +27,9 @@ from tests.sampling.sampler_world import FAILURE, World, group, rollout
         deferred_every=st.integers(1, 4),
     ),
 )
-def test_whatever_happens_in_whatever_order(chance: random.Random, spec: SamplerSpec) -> None:
+def test_invariants_hold_under_any_order_of_events(
+    chance: random.Random, spec: SamplerSpec
+) -> None:
     sampler = Sampler("s", spec, slots=chance.randint(1, 20))
     world = World(sampler, chance)
     for number in range(4):
@@ -66,7 +68,7 @@ def begun(sampler: Sampler) -> list[str]:
     return [one.name for one in sampler.begin()]
 
 
-def test_a_slot_freed_is_refilled_at_once() -> None:
+def test_a_freed_slot_is_refilled_immediately() -> None:
     sampler = Sampler("s", SamplerSpec(), slots=8)
     sampler.add(group(f"g{i}") for i in range(9))
     sampler.open_draw("d", DrawSpec(target=2), version=0)
@@ -77,7 +79,7 @@ def test_a_slot_freed_is_refilled_at_once() -> None:
     assert begun(sampler) == []
 
 
-def test_surplus_goes_on_for_the_next_draw_and_is_counted() -> None:
+def test_surplus_is_carried_over_to_the_next_draw_and_counted() -> None:
     sampler = Sampler("s", SamplerSpec(), slots=12)
     sampler.add(group(f"g{i}") for i in range(3))
     sampler.open_draw("d0", DrawSpec(target=1), version=0)
@@ -95,7 +97,7 @@ def test_surplus_goes_on_for_the_next_draw_and_is_counted() -> None:
     assert status.carried == 2
 
 
-def test_what_became_too_old_begins_anew_before_others() -> None:
+def test_groups_that_became_too_old_start_again_before_others() -> None:
     sampler = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
     sampler.add(group(f"g{i}") for i in range(3))
     sampler.open_draw("d0", DrawSpec(target=1), version=0)
@@ -110,7 +112,7 @@ def test_what_became_too_old_begins_anew_before_others() -> None:
     assert (again.name, again.attempt, len(again.scores)) == ("g1", 2, 0)
 
 
-def test_a_complete_draw_holds_no_group_that_became_too_old_while_it_was_open() -> None:
+def test_a_complete_draw_has_no_group_that_became_too_old_meanwhile() -> None:
     sampler = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
     sampler.add(group(f"g{i}") for i in range(2))
     sampler.open_draw("d", DrawSpec(target=2), version=5)
@@ -132,7 +134,7 @@ def test_a_complete_draw_holds_no_group_that_became_too_old_while_it_was_open() 
     assert (status.given, status.stale, status.informative) == (2, 1, 0)
 
 
-def test_what_an_open_draw_holds_is_checked_after_a_restart() -> None:
+def test_groups_of_an_open_draw_are_checked_after_a_restart() -> None:
     before = Sampler("s", SamplerSpec(max_staleness=1), slots=8)
     before.add([group("g0")])
     before.open_draw("d", DrawSpec(target=2), version=5)
@@ -159,7 +161,7 @@ def test_the_trainer_may_know_of_newer_weights_than_the_service() -> None:
     assert (status.given, status.stale) == (1, 1)
 
 
-def test_what_is_dropped_between_draws_is_told_by_the_next() -> None:
+def test_groups_dropped_between_draws_are_reported_by_the_next() -> None:
     sampler = Sampler("s", SamplerSpec(groups_ahead=9), slots=16)
     sampler.add(group(f"g{i}") for i in range(4))
     before, during, after, refused = sampler.begin()
@@ -193,7 +195,7 @@ def test_a_draw_of_an_older_journal_is_read() -> None:
     assert Draw.model_validate_json(written) == Draw(draw_id="d", spec=DrawSpec(target=2))
 
 
-def test_cancelled_surplus_begins_anew() -> None:
+def test_cancelled_surplus_starts_from_scratch() -> None:
     sampler = Sampler("s", SamplerSpec(surplus="cancel"), slots=8)
     sampler.add(group(f"g{i}") for i in range(2))
     sampler.open_draw("d0", DrawSpec(target=1), version=0)
@@ -203,11 +205,11 @@ def test_cancelled_surplus_begins_anew() -> None:
     sampler.settle(0)
     assert (two.state, two.last_error) == (GroupState.WAITING, None)
     assert [released.group_id for released in sampler.released] == ["s:g1:1"]
-    ended(sampler, two, 1)  # of the attempt that was given up
+    ended(sampler, two, 1)  # of the abandoned attempt
     assert len(two.scores) == 0
 
 
-def test_tasks_that_teach_nothing_wait_behind_others_but_not_for_ever() -> None:
+def test_tasks_that_teach_nothing_wait_behind_others_but_not_forever() -> None:
     spec = SamplerSpec(defer_after=1, deferred_every=3)
     sampler = Sampler("s", spec, slots=1)
     sampler.add([group("g", task_id="easy")])
@@ -225,7 +227,7 @@ def test_tasks_that_teach_nothing_wait_behind_others_but_not_for_ever() -> None:
     assert order == ["new0", "again", "new1", "new2", "new3"]
 
 
-def test_a_client_is_not_asked_without_end_when_all_tasks_are_deferred() -> None:
+def test_a_client_is_not_asked_endlessly_when_all_tasks_are_deferred() -> None:
     sampler = Sampler("s", SamplerSpec(defer_after=1), slots=1)
     sampler.add([group("g", task_id="easy")])
     sampler.open_draw("d", DrawSpec(target=9), version=0)
@@ -251,7 +253,7 @@ def test_a_draw_ends_when_nothing_more_can_come(is_last: bool, max_groups: int |
     assert sampler.draw.state is DrawState.EXHAUSTED
 
 
-def test_a_draw_that_is_overdue_has_what_there_is() -> None:
+def test_an_overdue_draw_has_the_groups_so_far() -> None:
     sampler = Sampler("s", SamplerSpec(), slots=8)
     sampler.add(group(f"g{i}") for i in range(2))
     sampler.open_draw("d", DrawSpec(target=2), version=0)
@@ -279,7 +281,7 @@ def ended_with(index: int, score: float, *versions: int) -> Rollout:
     return rollout(index, score).model_copy(update=update)
 
 
-def test_tokens_newer_than_the_weights_that_were_pushed_last_are_sampled_again() -> None:
+def test_tokens_newer_than_the_last_pushed_weights_are_sampled_again() -> None:
     sampler = Sampler("s", SamplerSpec(groups_at_once=3), slots=12)
     sampler.add([group(name, n=2) for name in ("ended", "ends", "fine")])
     sampler.open_draw("d", DrawSpec(target=3), version=57, pushed=57)
@@ -297,7 +299,7 @@ def test_tokens_newer_than_the_weights_that_were_pushed_last_are_sampled_again()
     assert sampler.status(0).stale == 2
 
 
-def test_engines_that_others_update_may_be_ahead_of_what_the_service_knows() -> None:
+def test_engines_updated_by_others_may_be_ahead_of_the_service() -> None:
     sampler = Sampler("s", SamplerSpec(), slots=12)
     sampler.add([group("g", n=2)])
     sampler.open_draw("d", DrawSpec(target=1), version=4)

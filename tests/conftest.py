@@ -20,7 +20,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 EXPECTED = "logs"
-"""Marker of tests whose processes log errors: regular expressions of those."""
+"""Marker of tests whose processes log errors; its arguments are patterns of those errors."""
 
 
 SLOW = ("processes", "training")
@@ -58,7 +58,7 @@ def _forbid_processes() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Has a failed test run once more if `PRORL_TEST_RERUN` is set, and lists it."""
+    """Reruns each failed test once, and lists it, if `PRORL_TEST_RERUN` is set."""
     if os.environ.get("PRORL_TEST_RERUN"):
         config.option.reruns = 1
         config.option.reruns_delay = 10
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows why a test ran once more: what passes the second time may be a defect."""
+    """Shows why a test ran again: a test that passes the second time may still show a defect."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first run of {report.nodeid}")
         report.toterminal(terminalreporter._tw)
@@ -85,7 +85,7 @@ def _no_errors_in_logs(request: pytest.FixtureRequest) -> Iterator[None]:
 def _no_errors_in_shared_logs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Checks the logs of processes that several tests share, for what none of them expects."""
+    """Checks the logs of processes that several tests share for errors that no test expects."""
     yield
     shared = tmp_path_factory.getbasetemp()
     own = re.compile("test_.*")
@@ -110,7 +110,7 @@ def _check(files: list[Path], expected: list[str]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keeps what services leave for their user, such as their token, out of the home directory."""
+    """Keeps files that services leave for their user, such as tokens, out of the home directory."""
     with pytest.MonkeyPatch.context() as patch:
         directory = tmp_path_factory.mktemp("state")
         patch.setenv("XDG_STATE_HOME", str(directory))

@@ -1,7 +1,7 @@
-"""What many tests need and a fresh machine lacks, made before any test and outside of its limit.
+"""Files that many tests need and a fresh machine lacks, made outside of any test's time limit.
 
 `python -m tests.prepare` makes everything; `tests/recipes/conftest.py` calls it for a part of the
-tests. All of it stays in the service's cache, so that the next call takes seconds. Nothing is
+tests. Everything stays in the service's cache, so that the next call takes seconds. Nothing is
 tested here.
 """
 
@@ -27,7 +27,10 @@ Progress = Callable[[str], None]
 
 
 def prepare(progress: Progress) -> None:
-    """Takes minutes on a fresh machine; one process at a time. Raises what a step fails with."""
+    """Makes all files, one process at a time; raises the error of a step that fails.
+
+    On a fresh machine this takes minutes.
+    """
     cache_root().mkdir(parents=True, exist_ok=True)
     with (cache_root() / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

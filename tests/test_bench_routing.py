@@ -1,4 +1,4 @@
-"""The figures that are quoted of `bench.routing`: which ratio is the worst, and to whom."""
+"""The figures quoted from `bench.routing`: the worst ratio, and the contender it is to."""
 
 from statistics import fmean
 

@@ -15,14 +15,16 @@ def test_each_guarantee_has_tests_that_exist_or_a_reason_why_not(guarantee: Guar
     assert len(set(guarantee.tests)) == len(guarantee.tests)
 
 
-def test_each_is_said_once_in_one_sentence() -> None:
+def test_each_guarantee_is_stated_once_in_one_sentence() -> None:
     sentences = [one.sentence for one in GUARANTEES]
     assert len(set(sentences)) == len(sentences)
     assert all(one.endswith(".") and ". " not in one and "\n" not in one for one in sentences)
 
 
-def test_counts_are_of_tests_that_exist() -> None:
-    misnamed = Guarantee("Misnamed.", (f"tests/{Path(__file__).name}::test_each_is_said",))
+def test_only_tests_that_exist_are_counted() -> None:
+    misnamed = Guarantee(
+        "Misnamed.", (f"tests/{Path(__file__).name}::test_each_guarantee_is_stated",)
+    )
     unheld = Guarantee("Unheld.", ())
     twice = Guarantee("Twice.", GUARANTEES[0].tests)
     assert counts([GUARANTEES[0], misnamed, twice, unheld]) == {

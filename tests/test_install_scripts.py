@@ -1,4 +1,4 @@
-"""What installs sandboxes: does nothing where they work, refuses what it does not understand."""
+"""Install scripts: they do nothing where sandboxes work, and refuse what they cannot handle."""
 
 import fcntl
 import os
@@ -34,12 +34,12 @@ def test_shell_scripts_parse(script: Path) -> None:
     assert run("sh", "-n", script).stderr == ""
 
 
-def test_where_sandboxes_work_nothing_is_done() -> None:
+def test_nothing_is_done_where_sandboxes_work() -> None:
     done = run(SCRIPTS / "install-sandbox")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_without_a_package_manager_it_says_what_to_do(tmp_path: Path) -> None:
+def test_scripts_say_what_to_do_without_a_package_manager(tmp_path: Path) -> None:
     tools = "sh dirname id mktemp rm chmod cat uname test setpriv env"
     for name in tools.split():
         (tmp_path / name).symlink_to(str(shutil.which(name)))
@@ -59,7 +59,7 @@ def test_a_command_as_nobody_has_no_privileges() -> None:
     assert int(status["CapEff"], 16) == 0
 
 
-@pytest.mark.skipif(shutil.which("apt-get") is None, reason="about apt")
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
 def test_the_mirror_is_the_debian_archive_of_this_machine(apt: Path) -> None:
     add_source(apt, "a", "http://third.example/debian", origin="Third", label="Debian")
     add_source(apt, "b", "http://mirror.example/security", origin="Debian", label="Debian-Security")
@@ -85,7 +85,7 @@ def apt(tmp_path: Path) -> Path:
 
 
 def add_source(apt: Path, name: str, url: str, *, origin: str, label: str) -> None:
-    """As `apt-get update` would leave it. The first in one of apt's two formats, others in one."""
+    """Adds a source as `apt-get update` would leave it; source "a" has apt's newer format."""
     if name == "a":
         source = f"Types: deb\nURIs: {url}\nSuites: stable\nComponents: main\n"
         (apt / "sources" / f"{name}.sources").write_text(source)
@@ -105,7 +105,7 @@ PoolKey = tuple[bytes, bytes]
 
 
 def program(*needs: PoolKey) -> bytes:
-    """A minimal ELF file for x86-64 that needs these symbols, and GLIBC_2.2.5."""
+    """Returns a minimal ELF file for x86-64 that needs these symbols, and GLIBC_2.2.5."""
     versions = [b"GLIBC_2.2.5", *dict.fromkeys(version for _, version in needs)]
     strings = b"\0" + b"\0".join([*versions, *(symbol for symbol, _ in needs)]) + b"\0"
     at = {text: strings.index(b"\0" + text + b"\0") + 1 for text in strings.split(b"\0") if text}
@@ -147,7 +147,7 @@ def test_new_names_of_old_functions_are_rebound(tmp_path: Path) -> None:
         (b"strtol", b"GLIBC_2.2.5"),
         (b"unshare", b"GLIBC_2.4"),
     ]
-    # What the loader looks a version up by, as in every program of this architecture.
+    # The hash by which the loader looks up GLIBC_2.2.5, as in every program of this architecture.
     assert program_file.read_bytes().count(struct.pack("<IHH", 0x09691A75, 0, 3)) == 1
     assert (tmp_path / "script").read_text() == "#!/bin/sh\n"
 
@@ -161,7 +161,7 @@ def test_new_names_of_old_functions_are_rebound(tmp_path: Path) -> None:
         lambda: b"\x7fELF\1" + bytes(60),
     ],
 )
-def test_what_needs_more_is_refused_and_nothing_changes(
+def test_a_program_that_needs_more_is_refused_and_nothing_changes(
     tmp_path: Path, damage: Callable[[], bytes]
 ) -> None:
     good, bad = program((b"__isoc23_strtol", b"GLIBC_2.38")), damage()
@@ -180,7 +180,7 @@ as_root_with_apt = pytest.mark.skipif(
 
 @pytest.fixture
 def own_apt(tmp_path: Path) -> Path:
-    """Directories of apt's to lock: the system's installed packages, and an empty repository."""
+    """Directories of apt to lock: the system's installed packages, and an empty repository."""
     for name in ("state/lists/partial", "cache/archives/partial", "sources", "dpkg", "source"):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy("/var/lib/dpkg/status", tmp_path / "dpkg/status")
@@ -211,7 +211,7 @@ def test_packages_are_installed_once_another_program_is_done(own_apt: Path, lock
 
 
 @as_root_with_apt
-def test_what_no_waiting_helps_is_said_at_once(own_apt: Path) -> None:
+def test_an_error_that_waiting_cannot_fix_is_reported_immediately(own_apt: Path) -> None:
     done = run(SCRIPTS / "apt-get-waiting", "frobnicate", APT_CONFIG=str(own_apt / "conf"))
     assert done.returncode == 1
     assert "Invalid operation frobnicate" in done.stderr

@@ -1,4 +1,4 @@
-"""Starting processes: what must not be taken for a healthy child."""
+"""Starting processes: another server must not pass for a healthy child."""
 
 import random
 import subprocess
@@ -18,7 +18,7 @@ from prorl_service.errors import ProRLError
 
 @contextmanager
 def answering(*statuses: int) -> Iterator[tuple[str, list[int]]]:
-    """Another server's URL, and the `statuses` it has not answered yet; 200 follows them."""
+    """Yields another server's URL, and the `statuses` not answered yet; 200 follows them."""
     left = list(statuses)
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,7 +50,7 @@ def test_port_of_another_server_is_refused(tmp_path: Path) -> None:
     assert not log.exists()
 
 
-def test_a_free_port_is_not_one_that_another_is_given_meanwhile() -> None:
+def test_free_ports_are_outside_the_range_that_the_kernel_assigns() -> None:
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = [local.free_port() for _ in range(20)]
     if first_given > local.FIRST_PORT:
@@ -58,7 +58,7 @@ def test_a_free_port_is_not_one_that_another_is_given_meanwhile() -> None:
     assert len(set(ports)) > 1
 
 
-def test_health_is_asked_for_until_it_is_good(tmp_path: Path) -> None:
+def test_health_is_polled_until_it_is_good(tmp_path: Path) -> None:
     with answering(503, 503) as (url, left), child("input()") as process:
         local._wait_until_healthy(local.LocalProcess(url, tmp_path / "log", process), 60)
         assert not left
@@ -87,7 +87,7 @@ def test_free_ports_do_not_follow_the_seed_that_a_trainer_sets() -> None:
 
 
 def vllm_of(version: str, directory: Path) -> Path:
-    """A Python that has vLLM of `version` and, started as its server, only says its arguments."""
+    """Writes a Python with vLLM `version` that prints its arguments instead of starting vLLM."""
     python = directory / "python"
     python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {version} && exit\necho "$@"; exit 1\n')
     python.chmod(0o755)

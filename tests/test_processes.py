@@ -122,7 +122,7 @@ def test_the_engine_is_killed_and_comes_back(
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_servers_of_tools_end_with_the_service(
+def test_tool_servers_end_with_the_service(
     engine: local.LocalProcess, tmp_path: Path, end: str
 ) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"id": "a", "text": "Anything."}')
@@ -140,7 +140,7 @@ def test_servers_of_tools_end_with_the_service(
         server.wait(timeout=30)
 
 
-def test_a_server_of_tools_that_does_not_answer_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_tool_server_that_does_not_answer_is_reported_at_the_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none"]
     mcp = ["--mcp", f"web=http://127.0.0.1:{local.free_port()}/mcp?key=secret"]
     result = subprocess.run(
@@ -180,7 +180,7 @@ def test_wrong_settings_are_one_clear_line(arguments: list[str], complaint: str)
 
 
 def start_of(*arguments: str) -> list[str]:
-    """What `prorl serve` says that does not come to serve, without what it logs before."""
+    """Returns what a `prorl serve` that fails to start prints, without its INFO lines."""
     command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
@@ -188,14 +188,14 @@ def start_of(*arguments: str) -> list[str]:
     return [line for line in lines if " INFO " not in line]
 
 
-def test_a_port_in_use_is_one_line_and_what_to_do(engine: local.LocalProcess) -> None:
+def test_a_port_in_use_is_reported_in_one_line_with_a_hint(engine: local.LocalProcess) -> None:
     port = engine.url.rpartition(":")[2]
     said = start_of("--port", port)
     problem = f"prorl: cannot listen on 127.0.0.1:{port}: Address already in use"
     assert said == [problem, "choose another --port"]
 
 
-def test_a_backend_that_is_no_engine_is_one_line_and_what_to_do(
+def test_a_backend_that_is_no_engine_is_reported_in_one_line_with_a_hint(
     service: local.LocalProcess,
 ) -> None:
     problem, hint = start_of("--port", str(local.free_port()), "--backend", service.url)
@@ -204,7 +204,7 @@ def test_a_backend_that_is_no_engine_is_one_line_and_what_to_do(
     assert hint
 
 
-def test_a_start_is_told_in_the_log(service: local.LocalProcess, tiny_model: Path) -> None:
+def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> None:
     log = service.log.read_text()
     assert f"INFO prorl_service.server.run: prorl {__version__} at {service.url}, its API" in log
     assert f"model {tiny_model.name}; agents: code, math, stem, swe" in log
@@ -220,7 +220,7 @@ def test_a_service_shows_its_status(service: local.LocalProcess) -> None:
     assert "healthy: 0 calls, version 0" in done.stdout
 
 
-def test_a_stop_ends_questions_for_news_of_a_sampler(service: local.LocalProcess) -> None:
+def test_a_stop_ends_long_polls_of_a_sampler(service: local.LocalProcess) -> None:
     with RolloutClient(service.url, retry_s=0) as client, ThreadPoolExecutor() as threads:
         revision = client.create_sampler("s", SamplerSpec()).revision
         question = threads.submit(client.sampler, "s", revision, 60)

@@ -1,6 +1,6 @@
-"""From the engine's sampler to the client: what a trainer gets is what the policy sampled.
+"""From the engine's sampler to the client: a trainer gets exactly what the policy sampled.
 
-Asked of the reference engine and, by `scripts/test-vllm`, of vLLM.
+Runs against the reference engine and, with `scripts/test-vllm`, against vLLM.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def engine_url(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path)
 
 
 def run_rollouts(engine_url: str, model: Path, tmp_path: Path) -> list[Rollout]:
-    """Turns of a random model, most of them cut off by length: format errors, several turns."""
+    """Runs rollouts of a random model: turns cut off by length, format errors, several turns."""
     task = Task(
         task_id="noise",
         agent="math",
@@ -62,7 +62,7 @@ def run_rollouts(engine_url: str, model: Path, tmp_path: Path) -> list[Rollout]:
 
 
 def trainer_logprobs(model: torch.nn.Module, segment: Segment) -> torch.Tensor:
-    """float32[R], of every response token under a plain forward pass."""
+    """Returns float32[R]: logprobs of every response token under a plain forward pass."""
     ids = torch.tensor([segment.prompt_ids + segment.response_ids])
     with torch.inference_mode():
         logits = model(ids).logits[0, len(segment.prompt_ids) - 1 : -1] / TEMPERATURE
@@ -93,4 +93,4 @@ def test_a_trainer_computes_the_logprobs_it_was_given(
             ]
             turns += 1
     assert turns > len(rollouts)
-    assert drifted > 0.9 * turns  # or the test would not show what it is for
+    assert drifted > 0.9 * turns  # otherwise, tokens encoded from text would pass, too

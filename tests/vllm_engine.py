@@ -1,7 +1,7 @@
 """A real vLLM on CPU, for tests of everything that talks to engines.
 
 `scripts/test-vllm` makes its environments, one for each release, and names one in PRORL_TEST_VLLM;
-without it, tests are of the reference engine only.
+without that variable, tests run against the reference engine only.
 """
 
 import os
@@ -18,14 +18,16 @@ OPTIONS = (
     *("--kv-cache-memory-bytes", str(2**26), "--max-model-len", "2048", "--block-size", "32"),
     *(("--enable-lora", "--max-lora-rank", "8") if ENVIRONMENT == ".venv-vllm" else ()),
 )
-"""Adapters with the newest release only."""
+"""Options of vLLM; only the newest release is given adapters."""
 
 
 def engine(
     kind: str, model: Path, *, log: Path, port: int | None = None
 ) -> AbstractContextManager[local.LocalProcess]:
-    """`kind`: one of `ENGINES`. What vLLM logs when it is stopped has tracebacks, which are not
-    looked for in a file of its name."""
+    """Starts an engine of a `kind` in `ENGINES`.
+
+    A stopped vLLM logs tracebacks; its log is not named `*.log`, which tests check for errors.
+    """
     if kind == "vllm":
         output = log.with_suffix(".vllm")
         return local.vllm(PYTHON, model, log=output, port=port, options=OPTIONS)

@@ -1,4 +1,4 @@
-"""The `prorl` command as such; what its commands do is tested where that is."""
+"""The `prorl` command itself; what its subcommands run is tested elsewhere."""
 
 import os
 import re
@@ -16,7 +16,7 @@ PRORL = [sys.executable, "-m", "prorl_service.cli"]
 
 
 def said(*arguments: str, **environment: str) -> str:
-    """Output without colours or broken lines: as wide as can be."""
+    """Returns the output of `prorl`, without colours and without broken lines."""
     done = subprocess.run(
         [*PRORL, *arguments],
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
@@ -49,7 +49,7 @@ def test_each_command_has_its_own_help(name: str) -> None:
     assert said(name, "--help").startswith(f"Usage: prorl {name}")
 
 
-def test_the_version_can_be_asked_for() -> None:
+def test_the_version_is_printed() -> None:
     assert said("--version") == f"prorl {__version__}\n"
 
 
@@ -74,7 +74,7 @@ def test_a_shell_completes_commands_and_options(words: str, completed: str, tmp_
 
 
 def options_of(*arguments: str, **environment: str) -> list[str]:
-    """What a service that cannot start says of its options."""
+    """Returns what a service that cannot start prints about its options."""
     done = subprocess.run(
         [*PRORL, "serve", "--journal", "none", *arguments],
         env={**os.environ, **environment},
@@ -95,7 +95,7 @@ def test_options_come_from_flags_else_variables_else_a_file(tmp_path: Path) -> N
     assert problem == "prorl: --run-workers: Input should be greater than 0"
 
 
-def test_of_an_option_given_twice_the_last_counts() -> None:
+def test_the_last_value_of_an_option_given_twice_counts() -> None:
     [problem] = options_of("--port", "8080", "--port", "70000")
     assert problem.startswith("prorl: --port: ")
     [problem] = options_of("--backend", "http://localhost:1", "--backend", "localhost")
@@ -111,7 +111,7 @@ def test_of_an_option_given_twice_the_last_counts() -> None:
         (None, "No such file"),
     ],
 )
-def test_a_bad_file_of_options_is_one_line(
+def test_a_bad_file_of_options_is_refused_in_one_line(
     content: str | None, problem: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "options.yaml"
@@ -126,9 +126,7 @@ def test_a_model_is_checked(tiny_model: Path) -> None:
     assert re.search(r"end of a turn +│ <\|im_end\|>", table)
 
 
-def test_a_model_that_is_of_no_use_to_agents_with_tools_is_named(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_model_unfit_for_agents_with_tools_is_named(tiny_model: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     (model / "chat_template.jinja").write_text(template)
@@ -138,7 +136,7 @@ def test_a_model_that_is_of_no_use_to_agents_with_tools_is_named(
     assert "tools in the prompt" in failed.value.stdout
 
 
-def test_the_status_of_nobody_is_one_line_and_what_to_do() -> None:
+def test_the_status_of_a_missing_service_is_one_line_with_a_hint() -> None:
     command = [*PRORL, "status", "--url", f"http://127.0.0.1:{local.free_port()}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Both clients over real HTTP against a server whose every answer, or fault, is written down."""
+"""Both clients over real HTTP, against a server with scripted answers and faults."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ Invoke = Callable[..., Any]
 
 @dataclass
 class Service:
-    """Answers the n-th request with the n-th reply."""
+    """A service that answers the n-th request with the n-th reply."""
 
     url: str = ""
     replies: deque[Reply] = field(default_factory=deque)
@@ -133,7 +133,7 @@ def hangs_up(handler: BaseHTTPRequestHandler) -> None:
 
 
 def streams(*pieces: bytes, breaks: bool = False, hold: Event | None = None) -> Reply:
-    """Chunked; `breaks` drops the connection instead of ending the answer, after `hold` if any."""
+    """Returns a chunked reply; `breaks` drops the connection instead of ending it, after `hold`."""
 
     def reply(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -255,7 +255,7 @@ def test_submit_sends_what_the_service_needs(service: Service, invoke: Invoke) -
 
 
 @pytest.mark.parametrize(("wire", "packed"), [("packed", True), ("json", False)])
-def test_wire_format_is_asked_for(
+def test_the_wire_format_is_requested(
     service: Service, invoke: Invoke, wire: str, packed: bool
 ) -> None:
     service.will(raw(rollout(0).model_dump_json(context=PACKED if packed else None).encode()))
@@ -275,7 +275,7 @@ def test_wait_returns_rollouts_in_the_order_asked_for(service: Service, invoke: 
     assert [one.index for one in invoke("wait", ["run-0-0.0", "run-0-0.1"], 5)] == [0, 1]
 
 
-def test_nothing_is_asked_for_no_rollouts(invoke: Invoke) -> None:
+def test_an_empty_wait_sends_no_request(invoke: Invoke) -> None:
     assert invoke("wait", [], 5) == []
 
 
@@ -286,7 +286,9 @@ def test_lines_may_be_cut_anywhere_and_hold_any_text(service: Service, invoke: I
     assert invoke("wait", ["run-0-0.0", "run-0-0.1"], 5)[0] == rollout(0, "a\u2028b\u0085c")
 
 
-def test_broken_stream_is_resumed_for_what_is_missing(service: Service, invoke: Invoke) -> None:
+def test_a_broken_stream_is_resumed_for_the_missing_rollouts(
+    service: Service, invoke: Invoke
+) -> None:
     half_a_line = line(1)[:40]
     service.will(
         streams(line(0), half_a_line, breaks=True),
@@ -362,7 +364,7 @@ def test_unreachable_service_is_named(unused_tcp_port: int) -> None:
         client.health()
 
 
-def test_url_without_scheme_is_named_at_once() -> None:
+def test_a_url_without_a_scheme_is_refused_immediately() -> None:
     with pytest.raises(ProRLError, match="'localhost:8080' is no URL") as refused:
         RolloutClient("localhost:8080")
     assert refused.value.hint == "write it as 'http://localhost:8080'"

@@ -1,5 +1,4 @@
-"""A service that does not answer is reported while its client waits for it, and rollouts that
-waited for a dead engine say so."""
+"""Outages: a client that waits reports a silent service; rollouts name a dead engine."""
 
 import asyncio
 import logging
@@ -45,7 +44,7 @@ def follow(url: str) -> None:
 
 
 @pytest.mark.parametrize("ask", [ask_blocking, ask_async, follow])
-def test_a_dead_service_is_reported_and_reported_again(
+def test_a_dead_service_is_reported_repeatedly(
     ask: Any,
     unused_tcp_port: int,
     monkeypatch: pytest.MonkeyPatch,
@@ -62,7 +61,7 @@ def test_a_dead_service_is_reported_and_reported_again(
     assert all("\n" not in line for line in caplog.messages)
 
 
-def test_a_short_outage_is_not_worth_a_line(
+def test_a_short_outage_is_not_logged(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(ServiceCallError):

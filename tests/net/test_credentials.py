@@ -33,7 +33,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "prorl"
 
 
-def test_the_first_makes_it_and_the_others_share_it(state: Path) -> None:
+def test_the_first_service_makes_the_token_and_the_others_share_it(state: Path) -> None:
     assert own_token() is None
     with ThreadPoolExecutor(8) as pool:
         tokens = {future.result() for future in [pool.submit(make_own_token) for _ in range(32)]}
@@ -65,7 +65,7 @@ def test_a_directory_that_others_may_read_is_closed(state: Path) -> None:
         ("http://0.0.0.0:8080", False),
     ],
 )
-def test_it_is_sent_to_this_machine_only(state: Path, url: str, is_sent: bool) -> None:
+def test_the_token_is_sent_to_this_machine_only(state: Path, url: str, is_sent: bool) -> None:
     header = {"Authorization": f"Bearer {make_own_token()}"} if is_sent else {}
     assert authorization(url) == header
     for kind in (RolloutClient, AsyncRolloutClient):
@@ -73,7 +73,7 @@ def test_it_is_sent_to_this_machine_only(state: Path, url: str, is_sent: bool) -
         assert sent == header.get("Authorization")
 
 
-def test_what_is_given_is_sent_instead(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_token_is_sent_instead(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_own_token()
     assert authorization("http://localhost", "given") == {"Authorization": "Bearer given"}
     assert authorization("http://localhost", "") == {}
@@ -97,7 +97,7 @@ def test_a_file_that_others_may_read_is_refused_in_one_line(state: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_a_place_that_cannot_hold_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_hold_the_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/state")
     done = subprocess.run([*PRORL, "serve"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -105,7 +105,7 @@ def test_a_place_that_cannot_hold_one_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert "--token-file" in done.stderr
 
 
-def test_a_key_comes_from_a_file_or_from_the_environment_which_forgets_it(
+def test_a_key_is_read_from_a_file_or_taken_out_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("A_KEY", "from-environment\n")
@@ -122,10 +122,10 @@ def test_a_key_comes_from_a_file_or_from_the_environment_which_forgets_it(
     assert "two words" not in str(refused.value)
 
 
-def test_a_service_asks_for_it_from_its_first_start(
+def test_a_service_asks_for_the_token_from_its_first_start(
     tiny_model: Path, tmp_path: Path, state: Path
 ) -> None:
-    """`prorl token` prints it, as in the README; no child, no sandbox and no log has it."""
+    """`prorl token` prints the token, as in the README; no child, sandbox or log has it."""
     with stub_engine(tiny_model) as engine, service([engine.url], tmp_path, *SPY) as running:
         token = subprocess.check_output([*PRORL, "token"], text=True).strip()
         assert token == (state / "token").read_text().strip()
@@ -148,7 +148,7 @@ def test_a_service_asks_for_it_from_its_first_start(
     assert not os.environ.get(TOKEN_VARIABLE)
 
 
-def test_no_token_is_an_explicit_word(tmp_path: Path, state: Path) -> None:
+def test_a_service_without_a_token_needs_an_explicit_option(tmp_path: Path, state: Path) -> None:
     options = ["--no-token", "--sandbox", "process"]
     with local.service([], log=tmp_path / "log", options=options) as running:
         assert httpx.get(f"{running.url}/v1/status", trust_env=False).status_code == 200

@@ -1,4 +1,4 @@
-"""Whether a user's token goes to the server of another user, who took the port first."""
+"""The user's token, kept from a server of another user that took the port first."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ def header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @contextmanager
 def listening(address: str, port: int = 0, user: int | None = None) -> Iterator[int]:
-    """Yields the port. An IPv6 server takes no IPv4 connections, unless it has any address."""
+    """Yields the port; an IPv6 server takes IPv4 connections only if its address is `::`."""
     if user is not None and os.getuid() != 0:
         pytest.skip("only root can listen as another user")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -72,7 +72,7 @@ def test_the_server_of_another_user_gets_no_token(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1", "::"])
-def test_ones_own_server_gets_it(
+def test_the_users_own_server_gets_the_token(
     header: dict[str, str], address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -81,12 +81,14 @@ def test_ones_own_server_gets_it(
         assert users_listening(name.strip("[]"), port) == {os.getuid()}
         assert authorization(f"http://{name}:{port}") == header
         assert authorization(f"http://localhost:{port}") == header
-    assert authorization(f"http://localhost:{port}") == header, "a service that is to come"
+    assert authorization(f"http://localhost:{port}") == header, (
+        "no token for a service that is yet to start"
+    )
     assert not caplog.text
 
 
-def test_another_user_beside_it_takes_nothing_away(header: dict[str, str]) -> None:
-    """On another address of the same port."""
+def test_another_users_server_at_another_address_changes_nothing(header: dict[str, str]) -> None:
+    """Both servers listen on the same port."""
     with listening("127.0.0.1") as port, listening("127.0.0.2", port, OTHER_USER):
         assert authorization(f"http://127.0.0.1:{port}") == header
         assert authorization(f"http://127.0.0.2:{port}") == {}
@@ -98,7 +100,7 @@ def test_the_owner_of_the_token_gets_it_from_root(header: dict[str, str], tmp_pa
         assert authorization(f"http://127.0.0.1:{port}") == header
 
 
-def test_where_the_kernel_reports_nothing_it_is_sent(
+def test_the_token_is_sent_where_the_kernel_reports_no_owners(
     header: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prorl_service.net.socket_owners.TABLES", (tmp_path / "none",))

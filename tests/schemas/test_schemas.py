@@ -101,7 +101,7 @@ def all_errors(base: type[ProRLError]) -> Iterator[type[ProRLError]]:
 
 
 @pytest.mark.parametrize("kind", set(all_errors(ProRLError)) - {StageTimeout})
-def test_every_error_travels(kind: type[ProRLError]) -> None:
+def test_every_error_keeps_its_fields_on_the_wire(kind: type[ProRLError]) -> None:
     if kind.__module__ != errors.__name__:
         return
     info = kind("it broke", hint="mend it").info(Stage.RUN)

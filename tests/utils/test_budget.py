@@ -1,4 +1,4 @@
-"""The clock of a rollout's work: what it counts, and when its deadlines expire."""
+"""The clock of a rollout's work: the time that it counts, and the expiry of its deadlines."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ async def test_waiting_counts_against_no_deadline() -> None:
         assert 0.01 <= clock.worked_s < 0.2
 
 
-async def test_what_is_left_is_left_after_a_wait() -> None:
+async def test_a_wait_leaves_the_rest_of_a_deadline_as_it_was() -> None:
     clock = WorkClock()
 
     async def wait_and_work() -> None:
@@ -55,7 +55,7 @@ async def test_overlapping_waits_end_with_the_last() -> None:
 
 
 async def test_a_wait_that_begins_or_ends_with_the_deadline_does_not_put_it_off() -> None:
-    """The timer has gone off, and its task has not been told yet."""
+    """The timer has gone off, but its task has not been resumed yet."""
     clock = WorkClock()
     loop = asyncio.get_running_loop()
 
@@ -87,7 +87,7 @@ async def test_a_cancelled_wait_ends() -> None:
     assert clock.worked_s > before_s
 
 
-async def test_work_in_vain_is_given_back() -> None:
+async def test_refunded_work_counts_as_waiting() -> None:
     clock = WorkClock()
     async with clock.deadline(0.3):
         for _ in range(3):
@@ -98,7 +98,7 @@ async def test_work_in_vain_is_given_back() -> None:
     assert clock.waited_s >= 0.45
 
 
-async def test_a_deadline_is_put_off() -> None:
+async def test_a_deadline_can_be_extended() -> None:
     clock = WorkClock()
     async with clock.deadline(0.05) as outer:
         clock.extend(30)

@@ -1,11 +1,11 @@
-"""A lease goes off once, while nobody holds it, and never after its end."""
+"""Leases, which expire once, only while they are not held, and never after their end."""
 
 import asyncio
 
 from prorl_service.utils.leases import Lease
 
 
-async def test_it_goes_off_when_nobody_holds_or_renews_it() -> None:
+async def test_a_lease_expires_unless_it_is_held_or_renewed() -> None:
     expired = asyncio.Event()
     lease = Lease(0.02, expired.set)
     with lease.held(), lease.held():
@@ -16,7 +16,7 @@ async def test_it_goes_off_when_nobody_holds_or_renews_it() -> None:
         await expired.wait()
 
 
-async def test_it_has_ended_for_holders_that_leave_later_and_for_late_callers() -> None:
+async def test_an_ended_lease_ignores_holders_that_leave_and_late_callers() -> None:
     expirations: list[None] = []
     lease = Lease(0.01, lambda: expirations.append(None))
     with lease.held():

@@ -1,4 +1,4 @@
-"""What counts as an error in a log."""
+"""The lines of a log that count as errors."""
 
 import io
 import logging
@@ -34,6 +34,6 @@ def test_errors_are_found_in_either_format(
     assert "KeyError: 'g1'" in second
 
 
-def test_a_traceback_of_nobody_in_particular() -> None:
+def test_a_traceback_that_no_logger_wrote_is_found() -> None:
     log = 'before\nTraceback (most recent call last):\n  File "x"\n    go()\nOSError: gone\nafter\n'
     assert logs.errors(log) == ["Traceback: OSError: gone"]

@@ -16,7 +16,7 @@ async def work(ended: list[str], problem: Exception | None = None) -> str:
     return "result"
 
 
-async def test_the_result_or_the_error_of_the_work_is_the_callers() -> None:
+async def test_the_caller_gets_the_result_or_the_error_of_the_work() -> None:
     assert await wait_uncancelled(asyncio.create_task(work([]))) == "result"
     with pytest.raises(ValueError, match="no luck"):
         await wait_uncancelled(asyncio.create_task(work([], ValueError("no luck"))))
@@ -43,7 +43,7 @@ async def test_a_caller_cancelled_again_and_again_leaves_after_the_work(
     assert ended == ["work", "caller"]
 
 
-async def test_a_time_limit_is_told_as_one() -> None:
+async def test_a_time_limit_is_reported_as_a_timeout() -> None:
     ended: list[str] = []
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -188,7 +188,7 @@ async def test_a_task_that_its_caller_leaves_is_adopted(owner: TaskOwner) -> Non
 # --- changes ------------------------------------------------------------------------------------
 
 
-async def test_a_change_wakes_all_that_wait_and_none_that_come_later() -> None:
+async def test_a_change_wakes_waiting_tasks_and_leaves_later_ones_waiting() -> None:
     changes = Changes()
     waiting = [asyncio.create_task(changes.wait()) for _ in range(3)]
     await asyncio.sleep(0)

@@ -62,7 +62,7 @@ async def test_agents_without_tools_run(client: AsyncRolloutClient) -> None:
     assert rollout.state is RolloutState.DONE
 
 
-def test_agents_with_tools_are_refused_where_replies_are_read_without_calls(
+def test_agents_with_tools_are_refused_if_replies_are_read_without_calls(
     tiny_model: Path,
 ) -> None:
     chat = ChatFormat.load(tiny_model, "plain")

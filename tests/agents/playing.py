@@ -1,4 +1,4 @@
-"""An agent that plays a script, with real sandboxes and real scoring."""
+"""Scripted runs of an agent, with real sandboxes and real scoring."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def context(
 async def played(
     agent: AgentHandler, rollout: RolloutContext
 ) -> tuple[FinishReason, list[str], Verdict]:
-    """How RUN ended, what the tools answered, and the verdict."""
+    """Returns how RUN ended, what the tools answered, and the verdict."""
     async with rollout.sandboxes, rollout.resources:
         await agent.init(rollout)
         reason = await agent.run(rollout)

@@ -1,4 +1,4 @@
-"""The code agent and its grading in real sandboxes: what programs can see, and what they earn."""
+"""The code agent and its grading in real sandboxes: what programs can see and what they earn."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -72,7 +72,7 @@ def outcomes(report: CodeReport) -> list[str]:
         f"# -*- coding: latin-1 -*-\n# \udce9\n{SUM}",
     ],
 )
-async def test_programs_read_and_print_as_they_like(source: str) -> None:
+async def test_programs_may_read_and_print_in_any_way(source: str) -> None:
     assert outcomes(await graded(source, SUMS)) == ["passed"] * 3
 
 
@@ -97,7 +97,7 @@ async def test_functions_are_called(source: str, tests: dict[str, Any]) -> None:
     assert report.all_passed, report.summary()
 
 
-async def test_it_stops_at_the_first_failure_unless_parts_count() -> None:
+async def test_grading_stops_at_the_first_failure_without_partial_credit() -> None:
     source = "print(input().replace('2', '3'))"
     assert outcomes(await graded(source, SUMS)) == ["passed", "wrong"]
     report = await graded(source, SUMS, partial_credit=True)
@@ -105,7 +105,7 @@ async def test_it_stops_at_the_first_failure_unless_parts_count() -> None:
     assert report.share == pytest.approx(2 / 3)
 
 
-async def test_what_does_not_compile_is_tried_once() -> None:
+async def test_a_program_that_does_not_compile_is_tried_once() -> None:
     report = await graded("print(", SUMS, partial_credit=True)
     assert outcomes(report) == ["compile_error"]
     assert report.share == 0.0
@@ -114,14 +114,14 @@ async def test_what_does_not_compile_is_tried_once() -> None:
 BURNS = "import time\nwhile time.process_time() < 0.6: pass\n"
 
 
-async def test_limits_of_cpu_time_are_scaled() -> None:
+async def test_cpu_time_limits_are_scaled() -> None:
     assert outcomes(await graded(BURNS + SUM, SUMS, time_limit_s=0.4)) == ["timeout"]
     report = await graded(BURNS + SUM, SUMS, time_limit_s=0.4, time_scale=3)
     assert report.all_passed
     assert report.time_scale == 3
 
 
-async def test_cases_share_a_limit_of_time() -> None:
+async def test_cases_share_a_total_time_limit() -> None:
     report = await graded(BURNS + SUM, SUMS, total_time_limit_s=1.0, partial_credit=True)
     assert outcomes(report) == ["passed", "timeout"]
     assert report.share == pytest.approx(1 / 3)
@@ -133,7 +133,7 @@ async def test_memory_is_limited() -> None:
     assert (await graded(source, SUMS, memory_mb=512)).all_passed
 
 
-async def test_numbers_may_differ_where_the_task_says_so() -> None:
+async def test_numbers_may_differ_within_the_tasks_tolerance() -> None:
     tests = {"inputs": ["1 3"], "outputs": ["0.333333333"]}
     source = "a, b = map(int, input().split())\nprint(a / b)"
     assert outcomes(await graded(source, tests)) == ["wrong"]
@@ -153,18 +153,18 @@ until [ "$(cat /proc/[0-9]*/comm 2>/dev/null | grep -c '^python3$')" = 1 ]; do s
 """
 
 
-async def test_each_case_begins_anew() -> None:
+async def test_each_case_starts_from_scratch() -> None:
     tests = {"inputs": list("abc"), "outputs": [f"{letter} []" for letter in "abc"]}
     async with fresh() as sandbox:
         report = await graded(LEAVES_A_CHILD, tests, sandbox=sandbox)
         assert report.all_passed, report.summary()
-        # Nothing but what forks the cases.
+        # Only the process that forks the cases is left.
         done = await sandbox.call_tool("bash", {"command": UNTIL_ONE_IS_LEFT}, timeout_s=20)
         assert done.data["exit_code"] == 0, done.output
 
 
 class Watched:
-    """A sandbox, and what programs print in it."""
+    """A sandbox that records what programs print in it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.outputs: list[str] = []
@@ -179,7 +179,7 @@ class Watched:
         return done
 
 
-async def test_a_case_sees_neither_outputs_nor_other_inputs() -> None:
+async def test_a_case_cannot_see_outputs_or_other_inputs() -> None:
     looks = next(one for one in HOSTILE_PROGRAMS if one.name == "looks everywhere")
     inputs = ["input-of-the-first\n", "input-of-the-second\n"]
     tests = {"inputs": inputs, "outputs": SECRETS["outputs"]}
@@ -190,7 +190,7 @@ async def test_a_case_sees_neither_outputs_nor_other_inputs() -> None:
     assert len(watched.outputs) == 2
     for number, (output, given) in enumerate(zip(watched.outputs, inputs, strict=True)):
         assert output.startswith(given)
-        assert "memory_bytes" in output  # it did look at who runs it
+        assert "memory_bytes" in output  # it did inspect its runner
         assert inputs[1 - number].strip() not in output
         assert not [secret for secret in SECRETS["outputs"] if secret.strip() in output]
 
@@ -205,14 +205,14 @@ async def test_the_tests_of_hostile_programs_can_be_passed() -> None:
     assert (await graded(KNOWS, SECRETS)).all_passed
 
 
-async def test_programs_are_not_run_where_they_are_not_alone() -> None:
+async def test_programs_do_not_run_without_a_pid_namespace() -> None:
     async with fresh("process") as sandbox:
         await sandbox.add_tool("code_case", RUNNER)
         with pytest.raises(SandboxError, match="PID namespace"):
             await sandbox.call_tool("code_case", {"input": ""}, timeout_s=20)
 
 
-async def test_in_a_container_it_is_the_same() -> None:
+async def test_grading_works_the_same_in_a_container() -> None:
     left = next(one for one in HOSTILE_PROGRAMS if one.name == "lives on")
     for source, tests, passed in ((SUM, SUMS, 3), (left.source, left.tests, 0)):
         async with fresh("apptainer") as sandbox:
@@ -276,7 +276,7 @@ async def test_from_prompt_to_verdict(chat: ChatFormat, scoring: ScoringPool) ->
         (f"head -c 2000000 /dev/zero > {SOLUTION}", 0.0, 0.0),
     ],
 )
-async def test_what_is_left_is_what_counts(
+async def test_the_solution_is_the_file_left_at_the_end(
     chat: ChatFormat, scoring: ScoringPool, command: str, reward: float, has_solution: float
 ) -> None:
     code = agent(partial_credit=True)
@@ -287,7 +287,7 @@ async def test_what_is_left_is_what_counts(
     assert verdict.components["has_solution"] == has_solution
 
 
-def test_the_prompt_says_where_and_what_to_write_and_no_test() -> None:
+def test_the_prompt_says_what_to_write_where_but_shows_no_test() -> None:
     prints = agent().prompt()
     assert SOLUTION in prints.messages[0].content
     assert "standard input" in prints.messages[0].content

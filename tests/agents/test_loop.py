@@ -20,7 +20,7 @@ from prorl_service.tools.bash import Bash
 from tests.tokens.families import FAMILIES, Family, chat_of, written
 
 MODEL_VOCABULARY = 384
-"""Ids a tiny model samples; its tokenizer knows fewer."""
+"""Number of ids a tiny model may sample; its tokenizer knows fewer."""
 
 
 def echo(name: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -84,7 +84,9 @@ async def test_parallel_calls_are_answered_in_one_user_turn(chat: ChatFormat) ->
     assert_token_exact(trajectory, generator)
 
 
-async def test_a_format_error_is_told_to_the_model_and_stays_trainable(chat: ChatFormat) -> None:
+async def test_a_format_error_is_reported_to_the_model_and_stays_trainable(
+    chat: ChatFormat,
+) -> None:
     generator = ScriptedGenerator.of_texts(["<tool_call>{</tool_call>", "Sorry."], chat)
     reason, trajectory = await rollout(chat, generator)
     assert reason is FinishReason.FINISHED
@@ -118,7 +120,7 @@ async def test_a_turn_stopped_by_length_is_closed_with_masked_ids(chat: ChatForm
     assert_token_exact(trajectory, generator)
 
 
-async def test_budgets_of_turns_and_tokens(chat: ChatFormat) -> None:
+async def test_turn_and_token_budgets_end_a_rollout(chat: ChatFormat) -> None:
     generator = ScriptedGenerator.of_texts([call("ls")] * 5, chat)
     reason, trajectory = await rollout(chat, generator, max_turns=3)
     assert (reason, len(trajectory.turns)) == (FinishReason.MAX_TURNS, 3)
@@ -138,7 +140,7 @@ async def test_budgets_of_turns_and_tokens(chat: ChatFormat) -> None:
         max_size=6,
     )
 )
-async def test_ids_that_survive_no_encoding_stay_exact(
+async def test_ids_that_do_not_survive_reencoding_stay_exact(
     chat: ChatFormat, answers: list[Sequence[int]]
 ) -> None:
     generator = ScriptedGenerator(answers, end_of_turn_id=chat.end_of_turn_id)
@@ -148,7 +150,7 @@ async def test_ids_that_survive_no_encoding_stay_exact(
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 async def test_an_agent_works_with_models_of_each_family(family: Family) -> None:
-    """A call, a malformed call and an answer; the trajectory has the very tokens sampled."""
+    """Plays a call, a malformed call and an answer; the trajectory is exactly what was sampled."""
     chat = chat_of(family)
     call = written(family, [ToolCall("bash", {"command": "ls"})])[0]
     answer = "It is 42."

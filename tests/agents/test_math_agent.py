@@ -1,4 +1,4 @@
-"""The math agent from prompt to verdict: what is taken for its answer, and who is to blame."""
+"""The math agent from prompt to verdict: what counts as its answer, and who is blamed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -40,7 +40,9 @@ async def verdict_on(
     return verdict
 
 
-async def test_it_computes_with_ipython_and_bash(chat: ChatFormat, scoring: ScoringPool) -> None:
+async def test_the_agent_computes_with_ipython_and_bash(
+    chat: ChatFormat, scoring: ScoringPool
+) -> None:
     math = agent(tools=["ipython", "bash"])
     replies = [
         call("ipython", code="x = 6 * 7\nx"),
@@ -66,7 +68,7 @@ async def test_it_computes_with_ipython_and_bash(chat: ChatFormat, scoring: Scor
         ("It is 41, not 42.", "plain", 0.0, 1.0),
     ],
 )
-async def test_what_counts_as_the_answer(
+async def test_the_answer_is_the_box_or_the_whole_plain_reply(
     chat: ChatFormat,
     scoring: ScoringPool,
     reply: str,
@@ -88,14 +90,14 @@ async def test_an_answer_that_cannot_be_scored_is_wrong(
 
 
 @pytest.mark.parametrize("gold", ["}{", HANGS])
-async def test_a_gold_answer_that_cannot_be_scored_is_nobodys_reward(
+async def test_a_gold_answer_that_cannot_be_scored_is_an_evaluator_error(
     chat: ChatFormat, scoring: ScoringPool, gold: str
 ) -> None:
     with pytest.raises(EvaluatorError, match=r"gold answer|no answer can be compared"):
         await verdict_on(chat, scoring, r"\boxed{42}", answer=gold)
 
 
-def test_the_prompt_asks_for_a_box_unless_the_task_has_its_own_words() -> None:
+def test_the_prompt_asks_for_a_box_unless_the_task_says_otherwise() -> None:
     system, user = agent().prompt().messages
     assert (system.role, system.content, user.role) == ("system", SYSTEM_PROMPT, "user")
     own = (Message(role="system", content="Be brief."), Message(role="user", content="6*7?"))

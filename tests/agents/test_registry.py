@@ -28,7 +28,7 @@ def test_an_installed_package_offers_its_agent(
     assert registry["poet"].__name__ == "Poet"
 
 
-def test_an_operator_adds_one_by_import_path(
+def test_an_operator_adds_an_agent_by_import_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "local_agents.py").write_text(PACKAGE)
@@ -37,7 +37,7 @@ def test_an_operator_adds_one_by_import_path(
 
 
 @pytest.mark.parametrize("path", ["no_such_module:Agent", "json:NoSuch", "json:dumps", "a b"])
-def test_a_path_that_leads_to_no_agent_is_named(path: str) -> None:
+def test_the_error_names_a_path_that_leads_to_no_agent(path: str) -> None:
     with pytest.raises(InvalidRequest, match=path):
         AgentRegistry([path])
 
@@ -64,7 +64,7 @@ BAD_MODULES = {
 
 
 @pytest.mark.parametrize("kind", BAD_MODULES)
-def test_what_is_wrong_with_an_agent_is_one_line(
+def test_a_broken_agent_is_reported_in_one_line(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, complaint = BAD_MODULES[kind]
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_an_agent_is_one_line(
     assert "\n" not in refused.value.message
 
 
-def test_a_misspelt_class_is_answered_with_those_there_are(
+def test_a_misspelt_class_is_refused_with_the_list_of_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "offering_agents.py").write_text(PACKAGE)
@@ -94,13 +94,13 @@ def test_a_misspelt_class_is_answered_with_those_there_are(
         ("no_such_module:Agent", "write it as 'package.module:Class'"),
     ],
 )
-def test_the_form_of_a_path_is_said(path: str, hint: str) -> None:
+def test_a_bad_path_is_refused_with_the_form_to_use(path: str, hint: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         AgentRegistry([path])
     assert refused.value.hint == hint
 
 
-def test_modules_of_the_current_directory_are_found(
+def test_modules_in_the_current_directory_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agents_of_here.py").write_text(PACKAGE)

@@ -1,4 +1,4 @@
-"""The two ways to run tests: one of them, and whole."""
+"""The two ways to run tests: a task gives exactly one of them, completely."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ BY_PYTEST = {"test_files": ["tests"]}
 
 
 @pytest.mark.parametrize("fields", [BY_LOG, BY_PYTEST])
-def test_one_way_is_right(fields: dict[str, Any]) -> None:
+def test_either_way_alone_is_accepted(fields: dict[str, Any]) -> None:
     assert SweEnvironment(**fields).model_dump(include=set(fields)) == fields
 
 
@@ -27,6 +27,6 @@ def test_one_way_is_right(fields: dict[str, Any]) -> None:
         (BY_LOG | {"import_paths": ["src"]}, "or test_files, pytest_arguments"),
     ],
 )
-def test_both_or_none_or_half_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_both_ways_no_way_or_half_a_way_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         SweEnvironment(**fields)

@@ -1,4 +1,4 @@
-"""How a patch is graded, in a sandbox that only says that all went as it should."""
+"""Grading of a patch in a fake sandbox, which only pretends to run the tests."""
 
 import json
 import re
@@ -27,7 +27,7 @@ DATA = SweData(
 
 
 def sandbox_of_many_tests() -> FakeSandbox:
-    """All of `IDS` pass; canaries fail."""
+    """Returns a sandbox in which all of `IDS` pass and canaries fail."""
 
     def answer(name: str, arguments: Mapping[str, Any]) -> ToolResult:
         command = arguments["command"]

@@ -1,4 +1,4 @@
-"""The repository of a task in a sandbox: what the model can find there, and what is taken out."""
+"""A task's repository in a sandbox: what the model finds in it, and the patch taken out of it."""
 
 import base64
 import hashlib
@@ -66,7 +66,7 @@ async def test_the_base_is_the_same_each_time(sandbox: RemoteSandbox) -> None:
     assert await prepare(sandbox, ENVIRONMENT) == await prepare(sandbox, ENVIRONMENT)
 
 
-async def test_a_patch_has_all_that_was_changed_but_what_is_ignored(
+async def test_a_patch_has_all_changes_except_ignored_files(
     sandbox: RemoteSandbox,
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
@@ -80,7 +80,9 @@ async def test_a_patch_has_all_that_was_changed_but_what_is_ignored(
     assert b"new.log" not in patch
 
 
-async def test_what_cannot_be_added_does_not_cost_the_rest(sandbox: RemoteSandbox) -> None:
+async def test_a_file_git_cannot_add_does_not_cost_the_other_changes(
+    sandbox: RemoteSandbox,
+) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     await run(sandbox, f"cd {AT}; git init -q inside; echo two >> a.py; cd /")
     patch = await extract_patch(sandbox, ENVIRONMENT, base)
@@ -89,7 +91,9 @@ async def test_what_cannot_be_added_does_not_cost_the_rest(sandbox: RemoteSandbo
 
 
 @pytest.mark.parametrize(("file_mb", "applies"), [(8, False), (32, True)])
-async def test_a_patch_that_unfolds_to_too_much_does_not_apply(file_mb: int, applies: bool) -> None:
+async def test_a_patch_that_expands_beyond_the_limit_does_not_apply(
+    file_mb: int, applies: bool
+) -> None:
     async with BubblewrapProvider() as provider:
         sandbox = provider.create(image=None, limits=SandboxLimits(file_mb=file_mb))
         await sandbox.start()
@@ -104,7 +108,7 @@ async def test_a_patch_that_unfolds_to_too_much_does_not_apply(file_mb: int, app
 
 
 def adding(content: bytes) -> bytes:
-    """A patch of git's that adds a binary file."""
+    """Returns a git patch that adds a binary file."""
     packed = zlib.compress(content)
     parts = [packed[at : at + 52] for at in range(0, len(packed), 52)]
     sizes = [len(part) + (64 if len(part) <= 26 else 70) for part in parts]  # A to Z, a to z
@@ -117,13 +121,13 @@ def adding(content: bytes) -> bytes:
     return head + b"GIT binary patch\nliteral %d\n%b\n" % (len(content), b"".join(lines))
 
 
-async def test_a_patch_that_is_too_large_is_not_taken(sandbox: RemoteSandbox) -> None:
+async def test_a_patch_that_is_too_large_is_not_extracted(sandbox: RemoteSandbox) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
     await run(sandbox, f"yes word | head -c {MAX_PATCH_BYTES + 1} > {AT}/large.txt")
     assert await extract_patch(sandbox, ENVIRONMENT, base) is None
 
 
-async def test_a_repository_that_is_not_there_is_the_tasks_fault(sandbox: RemoteSandbox) -> None:
+async def test_a_missing_repository_is_the_tasks_fault(sandbox: RemoteSandbox) -> None:
     elsewhere = SweEnvironment(repository="/workspace/elsewhere", test_files=["tests"])
     with pytest.raises(TaskError, match="cannot be set up"):
         await prepare(sandbox, elsewhere)
@@ -139,7 +143,7 @@ diff --git a/a.py b/a.py
 """
 
 
-async def test_a_bug_that_is_put_in_is_in_the_base(sandbox: RemoteSandbox) -> None:
+async def test_a_bug_from_a_setup_patch_is_part_of_the_base(sandbox: RemoteSandbox) -> None:
     environment = ENVIRONMENT.model_copy(update={"setup_patch": BUG})
     base = await prepare(sandbox, environment)
     assert await run(sandbox, f"cd {AT}; git show HEAD:a.py; git status --porcelain") == "broken"
@@ -148,7 +152,7 @@ async def test_a_bug_that_is_put_in_is_in_the_base(sandbox: RemoteSandbox) -> No
         await prepare(sandbox, environment)
 
 
-# --- patches that are made to be slow, by a hostile shell -----------------------------------------
+# --- patches made to be slow, and hostile shells -------------------------------------------------
 
 
 def data(**changed: object) -> SweData:
@@ -159,8 +163,8 @@ def data(**changed: object) -> SweData:
 
 
 def searching(lines: int) -> bytes:
-    """A patch whose second part git looks for in the file that the first part makes: the time
-    grows with the square of the lines."""
+    """Returns a patch whose second part git searches for in the file made by the first part, in
+    time that grows with the square of `lines`."""
     made = b"diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n"
     made += b"@@ -0,0 +1,%d @@\n" % lines + b"+x\n" * lines
     half = lines // 2
@@ -169,7 +173,7 @@ def searching(lines: int) -> bytes:
     return made + changed + b" x\n" * (half - 2) + b"-y\n+z\n x\n"
 
 
-async def test_a_patch_that_git_needs_too_long_for_is_the_policys_failure(
+async def test_a_patch_that_takes_git_too_long_is_the_policys_failure(
     sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prepare(sandbox, ENVIRONMENT)
@@ -182,11 +186,11 @@ async def test_a_patch_of_too_many_lines_is_not_given_to_git(sandbox: RemoteSand
         report = await grade_patch(sandbox, data(), patch)
         assert report.outcome is SweOutcome.PATCH_FAILED
         assert "more than" in report.summary
-    # git was not asked, and the repository not even set up
+    # git was not called, and the repository was not even set up
     assert await run(sandbox, f"cd {AT}; git rev-list --all | wc -l") != "1"
 
 
-async def test_binary_files_that_unfold_to_gigabytes_are_not_given_to_git(
+async def test_binary_files_that_expand_to_gigabytes_are_not_given_to_git(
     sandbox: RemoteSandbox,
 ) -> None:
     patch = adding(b"x").replace(b"literal 1\n", b"literal 8000000000\n")
@@ -211,7 +215,7 @@ printf '{FORGED.encode("unicode_escape").decode()}' > /tmp/forged; echo 'exit 3'
 """
 
 
-async def test_the_agents_shell_is_not_between_its_repository_and_the_patch(
+async def test_a_hostile_shell_cannot_change_the_extracted_patch(
     sandbox: RemoteSandbox,
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
@@ -223,7 +227,7 @@ async def test_the_agents_shell_is_not_between_its_repository_and_the_patch(
     assert b"forged" not in patch
 
 
-async def test_what_rewrites_the_patch_meanwhile_cannot_make_it_larger(
+async def test_a_process_that_rewrites_the_patch_cannot_make_it_larger(
     sandbox: RemoteSandbox,
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)
@@ -234,7 +238,7 @@ async def test_what_rewrites_the_patch_meanwhile_cannot_make_it_larger(
     assert patch is None or len(patch) <= MAX_PATCH_BYTES
 
 
-async def test_a_repository_that_keeps_git_busy_is_an_empty_patch(
+async def test_a_repository_that_keeps_git_busy_gives_an_empty_patch(
     sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = await prepare(sandbox, ENVIRONMENT)

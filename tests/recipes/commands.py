@@ -1,4 +1,4 @@
-"""The recipes' commands as a user gives them, in processes of their own, on the tiny model."""
+"""The recipes' commands, run as a user would, in separate processes on the tiny model."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TIMEOUT_S = 1500
 
 
 class Command:
-    """`python -m MODULE OVERRIDES` from the repository's root; what it says is in `log`."""
+    """`python -m MODULE OVERRIDES` in the repository's root; its output goes to `log`."""
 
     def __init__(self, module: str, log: Path, *overrides: str) -> None:
         self.log = log
@@ -44,7 +44,7 @@ class Command:
         return self._process.wait(TIMEOUT_S)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Raises `AssertionError` with what it said when the command ends before."""
+        """Raises `AssertionError` with the command's output if the command ends first."""
         deadline = time.monotonic() + TIMEOUT_S
         while not holds():
             assert self._process.poll() is None, self.said
@@ -52,12 +52,12 @@ class Command:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """As a machine that goes down would: the command gets no chance to clean up."""
+        """Kills the command like a machine that goes down: it gets no chance to clean up."""
         self._process.kill()
         self._process.wait()
 
     def survivors(self) -> list[str]:
-        """Command lines of what it started and what is left; ended by now."""
+        """Ends the processes that the command left behind; returns their command lines."""
         return end_survivors(self._mark)
 
     @property

@@ -1,4 +1,4 @@
-"""Settings as a command line would give them, without the command."""
+"""Settings as a command line would compose them, without running a command."""
 
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ S = TypeVar("S", bound=Run)
 MODELS = ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
 TRAINERS = ("trl", "verl")
 TASKS = ("math", "code", "stem")
-"""Tasks of the recipe for problems; SWE has its own."""
+"""Tasks of the math and code recipe; SWE has its own recipe."""
 
 
 def unresolved(config: str, *overrides: str) -> DictConfig:
@@ -23,7 +23,7 @@ def unresolved(config: str, *overrides: str) -> DictConfig:
 
 
 def resolved(config: str, *overrides: str) -> DictConfig:
-    """What `--cfg job --resolve` shows."""
+    """Returns what `--cfg job --resolve` shows."""
     made = unresolved(config, *overrides)
     OmegaConf.resolve(made)
     return made

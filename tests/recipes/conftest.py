@@ -1,4 +1,4 @@
-"""What the recipes' tests need is made before the first of them, where their limits do not run."""
+"""Preparation for the recipes' tests, before the first of them and outside their time limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is wrong is said before any work starts, with what to do."""
+"""Checks of a run's settings: errors are reported before any work starts, with what to do."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def tiny(*overrides: str) -> Training:
     return training("model=tiny", "trainer=trl", *overrides)
 
 
-def test_a_command_ends_with_one_line_and_what_to_do(tmp_path: Path) -> None:
+def test_a_command_fails_with_one_line_and_a_hint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recipes.swebench.train", "model=qwen3_8b"]
     command += [f"data.rows={tmp_path}/none.jsonl", f"output={tmp_path}/output"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -41,14 +41,14 @@ def test_a_command_ends_with_one_line_and_what_to_do(tmp_path: Path) -> None:
     assert hint.startswith("  python -m recipes.swebench.prepare --dataset skyrl_293")
 
 
-def test_rows_that_are_broken(tmp_path: Path) -> None:
+def test_broken_rows_are_refused(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"instance_id": "a"}\n')
     with pytest.raises(BadSettings, match="has a line that cannot be used"):
         tasks.rows_of(tiny(f"data.rows={rows}"))
 
 
-def test_instances_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_instances_are_named(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     write_rows(rows, [instance("mako-1.3.5")])
     chosen = tiny(f"data.rows={rows}")
@@ -56,31 +56,31 @@ def test_instances_that_are_not_there(tmp_path: Path) -> None:
         data_rows.chosen(chosen.data, tasks.rows_of(chosen))
 
 
-def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=r"no directory of a model"):
         checks.model_directory(qwen(f"model.path={tmp_path}").model)
 
 
-def test_a_model_that_the_hub_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(BadSettings, match=r"Qwen/Qwen3-8B cannot be had from the hub"):
         checks.model_directory(qwen().model)
 
 
-def test_a_large_model_without_gpus() -> None:
+def test_a_large_model_is_refused_without_gpus() -> None:
     with pytest.raises(BadSettings, match=r"needs 1000 GPUs on this machine, which has \d"):
         checks.check_trainer(qwen("cluster.gpus_per_node=1000"))
     checks.check_trainer(tiny())
 
 
-def test_a_trainer_that_is_not_installed() -> None:
+def test_a_missing_trainer_is_refused_with_how_to_install_it() -> None:
     other = training("model=tiny", "trainer=verl")
     with pytest.raises(BadSettings, match="trainer=verl is not installed") as caught:
         checks.check_trainer(other)
     assert "scripts/setup-verl" in caught.value.hint
 
 
-def test_a_model_without_an_engine() -> None:
+def test_a_model_without_an_engine_is_refused_with_a_command() -> None:
     chosen = settings(Evaluation, "swebench_evaluate", "model=qwen3_8b")
     with pytest.raises(BadSettings, match="needs an engine") as caught:
         checks.check_engines(chosen, brought=False)
@@ -88,7 +88,9 @@ def test_a_model_without_an_engine() -> None:
     checks.check_engines(chosen, brought=True)
 
 
-def test_a_sandbox_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sandbox_is_refused_unless_the_service_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BadSettings, match="sandbox=bubblewrap") as caught:
         checks.check_sandbox(tiny())
@@ -102,7 +104,7 @@ def test_images_need_containers() -> None:
         checks.check_images(tiny(), [row.task()])
 
 
-def test_a_service_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "FIRST_CONTACT_S", 0)
     chosen = tiny(f"service.url=http://127.0.0.1:{free_port()}")
     with pytest.raises(ServiceCallError, match="check that the service runs there"):
@@ -116,20 +118,20 @@ def test_prompts_that_are_too_long_are_left_out(tiny_model: Path) -> None:
         checks.fitting(tiny("agent.max_prompt_tokens=100"), tasks, tiny_model)
 
 
-def test_tasks_that_are_too_few_for_a_step(tiny_model: Path) -> None:
+def test_too_few_tasks_for_a_step_are_refused(tiny_model: Path) -> None:
     given = ("agent.max_prompt_tokens=4000", "algorithm.prompts_per_step=4")
     with pytest.raises(BadSettings, match=r"less than algorithm\.prompts_per_step=4"):
         checks.fitting(tiny(*given), [instance("mako-1.3.5").task()] * 3, tiny_model)
 
 
-def test_an_output_of_another_run_is_not_gone_on_from_unasked(tmp_path: Path) -> None:
+def test_resume_never_refuses_an_output_with_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/checkpoint-1").mkdir(parents=True)
     with pytest.raises(BadSettings, match="resume=never"):
         launch.check_output(tiny(f"output={tmp_path}", "resume=never"))
     launch.check_output(tiny(f"output={tmp_path}"))
 
 
-def test_several_processes_share_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_must_share_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(BadSettings, match="a service of its own"):
         launch.check_processes(tiny())

@@ -19,7 +19,7 @@ from recipes.math_code.tasks import problems_of, tasks_of
 from tests.recipes.composed import MODELS, TASKS, TRAINERS, resolved, settings, unresolved
 from tests.verl.training import ROOT
 
-# TRL's own default.
+# The warning is about a default of TRL's own.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
 MATRIX = pytest.mark.parametrize(("model", "trainer"), list(product(MODELS, TRAINERS)))
@@ -88,7 +88,7 @@ def test_a_model_without_an_experiment_file_composes(
         ("scale=typo", "Could not override 'scale'"),
     ],
 )
-def test_names_that_do_not_exist(override: str, problem: str) -> None:
+def test_unknown_names_are_refused(override: str, problem: str) -> None:
     with pytest.raises(HydraException, match=problem):
         unresolved("swebench_train", "model=tiny", override)
 
@@ -96,7 +96,7 @@ def test_names_that_do_not_exist(override: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("model", "devices", "tokens"), [("qwen3_8b", 1, 24576), ("qwen3_14b", 2, 16384)]
 )
-def test_what_fits_on_a_device_reaches_verl(model: str, devices: int, tokens: int) -> None:
+def test_token_limits_per_device_reach_verl(model: str, devices: int, tokens: int) -> None:
     seen = resolved("math_code_train", "task=math", f"model={model}", "trainer=verl")
     actor = seen.trainer.arguments.actor_rollout_ref.actor
     assert actor.ulysses_sequence_parallel_size == devices
@@ -155,13 +155,13 @@ def test_options_of_the_agent_reach_the_tasks() -> None:
         ("stem", "agent.options.judge=perhaps", "judge: Input should be a valid boolean"),
     ],
 )
-def test_options_that_the_agent_does_not_know(task: str, option: str, problem: str) -> None:
+def test_options_that_the_agent_refuses_are_named(task: str, option: str, problem: str) -> None:
     chosen = settings(Training, "math_code_train", f"task={task}", "model=tiny", option)
     with pytest.raises(BadSettings, match=f"agent.options: {problem}"):
         tasks_of(chosen, [PROBLEMS[task]])
 
 
-def test_problems_for_another_agent(tmp_path: Path) -> None:
+def test_problems_for_another_agent_are_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", [PROBLEMS["code"]])
     given = ("task=math", "model=tiny", "data=offline_code", f"data.rows={tmp_path}/rows.jsonl")
     with pytest.raises(BadSettings, match="data=offline_code has problems for task=code"):
@@ -182,13 +182,13 @@ def test_data_sets_of_problems_can_be_chosen(data: str) -> None:
     assert composed.data.rows.parent.name == data
 
 
-def test_more_attempts_than_seeds() -> None:
+def test_pass_at_k_needs_at_least_k_seeds() -> None:
     with pytest.raises(BadSettings, match="a k above seeds=3"):
         settings(Evaluation, "math_code_evaluate", "task=math", "model=tiny", "seeds=3")
 
 
 @pytest.mark.parametrize("data", ["skyrl_293", "verified", "lite", "full", "swe_gym", "offline"])
-def test_data_sets_and_clusters_can_be_chosen(data: str) -> None:
+def test_data_sets_of_the_swe_recipe_can_be_chosen(data: str) -> None:
     composed = settings(Evaluation, "swebench_evaluate", "model=qwen3_4b", f"data={data}")
     assert f"--dataset {data}" in composed.data.make
     assert composed.data.rows.parent.name == data

@@ -24,7 +24,7 @@ def found(query: str, limit: int = 9) -> list[str]:
     return [document.id for document in Corpus(DOCUMENTS).search(query, limit)]
 
 
-def test_rare_words_count_more_than_common_ones_and_short_documents_more_than_long() -> None:
+def test_rare_words_and_short_documents_rank_higher() -> None:
     assert found("metal") == ["hg", "ga", "he"]
     assert found("a metal: GALLIUM")[0] == "ga"
     assert found("metal", limit=1) == ["hg"]
@@ -38,7 +38,7 @@ def test_a_snippet_is_the_paragraph_that_matches() -> None:
     assert snippet(Document("e", "", ""), "star", 3) == ""
 
 
-def test_documents_of_a_directory_and_of_lines(tmp_path: Path) -> None:
+def test_documents_are_read_from_a_directory_or_from_lines(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.md").write_text("Markdown.")
     (tmp_path / "a.txt").write_text("Text.")
@@ -53,7 +53,7 @@ def test_documents_of_a_directory_and_of_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["no JSON", '{"id": 1}', "[]", "3"])
-def test_a_line_that_is_no_document_is_named(tmp_path: Path, line: str) -> None:
+def test_the_error_names_a_line_that_is_no_document(tmp_path: Path, line: str) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text('{"id": 1, "text": "One."}\n' + line)
     with pytest.raises(ValueError, match=r"lines\.jsonl, line 2"):
@@ -80,7 +80,7 @@ async def test_a_client_searches_and_reads(tmp_path: Path) -> None:
 
         async def call(name: str, **arguments: object) -> str:
             parsed = tools[name].arguments.model_validate(arguments)
-            sandbox = FakeSandbox(lambda *_: pytest.fail("no sandbox has a part in it"))
+            sandbox = FakeSandbox(lambda *_: pytest.fail("the tool called the sandbox"))
             return (await tools[name].call(sandbox, parsed, timeout_s=30)).output
 
         listed = await call("search", query="metal that melts", limit=2)

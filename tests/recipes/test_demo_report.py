@@ -128,7 +128,7 @@ def test_the_page_holds_tokens_text_and_failures(page: Page) -> None:
     assert broken["finish_reason"] is None
 
 
-def test_the_summary_is_flat_at_its_head(tmp_path: Path) -> None:
+def test_the_headline_of_the_summary_is_flat(tmp_path: Path) -> None:
     write_summary(tmp_path / "summary.json", HEADLINE, CURVE, {"seed": 0}, {"service": 99.5})
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["headline"]["heldout_success_after"] == 0.9

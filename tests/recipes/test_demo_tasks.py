@@ -35,7 +35,7 @@ def scoring() -> Iterator[ScoringPool]:
     asyncio.run(pool.close())
 
 
-def test_instances_depend_on_nothing_but_the_seed() -> None:
+def test_instances_depend_only_on_the_seed() -> None:
     assert instances("train", 20, seed=1) == instances("train", 20, seed=1)
     assert instances("train", 20, seed=1) != instances("train", 20, seed=2)
 
@@ -43,7 +43,7 @@ def test_instances_depend_on_nothing_but_the_seed() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_splits_share_no_sum_and_no_file_content(seed: int) -> None:
     def keys(split: list[str]) -> set[frozenset[str]]:
-        """Numbers of a sum in any order; of a file its content."""
+        """Returns the numbers of each sum in any order, and the content of each file."""
         return {
             frozenset(numbers) if family == "add" else frozenset(numbers[1:])
             for family, *numbers in (name.split("-") for name in split)
@@ -66,7 +66,7 @@ def test_a_dataset_row_carries_its_task() -> None:
 async def test_demonstrations_are_what_the_service_records(
     instance: Instance, chat: ChatFormat, scoring: ScoringPool
 ) -> None:
-    """Played by the real agent in a real shell: same output, same tokens, and the right score."""
+    """The real agent in a real shell gets the same output, the same tokens and the right score."""
     for attempt in (instance.right, *instance.wrong):
         demonstration = Demonstration(instance, attempt)
         call = tool_call("bash", {"command": attempt.command})
@@ -113,7 +113,7 @@ def context(
     )
 
 
-def test_tokens_are_as_large_as_the_template_but_digits_stay_single(chat: ChatFormat) -> None:
+def test_tokens_span_the_template_but_digits_stay_single(chat: ChatFormat) -> None:
     for example in demonstrations(50, seed=3):
         segment = example.transcript().segment(chat)
         assert len(segment.prompt_ids) <= 24

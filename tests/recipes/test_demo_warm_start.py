@@ -13,7 +13,7 @@ from recipes.demo.tasks import Attempt, Instance, instances
 from recipes.demo.warm_start import WarmStart, warm_started
 
 SHORT = WarmStart(demonstrations=1000, steps=150)
-"""Enough for syntax, not yet for faultless copying."""
+"""Training that suffices for syntax but not yet for faultless copying."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def directory(cache: Path) -> Path:
     return warm_started(cache, SHORT)
 
 
-def test_few_demonstrations_are_right_and_all_copy_what_the_command_printed() -> None:
+def test_demonstrations_are_mostly_wrong_and_never_held_out() -> None:
     examples = demonstrations(2000, seed=0)
     right = [example for example in examples if example.attempt is example.instance.right]
     assert 0.1 < len(right) / len(examples) < 0.2
@@ -34,7 +34,7 @@ def test_few_demonstrations_are_right_and_all_copy_what_the_command_printed() ->
     assert not heldout & {example.instance.name for example in examples}
 
 
-def test_the_same_inputs_are_trained_once(directory: Path, cache: Path) -> None:
+def test_the_same_warm_start_is_trained_once(directory: Path, cache: Path) -> None:
     weights = directory / "model.safetensors"
     made_at = weights.stat().st_mtime_ns
     assert warm_started(cache, SHORT) == directory
@@ -42,7 +42,7 @@ def test_the_same_inputs_are_trained_once(directory: Path, cache: Path) -> None:
     assert [entry.name for entry in cache.iterdir()] == [directory.name]
 
 
-def test_it_knows_the_syntax_but_not_the_answer(directory: Path) -> None:
+def test_the_policy_knows_the_syntax_but_not_the_answer(directory: Path) -> None:
     policy = Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     tried = instances("heldout", 50, seed=SHORT.seed)
     attempts = roll_out(policy, ChatFormat.load(directory), tried)
@@ -57,7 +57,7 @@ def test_it_knows_the_syntax_but_not_the_answer(directory: Path) -> None:
 def roll_out(
     policy: Qwen3ForCausalLM, chat: ChatFormat, tried: Sequence[Instance]
 ) -> list[tuple[Attempt | None, str]]:
-    """For each instance the attempt it made (None for a command of unknown output), its answer."""
+    """Returns each instance's attempt (None for a command of unknown output) and answer."""
     torch.manual_seed(0)
     prompts = [Demonstration(one, one.right).transcript().segment(chat).prompt_ids for one in tried]
     calls = sample(policy, chat, prompts)
@@ -83,7 +83,7 @@ def said(attempt: Attempt | None) -> Message:
 def sample(
     policy: Qwen3ForCausalLM, chat: ChatFormat, prompts: Sequence[list[int]]
 ) -> list[list[int]]:
-    """One turn each, at temperature 1, up to the end-of-turn id."""
+    """Samples one turn for each prompt, at temperature 1, up to the end-of-turn id."""
     length = max(map(len, prompts))
     padded = torch.tensor([[0] * (length - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in prompts])

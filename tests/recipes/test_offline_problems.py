@@ -1,4 +1,4 @@
-"""The offline problems: what is known of them is what bash and Python say."""
+"""The offline problems, whose known outputs are compared with those of bash and Python."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def check_all(examples: list[Example], earns: Callable[[Example, Attempt], bool]
 
 
 @pytest.mark.parametrize("tool", ["bash", "ipython"])
-def test_what_tools_print_is_known(tool: math.Tool) -> None:
+def test_the_tools_print_the_known_outputs(tool: math.Tool) -> None:
     examples = math.examples("heldout", tool=tool)[:8]
     attempts = [one for example in examples for one in (example.right, *example.wrong)]
     interpreter = {"bash": "bash", "ipython": sys.executable}[tool]
@@ -59,7 +59,7 @@ def test_hidden_tests_tell_all_programs_apart() -> None:
 
 
 def passes(example: Example, attempt: Attempt) -> bool:
-    """All tests at once: a program is run by `exec` once for each."""
+    """Runs all tests in one process: `exec` runs the program once for each."""
     assert isinstance(example.problem, CodeProblem)
     tests, program = example.problem.tests, attempt.arguments["file_text"]
     run = f"for x in {[int(case.input.strip('[]')) for case in tests.cases]}:\n"

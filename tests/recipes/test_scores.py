@@ -5,7 +5,7 @@ import pytest
 from recipes.common.evaluation.pass_at_k import pass_at_k, score, wilson
 
 
-def test_wilson_is_as_published() -> None:
+def test_wilson_intervals_match_published_ones() -> None:
     # Newcombe 1998, table I: 81 of 263 and 0 of 20.
     assert wilson(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
@@ -25,7 +25,7 @@ def test_instances_must_have_the_same_seeds() -> None:
         score({"a": [True], "b": [True, False]})
 
 
-def test_pass_at_k_is_the_share_of_choices_of_k_with_a_success() -> None:
+def test_pass_at_k_is_the_share_of_k_subsets_with_a_success() -> None:
     solved: dict[str, list[bool | None]] = {
         "a": [True, False, False, None],
         "b": [True] * 4,
@@ -39,14 +39,14 @@ def test_pass_at_k_is_the_share_of_choices_of_k_with_a_success() -> None:
     assert pass_at_k(solved, 1).share == pytest.approx(score(solved).pass_at_1)
 
 
-def test_its_interval_is_the_bootstraps() -> None:
-    """For shares of 0 and 1 alone it is the binomial's, which for many is close to Wilson's."""
+def test_the_interval_of_pass_at_k_is_a_bootstrap() -> None:
+    """If every share is 0 or 1, the interval is the binomial one, near Wilson's for many instances."""
     solved = {str(number): [number < 60, number < 60] for number in range(200)}
     found = pass_at_k(solved, 2)
     assert (found.low, found.high) == pytest.approx(wilson(0.3, 200), abs=0.01)
     assert found == pass_at_k(solved, 2)
 
 
-def test_it_does_not_vary_where_all_are_alike() -> None:
+def test_the_interval_is_a_point_if_all_instances_are_alike() -> None:
     found = pass_at_k({"a": [True, False], "b": [False, True]}, 2)
     assert (found.low, found.share, found.high) == (1.0, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Rows are read from files in all forms, by the real `datasets`. Not run here: the hub."""
+"""Rows read from files in all forms by the real `datasets`; the hub is not tested."""
 
 import json
 from pathlib import Path
@@ -76,14 +76,14 @@ def test_each_form_has_the_same_rows(name: str, tmp_path: Path) -> None:
     assert source.total in (None, 3)
 
 
-def test_a_digest_is_of_names_and_content(tmp_path: Path) -> None:
+def test_a_digest_covers_names_and_content(tmp_path: Path) -> None:
     before = digest(shards(tmp_path / "a"))
     assert before == digest(tmp_path / "a")
     (tmp_path / "a" / "more.txt").write_text("x")
     assert digest(tmp_path / "a") != before
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_source_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ProRLError, match=r"from: there is no .*absent"):
         from_path(tmp_path / "absent", "train")
     other = tmp_path / "rows.csv"
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         from_path(saved_splits(tmp_path / "splits"), "test")
 
 
-def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_line_that_is_no_json(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": "one\u2028two"}\n{"a": ')
     rows = iter(from_path(path, "train").rows)
@@ -104,7 +104,7 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("files", [(), ("test.jsonl",)])
-def test_without_a_hub_it_is_said_what_to_do(
+def test_the_error_without_a_hub_says_what_to_do(
     files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")

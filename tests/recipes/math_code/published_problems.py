@@ -1,4 +1,4 @@
-"""Rows of our own making, with the fields and the forms of the published data sets."""
+"""Made-up rows with the fields and forms of the published data sets."""
 
 import base64
 import json
@@ -80,7 +80,7 @@ def amc23(question: str = "How many miles?", answer: Any = 27.0) -> Fields:
 
 
 def packed(value: object) -> str:
-    """As LiveCodeBench packs its private tests."""
+    """Packs a value as LiveCodeBench packs its private tests."""
     return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
 
 

@@ -1,4 +1,4 @@
-"""What the commands of the recipe are given in tests, and what their runs must leave."""
+"""Arguments for the recipe's commands in tests, and checks of what their runs leave."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ PROBLEMS: dict[str, Callable[[Split], Sequence[Problem]]] = {
     "stem": lambda _: stem.problems(),
 }
 SOLVED = {"math": "correct", "code": "all_passed", "stem": "correct"}
-"""The component that is the reward."""
+"""Reward component that equals the reward, by task."""
 COUNT = 24
 
 
 def given(task: str, directory: Path, split: Split = "train") -> list[str]:
-    """A quick run on some offline problems; its output is `output` below `directory`."""
+    """Returns overrides for a quick run on offline problems; it writes to `directory`/output."""
     rows = directory / "rows.jsonl"
     write_rows(rows, PROBLEMS[task](split)[:COUNT])
     run = [f"task={task}", "model=tiny", f"data.rows={rows}", f"output={directory / 'output'}"]
@@ -37,7 +37,7 @@ QUICK = (
 
 
 def check_trained(task: str, output: Path, *, last_step: int) -> None:
-    """Rewards are the grader's, and groups of equal ones were not trained on."""
+    """Checks that rewards are the grader's and that no group of equal rewards was trained on."""
     steps = progress(output)
     assert steps[-1]["step"] == last_step
     assert all(one[f"prorl/reward/{SOLVED[task]}"] == one["trained_on"] for one in steps)
@@ -49,7 +49,7 @@ def check_trained(task: str, output: Path, *, last_step: int) -> None:
 
 
 def check_weights_changed(output: Path, trained: Path) -> None:
-    """From those that were warm-started, and in most places. `trained`: directory of the model."""
+    """Checks that most weights in directory `trained` differ from the warm-started ones."""
     run = min((output / "runs").iterdir())
     before = json.loads((run / "versions.json").read_text())["model"]["directory"]
     old, new = (load_file(path / "model.safetensors") for path in (Path(before), trained))

@@ -1,4 +1,4 @@
-"""`python -m recipes.math_code.evaluate model=tiny`: the tiny model, scored by the real graders."""
+"""`python -m recipes.math_code.evaluate model=tiny`: the tiny model scored by the real graders."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_code_is_scored(tmp_path: Path) -> None:
     check_score("code", tmp_path)
 
 
-def test_a_score_in_mathematics_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
+def test_an_evaluation_continues_after_an_interruption(tmp_path: Path) -> None:
     output = tmp_path / "output"
     overrides = [*given("math", tmp_path, "heldout"), *OPTIONS]
     with running(EVALUATE, tmp_path / "first.log", *overrides) as command:
@@ -41,7 +41,7 @@ def test_a_score_in_mathematics_is_interrupted_and_gone_on_with(tmp_path: Path) 
 
 
 def check_score(task: str, directory: Path) -> None:
-    """It is what the rollouts say."""
+    """Checks that the score agrees with the rollouts."""
     output = directory / "output"
     rollouts = [
         Rollout.model_validate_json(path.read_text()) for path in output.glob("rollouts/*.json")

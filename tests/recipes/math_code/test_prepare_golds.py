@@ -1,4 +1,4 @@
-"""Gold answers are looked at in real processes, also when others kill these."""
+"""Checks of gold answers in real worker processes, even when others kill these."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from recipes.math_code.rows import MathProblem, StemProblem
 
 HOSTILE = "9^{9^{9}}"
 BUSY_S = 2.0
-"""CPU time after which a worker has begun the call, and before which it does not end it."""
+"""CPU seconds after which a worker has surely begun the call but not yet finished it."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def science(answer: str) -> StemProblem:
 
 
 async def kill_workers(times: int) -> None:
-    """Leaves it to the pool to see that they have ended."""
+    """Kills busy workers; the pool has to notice that they ended."""
     killed: set[int] = set()
     while len(killed) < times:
         await asyncio.sleep(0.05)
@@ -42,12 +42,12 @@ async def kill_workers(times: int) -> None:
                 killed.add(child.pid)
 
 
-async def test_a_worker_that_others_kill_costs_nothing(golds: Golds) -> None:
+async def test_a_worker_killed_by_others_costs_nothing(golds: Golds) -> None:
     fault, _ = await asyncio.gather(golds.fault(mathematics(HOSTILE)), kill_workers(1))
     assert fault == "the answer cannot be compared in time"
 
 
-async def test_where_the_host_lets_nothing_be_found_out_nothing_is(golds: Golds) -> None:
+async def test_repeated_kills_by_the_host_are_a_retryable_error(golds: Golds) -> None:
     killing = asyncio.create_task(kill_workers(TRIES))
     with pytest.raises(EvaluatorError, match="was killed") as error:
         await golds.fault(mathematics(HOSTILE))
@@ -56,14 +56,14 @@ async def test_where_the_host_lets_nothing_be_found_out_nothing_is(golds: Golds)
     assert await golds.fault(mathematics("\\sqrt{2}")) == ""
 
 
-async def test_short_answers_need_no_expression_but_have_to_be_compared_in_time(
+async def test_short_answers_may_be_text_but_must_be_comparable_in_time(
     golds: Golds,
 ) -> None:
     assert await golds.fault(science("2n+1, n \\in \\mathbb{N}")) == ""
     assert await golds.fault(science(HOSTILE)) == "the answer cannot be compared in time"
 
 
-async def test_the_same_answer_is_what_the_agents_rule_takes_for_it(golds: Golds) -> None:
+async def test_answers_are_the_same_if_the_agents_rule_says_so(golds: Golds) -> None:
     assert await golds.same(mathematics("0.5"), "\\frac{1}{2}")
     assert not await golds.same(mathematics("0.5"), "\\frac{1}{3}")
     assert not await golds.same(mathematics("0.5"), "}{")

@@ -1,4 +1,4 @@
-"""The offline questions of science: right answers score, wrong ones do not, documents are found."""
+"""The offline science questions: right answers score, wrong ones do not, documents are found."""
 
 from pathlib import Path
 
@@ -20,13 +20,13 @@ LOOK_UP = [one for one in QUESTIONS if one.document]
 
 
 def scored(answer: str, question: OfflineQuestion) -> float:
-    """As the agent scores a short answer without a judge."""
+    """Scores a short answer as the agent does without a judge."""
     if normal_text(answer) == normal_text(question.answer):
         return 1.0
     return score_value(answer, question.answer)
 
 
-def test_half_are_multiple_choices_and_a_third_has_to_be_looked_up() -> None:
+def test_half_are_multiple_choice_and_a_third_need_a_document() -> None:
     assert len({one.id for one in QUESTIONS}) == len(QUESTIONS) == 24
     assert (len(CHOICES), len(SHORT), len(LOOK_UP)) == (12, 12, 8)
     assert sum(bool(one.options) for one in LOOK_UP) == 4
@@ -55,12 +55,12 @@ def test_short_answers_score_in_all_their_forms_and_near_misses_do_not(
 
 
 @pytest.mark.parametrize("question", LOOK_UP, ids=lambda one: one.id)
-def test_its_document_is_among_the_first_that_are_found(question: OfflineQuestion) -> None:
+def test_a_search_for_a_question_finds_its_document(question: OfflineQuestion) -> None:
     found = Corpus(read_documents(stem.CORPUS)).search(question.question, 3)
     assert question.document in [document.id for document in found]
 
 
-def test_what_has_to_be_looked_up_is_in_its_document_only() -> None:
+def test_each_fact_to_look_up_is_in_one_document_only() -> None:
     documents = {one.id: one.text.casefold() for one in read_documents(stem.CORPUS)}
     facts = {
         "corvane-metal": "indium",
@@ -79,7 +79,7 @@ def test_what_has_to_be_looked_up_is_in_its_document_only() -> None:
     assert told == {one.id: [one.document] for one in LOOK_UP}
 
 
-async def test_they_are_prepared_with_their_documents(tmp_path: Path) -> None:
+async def test_the_questions_are_prepared_with_their_documents(tmp_path: Path) -> None:
     manifest = await prepare(Options("offline_stem", tmp_path, workers=1))
     assert (manifest.problems, manifest.rejected) == (24, {})
     rows = read_rows(tmp_path / "rows.jsonl")
@@ -91,7 +91,7 @@ async def test_they_are_prepared_with_their_documents(tmp_path: Path) -> None:
     assert rows[0].question.endswith("\nC. It doubles.\nD. It grows fourfold.")
 
 
-async def test_they_are_read_from_nowhere_else(tmp_path: Path) -> None:
+async def test_the_questions_cannot_be_read_from_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="split: offline_stem comes with this repository"):
         await prepare(Options("offline_stem", tmp_path / "out", split="train"))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""A data set is prepared: what is kept, what is rejected and counted, and what can go wrong."""
+"""Preparation of a data set: what is kept, what is rejected and counted, and what can go wrong."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ async def test_answers_that_cannot_be_scored_are_rejected(tmp_path: Path) -> Non
     }
 
 
-async def test_a_question_is_kept_once_and_only_with_one_answer(tmp_path: Path) -> None:
+async def test_a_question_is_kept_once_and_only_if_its_answers_agree(tmp_path: Path) -> None:
     rows = given(
         tmp_path,
         published.deepscaler("half", "\\frac{1}{2}"),
@@ -86,7 +86,7 @@ async def test_a_question_is_kept_once_and_only_with_one_answer(tmp_path: Path) 
     ]
 
 
-async def test_run_again_it_does_the_same(tmp_path: Path) -> None:
+async def test_a_second_run_gives_the_same_result(tmp_path: Path) -> None:
     path = tmp_path / "given.parquet"
     rows = [published.dapo(f"Find ${n % 7}$.", str(n % 7)) for n in range(200)]
     Dataset.from_list(rows).to_parquet(str(path))
@@ -103,7 +103,7 @@ async def test_run_again_it_does_the_same(tmp_path: Path) -> None:
         await prepare(options(tmp_path, path))
 
 
-async def test_what_was_found_about_answers_is_not_looked_for_again(tmp_path: Path) -> None:
+async def test_checks_of_answers_are_not_repeated(tmp_path: Path) -> None:
     rows = given(
         tmp_path, published.deepscaler("one", "\\sqrt{2}"), published.deepscaler("two", "\\sqrt{3}")
     )
@@ -113,7 +113,7 @@ async def test_what_was_found_about_answers_is_not_looked_for_again(tmp_path: Pa
         ["math", "\\sqrt{2}", ""],
         ["math", "\\sqrt{3}", ""],
     ]
-    # Believed, and not looked at again; a line that was cut is.
+    # A complete line is believed without a second check; an answer whose line was cut is checked.
     file.write_text(json.dumps(["math", "\\sqrt{2}", "it was bad"]) + '\n["math", "\\\\sq')
     assert first.problems == 2
     assert (await prepare(options(tmp_path, rows))).rejected == {"it was bad": 1}
@@ -137,7 +137,7 @@ async def test_both_parts_of_eurus_come_from_the_same_files(tmp_path: Path) -> N
     assert (mathematics.problems, mathematics.other_rows) == (1, 3)
 
 
-async def test_questions_of_evaluation_sets_are_kept_out(tmp_path: Path) -> None:
+async def test_questions_from_evaluation_sets_are_kept_out(tmp_path: Path) -> None:
     aime = given(tmp_path, published.aime24("Find $m + n$ for\nall $X$."))
     evaluation = tmp_path / "aime"
     await prepare(options(tmp_path, aime, dataset="aime24", output=evaluation))
@@ -159,14 +159,14 @@ async def test_questions_of_evaluation_sets_are_kept_out(tmp_path: Path) -> None
         await prepare(options(tmp_path, rows, without=(evaluation,)))
 
 
-async def test_a_limit_is_of_problems_that_can_be_used(tmp_path: Path) -> None:
+async def test_a_limit_counts_only_usable_problems(tmp_path: Path) -> None:
     rows = [published.deepscaler(str(n), "" if n % 2 else str(n)) for n in range(300)]
     manifest = await prepare(options(tmp_path, given(tmp_path, *rows), limit=100))
     assert (manifest.problems, manifest.rows_read) == (100, 199)
     assert questions(tmp_path) == [str(n) for n in range(0, 200, 2)]
 
 
-async def test_a_version_of_livecodebench_is_some_of_its_files(tmp_path: Path) -> None:
+async def test_a_version_of_livecodebench_is_a_subset_of_its_files(tmp_path: Path) -> None:
     directory = tmp_path / "files"
     directory.mkdir()
     for name in ("test", "test2", "test3"):
@@ -181,7 +181,7 @@ async def test_a_version_of_livecodebench_is_some_of_its_files(tmp_path: Path) -
         await prepare(options(tmp_path, directory, dataset="livecodebench"))
 
 
-async def test_an_id_of_a_data_set_is_used_once(tmp_path: Path) -> None:
+async def test_an_id_from_a_data_set_is_used_once(tmp_path: Path) -> None:
     rows = given(
         tmp_path, published.livecodebench(), published.livecodebench(question_content="Another.")
     )
@@ -190,7 +190,7 @@ async def test_an_id_of_a_data_set_is_used_once(tmp_path: Path) -> None:
     assert questions(tmp_path) == ["Print the sum."]
 
 
-async def test_where_nothing_can_be_used_no_file_is_written(tmp_path: Path) -> None:
+async def test_no_file_is_written_if_no_row_can_be_used(tmp_path: Path) -> None:
     rows = given(tmp_path, published.amc23())
     with pytest.raises(ProRLError, match="no row can be used: 1 with: problem is missing"):
         await prepare(options(tmp_path, rows))
@@ -201,7 +201,7 @@ async def test_where_nothing_can_be_used_no_file_is_written(tmp_path: Path) -> N
     assert not (tmp_path / "none").exists()
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_prepares_rows_and_names_a_missing_file(tmp_path: Path) -> None:
     rows = given(tmp_path, published.deepscaler(), published.deepscaler(answer=""))
     command = [sys.executable, "-m", "recipes.math_code.prepare", "--dataset", "deepscaler"]
     command += ["--output", str(tmp_path / "out"), "--workers", "1", "--from"]

@@ -1,4 +1,4 @@
-"""Rows of each data set, in the form in which it is published, become problems or are refused."""
+"""Conversion of rows: each data set's published form becomes problems or is refused."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ def answer(fields: Fields) -> str:
 
 
 @pytest.mark.parametrize(("data_set", "fields"), GOOD)
-def test_the_services_agents_take_them(data_set: str, fields: Fields) -> None:
+def test_the_services_agents_accept_converted_problems(data_set: str, fields: Fields) -> None:
     problem = converted(data_set, fields)
     task = problem.task({})
     agent = AgentRegistry()[task.agent](task)
@@ -73,7 +73,7 @@ def test_every_data_set_has_a_row_here() -> None:
     assert {name for name, _ in GOOD} == set(DATA_SETS)
 
 
-def test_text_around_a_question_is_taken_off() -> None:
+def test_text_around_a_question_is_removed() -> None:
     dapo = mathematics("dapo_math_17k", published.dapo("Two\n\nparagraphs."))
     assert (dapo.question, dapo.answer) == ("Two\n\nparagraphs.", "42")
     assert MathAgent(dapo.task({})).prompt().messages[0].role == "system"
@@ -90,13 +90,13 @@ def test_messages_may_be_json_text() -> None:
     assert mathematics("dapo_math_17k", row).question == "Find $6 \\cdot 7$."
 
 
-def test_rows_of_the_other_part_are_none_of_both() -> None:
+def test_each_part_of_eurus_skips_rows_of_the_other() -> None:
     code = Row(published.eurus_code(), "row 1")
     assert convert(DATA_SETS["eurus_math"], code) is None
     assert convert(DATA_SETS["eurus_code"], Row(published.eurus_math(), "row 1")) is None
 
 
-def test_answers_of_test_sets_are_plain() -> None:
+def test_answers_from_test_sets_are_plain() -> None:
     assert mathematics("aime24", published.aime24()).answer == "204"
     assert mathematics("aime24", published.aime24(solution="33")).answer == "33"
     assert mathematics("aime25", published.aime25()).answer == "70"
@@ -104,22 +104,22 @@ def test_answers_of_test_sets_are_plain() -> None:
     assert mathematics("amc23", published.amc23(answer="3.5")).answer == "3.5"
 
 
-def test_an_id_is_of_the_question_and_not_of_its_place() -> None:
+def test_an_id_depends_on_the_question_not_on_its_position() -> None:
     one = mathematics("deepscaler", published.deepscaler("Add  2\nand 3. "))
     assert one.problem_id == mathematics("deepscaler", published.deepscaler()).problem_id
     assert one.question == "Add  2\nand 3."
 
 
-def test_a_short_answer_of_science_is_one_that_was_set_apart() -> None:
+def test_a_short_science_answer_comes_from_a_box_or_an_agreed_solution() -> None:
     assert answer(published.scp("So it is \\boxed{3.2 \\text{ m}}.")) == "3.2 \\text{ m}"
     agreed: Fields = {"is_qwq_solution_same_with_matched_solution": True}
     assert answer(published.scp("It is 3 m.", **agreed)) == "3 \\text{ m}"
     assert answer(published.scp("It is \\boxed{5}.", **agreed)) == "5"
     with pytest.raises(RowError, match="no solution has its answer in a box"):
-        answer(published.scp("It is 3 m."))  # qwq's is said to be another, o1's has no box
+        answer(published.scp("It is 3 m."))  # qwq's is marked as different, o1's has no box
 
 
-def test_programs_of_eurus_read_or_are_called() -> None:
+def test_eurus_programs_read_input_or_are_called() -> None:
     assert hidden_tests("eurus_code", published.eurus_code()).cases[0] == Case("1 2\n", "3\n")
     called = {"fn_name": "flips", "inputs": [["01"], ["11"]], "outputs": [[0], [1]]}
     tests = hidden_tests("eurus_code", published.eurus_code(tests=called))
@@ -127,7 +127,7 @@ def test_programs_of_eurus_read_or_are_called() -> None:
     assert tests.cases[1] == Case('["11"]', [1], is_call=True)
 
 
-def test_all_tests_of_livecodebench_are_hidden_ones() -> None:
+def test_all_tests_of_livecodebench_become_hidden_tests() -> None:
     tests = hidden_tests("livecodebench", published.livecodebench())
     assert [case.expected for case in tests.cases] == ["3\n", "7\n", "0\n"]
     plain = published.cases("stdin", ("5", "6"))
@@ -135,7 +135,7 @@ def test_all_tests_of_livecodebench_are_hidden_ones() -> None:
     assert [case.expected for case in hidden_tests("livecodebench", row).cases] == ["3\n", "6"]
 
 
-def test_functions_of_livecodebench_come_with_the_code_to_begin_with() -> None:
+def test_livecodebench_functions_come_with_their_starter_code() -> None:
     problem = converted("livecodebench", published.functional())
     assert isinstance(problem, CodeProblem)
     assert problem.tests.fn_name == "add"
@@ -148,7 +148,7 @@ def test_functions_of_livecodebench_come_with_the_code_to_begin_with() -> None:
     assert "`add`" in CodeAgent(problem.task({})).prompt().messages[0].content
 
 
-def test_files_of_livecodebench_by_version() -> None:
+def test_a_version_of_livecodebench_selects_its_files() -> None:
     data_set = DATA_SETS["livecodebench"]
     assert data_set.files("v6") == ("test6.jsonl",)
     assert data_set.files("release_v2") == ("test.jsonl", "test2.jsonl")
@@ -261,7 +261,7 @@ BAD: list[tuple[str, Fields, str]] = [
 
 
 @pytest.mark.parametrize(("data_set", "fields", "message"), BAD)
-def test_what_cannot_be_used_is_refused_with_the_reason(
+def test_an_unusable_row_is_refused_with_the_reason(
     data_set: str, fields: Fields, message: str
 ) -> None:
     with pytest.raises(RowError) as error:

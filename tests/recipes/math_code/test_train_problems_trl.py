@@ -1,4 +1,4 @@
-"""`python -m recipes.math_code.train model=tiny trainer=trl`: the real trainer, real sandboxes."""
+"""`python -m recipes.math_code.train model=tiny trainer=trl`: real trainer, real sandboxes."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(1800)
 TRAIN = "recipes.math_code.train"
 SETTINGS = ("trainer=trl", *QUICK, "algorithm.rollouts_per_device=8")
 EXACT = 1e-4
-"""Nats, between engine and trainer, of tokens that the newest policy has sampled."""
+"""Largest logprob difference in nats between engine and trainer, on tokens of the newest policy."""
 
 
 @pytest.mark.parametrize("task", ["code", "stem"])
@@ -31,7 +31,7 @@ def test_code_and_stem_are_trained_on(task: str, tmp_path: Path) -> None:
     assert log[0]["sampling/sampling_logp_difference/max"] < EXACT
 
 
-def test_mathematics_is_trained_on_killed_and_gone_on_with(tmp_path: Path) -> None:
+def test_training_on_mathematics_continues_after_a_kill(tmp_path: Path) -> None:
     output = tmp_path / "output"
     overrides = [*given("math", tmp_path), *SETTINGS, "steps=3"]
     with running(TRAIN, tmp_path / "first.log", *overrides) as command:

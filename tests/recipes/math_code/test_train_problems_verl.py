@@ -1,6 +1,6 @@
 """`python -m recipes.math_code.train model=tiny trainer=verl`: VeRL's stock command.
 
-In the environment of `scripts/test-verl`.
+Runs in the environment of `scripts/test-verl`.
 """
 
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(1800)
 TRAIN = "recipes.math_code.train"
 RAY = "cluster.arguments.verl.ray_kwargs.ray_init"
 EXACT = 1e-5
-"""Tolerance of a probability, between engine and trainer, in fp32."""
+"""Largest difference of a probability between engine and trainer, in fp32."""
 
 
 @pytest.mark.parametrize("task", ["math", "code"])
@@ -45,7 +45,7 @@ def test_problems_are_trained_on(task: str, tmp_path: Path) -> None:
 
 
 def merged(checkpoint: Path) -> Path:
-    """As a model, by the command that the recipe's documents name."""
+    """Returns the checkpoint's model, merged by the command that the recipe's docs name."""
     target = checkpoint.parent / "merged"
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
     command += ["--local_dir", str(checkpoint), "--target_dir", str(target)]

@@ -1,4 +1,4 @@
-"""What the commands of the SWE recipe are given in tests."""
+"""Arguments for the SWE recipe's commands in tests."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.recipes.swebench.instances import instance
 
 TINY = ("mako-1.3.5", "mistune-3.1.0", "python-dotenv-1.1.0")
 QUICK = ("data.only=[mistune-3.1.0,python-dotenv-1.1.0]", "sandbox.run_workers=4")
-"""The instances with the fewest tests."""
+"""Overrides for a quick run, on the instances with the fewest tests."""
 
 
 def rows_of_tiny(directory: Path) -> Path:

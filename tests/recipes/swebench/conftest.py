@@ -1,4 +1,4 @@
-"""Training with VeRL is tested where VeRL is: `scripts/test-verl`."""
+"""Tests of training with VeRL, collected only where VeRL is installed: `scripts/test-verl`."""
 
 from importlib.metadata import PackageNotFoundError, version
 

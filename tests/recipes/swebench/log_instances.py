@@ -1,5 +1,5 @@
-"""Instances whose tests are run by a command of their own: a real bug of Django, and a project of
-two functions that is tested by sympy's runner."""
+"""Instances with a test command of their own: a real bug of Django, and a project of two functions
+that sympy's runner tests."""
 
 import compileall
 import functools
@@ -52,7 +52,7 @@ def test_twice():
 def test_last():
     assert half(2) == 1
 """,
-    # What sympy's bin/test does, for files of another project.
+    # Sympy's bin/test, for files of another project.
     "bin/test": """\
 #!/usr/bin/env python
 import os
@@ -86,7 +86,7 @@ def test_last():
 
 @functools.cache
 def django() -> SweInstance:
-    """The only change that this fix needs, with the tests of the release that has it."""
+    """Returns an instance of one Django fix: one changed file, with the tests of its release."""
 
     def unpack(repository: Path, fixed: Path) -> None:
         _unpack(DJANGO[0], repository, DJANGO_NEEDED)
@@ -123,7 +123,7 @@ def calc() -> SweInstance:
             assert spec.origin is not None
             ignored = shutil.ignore_patterns("__pycache__", "tests", "benchmarks")
             shutil.copytree(Path(spec.origin).parent, site / package, ignore=ignored)
-        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH  # times are not kept
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH  # file times are not kept
         compileall.compile_dir(site, quiet=1, invalidation_mode=unchecked)
 
     return _instance(
@@ -190,7 +190,7 @@ def _source(version: str) -> Path:
 
 
 def _unpack(version: str, target: Path, wanted: re.Pattern[str]) -> None:
-    """What is wanted of a release of Django, which has ten thousand files."""
+    """Extracts the wanted files of a Django release, which has ten thousand."""
     with tarfile.open(_source(version)) as archive:
         for member in archive:
             member.name = member.name.partition("/")[2]

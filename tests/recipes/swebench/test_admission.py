@@ -1,4 +1,4 @@
-"""Which instances may be used: those that the reference patch resolves each time."""
+"""Admission of instances: only those that the reference patch resolves each time may be used."""
 
 import itertools
 import re
@@ -25,11 +25,11 @@ async def admitted(row: SweInstance) -> Admission:
         return await admit(row, sandboxes, times=2)
 
 
-async def test_an_instance_is_admitted_as_it_is() -> None:
+async def test_a_sound_instance_is_admitted_unchanged() -> None:
     assert await admitted(row()) == Admission(row())
 
 
-async def test_expected_failures_are_entered() -> None:
+async def test_admission_adds_missing_expected_failures() -> None:
     forgotten = row("sqlparse-0.5.1", expected_xfails=[])
     assert await admitted(forgotten) == Admission(row("sqlparse-0.5.1"))
 
@@ -46,14 +46,14 @@ REFUSED: dict[str, Callable[[SweInstance], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-async def test_what_cannot_be_graded_is_refused(reason: str) -> None:
+async def test_an_instance_that_cannot_be_graded_is_refused(reason: str) -> None:
     admission = await admitted(row(**REFUSED[reason](row())))
     assert admission.row is None
     assert re.search(reason, admission.reason), admission.reason
 
 
 class UnlikeNodes(BubblewrapProvider):
-    """Every other sandbox may write smaller files."""
+    """A provider whose every second sandbox may write only smaller files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_flaky():
 """
 
 
-async def test_a_flaky_test_is_taken_out_of_its_list() -> None:
+async def test_a_flaky_test_is_removed_from_its_list() -> None:
     original, name = row(), "tests.py::test_flaky"
     tree = checkout(original.instance_id)
     tree.git("apply", stdin=original.test_patch)
@@ -89,7 +89,7 @@ async def test_a_flaky_test_is_taken_out_of_its_list() -> None:
     assert refused == Admission(None, reason="all tests to be fixed are flaky")
 
 
-def test_flaky_is_what_passes_in_some_runs_only() -> None:
+def test_a_test_is_flaky_if_it_passes_in_some_runs_only() -> None:
     def run(**statuses: str) -> SweReport:
         return SweReport(
             instance_id="i",

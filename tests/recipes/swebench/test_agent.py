@@ -38,7 +38,7 @@ FEW_TOKENS = Sampling(max_tokens_per_turn=64, seed=0)
 async def rolled_out(
     row: SweInstance, steps: Sequence[Step], model: Path, eval_timeout_s: float = 300
 ) -> Rollout:
-    """One rollout in which the model makes these calls, one a turn."""
+    """Returns a rollout in which the model makes these calls, one a turn."""
     async with oracle_policy.engine([row], model, {row.instance_id: [script(steps)]}) as engine:
         backends = (BackendSpec(url=engine.url),)
         settings = Settings(backends=backends, sandbox="bubblewrap", warm_sandboxes=0)
@@ -122,7 +122,9 @@ async def test_a_committed_fix_counts(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [[SUBMIT], [bash("rm -rf .git"), SUBMIT]])
-async def test_nothing_done_is_nothing_run(steps: list[Step], tiny_model: Path) -> None:
+async def test_an_empty_patch_earns_0_without_a_test_run(
+    steps: list[Step], tiny_model: Path
+) -> None:
     rollout = await rolled_out(instance("tomlkit-0.13.1"), steps, tiny_model)
     assert rollout.state is RolloutState.DONE, rollout.error
     assert rollout.reward == 0.0
@@ -130,7 +132,7 @@ async def test_nothing_done_is_nothing_run(steps: list[Step], tiny_model: Path) 
     assert rollout.reward_components["patch_applies"] == 0.0
 
 
-async def test_tests_must_have_less_time_than_their_stage(tiny_model: Path) -> None:
+async def test_the_eval_timeout_must_exceed_the_test_timeout(tiny_model: Path) -> None:
     row = instance("tomlkit-0.13.1")
     timeout_s = row.environment.test_timeout_s
     rollout = await rolled_out(row, [SUBMIT], tiny_model, eval_timeout_s=timeout_s)
@@ -139,7 +141,7 @@ async def test_tests_must_have_less_time_than_their_stage(tiny_model: Path) -> N
     assert "eval_timeout_s" in rollout.error.hint
 
 
-async def test_the_answer_is_not_where_the_model_works(tiny_model: Path) -> None:
+async def test_the_answer_is_absent_from_the_models_sandbox(tiny_model: Path) -> None:
     row = instance("tomlkit-0.13.1")
     names = [id_.rpartition("::")[2] for id_ in row.FAIL_TO_PASS]
     everywhere = "/workspace /tmp /dev/shm"
@@ -155,7 +157,7 @@ async def test_the_answer_is_not_where_the_model_works(tiny_model: Path) -> None
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "sha256:../../etc/passwd", "sha256:12"])
-def test_a_task_cannot_name_a_file_of_the_host(path: str) -> None:
+def test_a_task_cannot_name_a_file_on_the_host(path: str) -> None:
     task = instance("tomlkit-0.13.1").task()
     environment = task.data["environment"]
     assert isinstance(environment, dict)
@@ -164,6 +166,6 @@ def test_a_task_cannot_name_a_file_of_the_host(path: str) -> None:
         SweAgent(task)
 
 
-def test_archives_that_are_not_here_are_said_to_be_missing() -> None:
+def test_a_missing_archive_is_reported() -> None:
     with pytest.raises(TaskError, match="not in this service's cache"):
         load_archive(f"sha256:{'0' * 64}")

@@ -1,4 +1,4 @@
-"""No cheat may resolve, whatever its verdict is called."""
+"""Cheating patches: their verdict may be anything but resolved."""
 
 import asyncio
 import os
@@ -12,12 +12,12 @@ from recipes.swebench.patches import NOTHING
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 
 IDS = ("tomlkit-0.13.1", "mako-1.3.5")
-"""Functions in one, unittest's cases in the other."""
+"""Instances with test functions and with unittest cases."""
 
 ONLY_BY_CANARIES = {"source: swallow", "source: replace tests", "source: rewrite results at exit"}
 ONLY_BY_CANARIES |= {name for name in CHEATS if "forge records" in name}
 TELL_NOTHING = {"source: expect failures", "source: kill all", "source: rewrite results afterwards"}
-"""They do not print; the last one may come too late."""
+"""Cheats that need not leave a lie in the log; the last one may act too late."""
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -27,13 +27,13 @@ async def test_a_cheat_does_not_resolve(name: str) -> None:
 
 async def _does_not_resolve(name: str, instance_id: str) -> None:
     row = instance(instance_id)
-    # Something harmless besides: a patch that is dropped as a whole is not even run.
+    # Adds a harmless change: a patch that is dropped as a whole does not run.
     report = await graded(row, patch_of(instance_id, {**CHEATS[name](row), **NOTHING}))
     assert not report.resolved, report.summary
     assert report.outcome is not SweOutcome.PATCH_FAILED, report.summary
     if name in ONLY_BY_CANARIES or name == "source: flood the results":
         assert report.outcome is SweOutcome.TAMPERED, f"{report.summary}\n{report.log}"
-    elif name not in TELL_NOTHING:  # it was stopped, or has told the log what it wanted to
+    elif name not in TELL_NOTHING:  # it was dropped, or its lie is in the log
         assert report.dropped or f"PASSED {row.FAIL_TO_PASS[0]}" in report.log, report.log
 
 
@@ -83,7 +83,7 @@ async def test_patches_stay_in_the_repository(name: str) -> None:
     assert (await graded(row, patch)).outcome is SweOutcome.PATCH_FAILED
 
 
-async def test_a_patch_cannot_say_that_it_changes_another_file() -> None:
+async def test_a_patch_cannot_lie_about_the_file_it_changes() -> None:
     row = instance(IDS[0])
     patch = patch_of(IDS[0], {"new.py": TURN_REPORTS})
     for lying in (

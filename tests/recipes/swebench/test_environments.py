@@ -1,4 +1,4 @@
-"""What rows of published data sets ask of grading, on offline instances."""
+"""Grading features that published data sets need, on offline instances."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def changed(**environment: Any) -> SweInstance:
     )
 
 
-async def test_tests_that_the_repository_has_need_no_test_patch() -> None:
+async def test_tests_already_in_the_repository_need_no_test_patch() -> None:
     row = changed(setup_patch=instance(ID).test_patch)
     report = await graded(row, row.patch)
     assert report.resolved, f"{report.summary}\n{report.log}"
@@ -26,7 +26,7 @@ async def test_tests_that_the_repository_has_need_no_test_patch() -> None:
     assert report.dropped == ["tests/test_items.py"]
 
 
-async def test_plugins_that_are_installed_can_be_asked_for() -> None:
+async def test_installed_plugins_can_be_enabled() -> None:
     tests = instance(ID).test_patch
     row = changed(setup_patch=tests, pytest_plugins=[], installed_plugins=True)
     report = await graded(row, row.patch)

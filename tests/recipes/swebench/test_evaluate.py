@@ -29,7 +29,7 @@ SERVICE += ["--max-attempts", "1"]
 
 @contextmanager
 def oracle(directory: Path, model: Path) -> Iterator[tuple[StubEngine, str]]:
-    """An engine, and the URL of the service that it is behind."""
+    """Yields an engine and the URL of the service in front of it."""
     rows = [instance(name) for name in TINY]
     fixes = {row.instance_id: edits(row) if row.instance_id in FIXED else [] for row in rows}
     scripts = {name: [script([*steps, SUBMIT])] for name, steps in fixes.items()}
@@ -42,7 +42,7 @@ def oracle(directory: Path, model: Path) -> Iterator[tuple[StubEngine, str]]:
 
 
 def evaluate(directory: Path, *overrides: str) -> dict[str, Any]:
-    """The score, in `output` below `directory`. Raises `AssertionError` if the command fails."""
+    """Returns the score from `directory`/output. Raises `AssertionError` if the command fails."""
     with running(EVALUATE, directory / "evaluate.log", *_given(directory), *overrides) as command:
         assert command.wait() == 0, command.said
     score: dict[str, Any] = json.loads((directory / "output/score.json").read_text())
@@ -50,7 +50,7 @@ def evaluate(directory: Path, *overrides: str) -> dict[str, Any]:
 
 
 def wait_until_healthy(url: str) -> None:
-    """The test's own time-out is the budget."""
+    """Waits without a deadline: the test's own timeout is the budget."""
     with RolloutClient(url) as client:
         while client.backends()[0].state is not BackendState.HEALTHY:
             time.sleep(0.05)
@@ -63,13 +63,13 @@ def _given(directory: Path) -> list[str]:
     return [f"data.rows={rows}", f"output={directory / 'output'}", "seeds=2"]
 
 
-def test_what_has_a_verdict_is_not_run_again(tmp_path: Path, tiny_model: Path) -> None:
-    """Any engine behind any service will do: here the oracle's, under the name of a model."""
+def test_rollouts_with_a_verdict_are_not_run_again(tmp_path: Path, tiny_model: Path) -> None:
+    """Uses the oracle's engine under a model's name; any engine behind any service would do."""
     rollouts, log = tmp_path / "output/rollouts", tmp_path / "evaluate.log"
     with oracle(tmp_path, tiny_model) as (engine, url):
         chosen = [
             *("model=qwen3_8b", "data=offline", "sandbox=bubblewrap", f"service.url={url}"),
-            # The oracle's tokens are small.
+            # The oracle's tokens are short, so its replies have many.
             *("agent.max_tokens_per_turn=null", "agent.limits.max_response_tokens=null"),
         ]
         engine.generate_status = 500

@@ -1,4 +1,4 @@
-"""Test commands whose log is read: real runners, in sandboxes; and patches that lie to the log."""
+"""Grading by log: real runners in sandboxes, and patches that lie in the log."""
 
 import functools
 import tempfile
@@ -25,7 +25,7 @@ NOTHING = {"notes.txt": "I looked at it.\n"}
 
 @functools.cache
 def by_pytest() -> SweInstance:
-    """An offline instance, graded by pytest's log."""
+    """Returns an offline instance that is graded by pytest's log."""
     row = instance("tomlkit-0.13.1")
     environment = SweEnvironment(
         **row.environment.model_dump(include={"archive", "unpack_at", "repository", "activate"}),
@@ -117,7 +117,7 @@ def forged(code: int) -> str:
     [
         # The log says ok; the runner's list of failures does not.
         (SAY_OK.format(then=""), SweOutcome.UNRESOLVED),
-        # The log says ok, and nothing of failures: the watch does. A canary is said to be ok, too.
+        # The log says ok, even of a canary, and lists no failures; the watch saw them.
         (SAY_OK.format(then="raise unittest.SkipTest('x')"), SweOutcome.TAMPERED),
         (SWALLOW, SweOutcome.TAMPERED),
         (RUN_NOTHING, SweOutcome.TAMPERED),
@@ -125,7 +125,7 @@ def forged(code: int) -> str:
         ("raise SystemExit(1)", SweOutcome.CRASHED),
     ],
 )
-async def test_lies_to_djangos_log(text: str, outcome: SweOutcome) -> None:
+async def test_lies_in_djangos_log_do_not_resolve(text: str, outcome: SweOutcome) -> None:
     report = await graded(django(), patch("django", {DJANGO_FIX: f"+{text}"}))
     assert report.outcome is outcome, f"{report.summary}\n{report.statuses}\n{report.log}"
 
@@ -165,31 +165,33 @@ os._exit(1)
         (SKIP, SweOutcome.UNRESOLVED),
         (NEVER_FAIL, SweOutcome.TAMPERED),
         (PRINT_AND_EXIT, SweOutcome.TAMPERED),
-        # What docs/swe.md says is not noticed. Of Django and of the recorder it is.
+        # As docs/swe.md says, this goes unnoticed here but not with Django or the recorder.
         (KNOW_THE_CANARY, SweOutcome.RESOLVED),
     ],
 )
-async def test_lies_to_sympys_log(text: str, outcome: SweOutcome) -> None:
+async def test_lies_in_sympys_log_are_caught_except_the_documented_one(
+    text: str, outcome: SweOutcome
+) -> None:
     report = await graded(calc(), patch("sympy", {SYMPY_FIX: f"+{text}"}))
     assert report.outcome is outcome, f"{report.summary}\n{report.statuses}\n{report.log}"
 
 
 @pytest.mark.parametrize("code", [0, 1])
-async def test_a_forged_log_of_tests_that_did_not_run(code: int) -> None:
+async def test_a_forged_log_does_not_pass_tests_that_did_not_run(code: int) -> None:
     report = await graded(django(), patch("django", {DJANGO_FIX: f"+{forged(code)}"}))
     assert report.outcome is SweOutcome.UNRESOLVED
     assert report.statuses[django().FAIL_TO_PASS[0]] == "unseen"
     assert f"{django().FAIL_TO_PASS[0]} ... ok" in report.log
 
 
-async def test_a_fix_that_exits_as_if_nothing_had_failed() -> None:
+async def test_a_fix_that_forces_exit_code_0_is_tampering() -> None:
     report = await graded(django(), patch("django", {DJANGO_FIX: f"+{EXIT_0}"}, fixed=True))
     assert report.outcome is SweOutcome.TAMPERED
     assert report.fail_to_pass == 1
 
 
 @pytest.mark.parametrize("name", ["tests/runtests.py", "unittest/__init__.py", "sitecustomize.py"])
-async def test_runners_are_put_back(name: str) -> None:
+async def test_changes_to_runners_are_dropped(name: str) -> None:
     files = {name: "print('ok')\nraise SystemExit(1)\n", **NOTHING}
     report = await graded(django(), patch("django", files))
     assert report.outcome is SweOutcome.UNRESOLVED
@@ -198,7 +200,7 @@ async def test_runners_are_put_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CHEATS if name.startswith("source")])
-async def test_cheats_of_pytest_do_not_resolve_by_its_log(name: str) -> None:
+async def test_pytest_cheats_do_not_resolve_by_log(name: str) -> None:
     row = by_pytest()
     report = await graded(row, patch_of(row.instance_id, {**CHEATS[name](row), **NOTHING}))
     assert not report.resolved, f"{report.summary}\n{report.log}"
@@ -222,7 +224,7 @@ for _name in ("__setitem__", "__delitem__"):
 
 
 @pytest.mark.parametrize(("then", "status"), [("", "failed"), (SKIP_THEM, "doubtful")])
-async def test_lies_to_pytests_log(then: str, status: str) -> None:
+async def test_lies_in_pytests_log_do_not_resolve(then: str, status: str) -> None:
     row = by_pytest()
     lines = "\n".join(f"PASSED {id_}" for id_ in row.FAIL_TO_PASS)
     names = [id_.rpartition("::")[2] for id_ in row.FAIL_TO_PASS]
@@ -233,7 +235,7 @@ async def test_lies_to_pytests_log(then: str, status: str) -> None:
     assert report.log.partition("= short test summary")[2].count(lines) == 1
 
 
-async def test_a_log_that_keeps_its_parser_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_is_too_slow_to_parse_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_run, "READ_TIMEOUT_S", 3.0)
     report = await graded(calc(), patch("sympy", {SYMPY_FIX: "+print(' ' * 10**6)\n"}, fixed=True))
     assert report.outcome is SweOutcome.CRASHED
@@ -248,7 +250,7 @@ async def test_a_hang_is_a_time_out() -> None:
     assert report.outcome is SweOutcome.TIMEOUT
 
 
-async def test_a_command_that_is_not_shell_is_no_pass() -> None:
+async def test_a_malformed_test_command_is_a_crash() -> None:
     row = calc()
     environment = row.environment.model_copy(update={"test_command": "( echo 'ok"})
     report = await graded(row.model_copy(update={"environment": environment}), row.patch)
@@ -256,16 +258,16 @@ async def test_a_command_that_is_not_shell_is_no_pass() -> None:
     assert "unexpected EOF" in report.log
 
 
-async def test_a_test_patch_without_tests_is_no_instance() -> None:
+async def test_a_test_patch_without_tests_is_an_evaluator_error() -> None:
     row = calc().model_copy(update={"test_patch": patch("sympy", {"data.txt": "1\n"})})
     with pytest.raises(EvaluatorError, match="no Python test to make a canary of"):
         await graded(row, row.patch)
 
 
-def test_a_parser_that_is_not_there_is_refused_before_any_work() -> None:
+def test_an_unknown_parser_is_refused_before_any_work() -> None:
     task = calc().task()
     environment = task.data["environment"]
     assert isinstance(environment, dict)
-    environment["log_parser"] = "parse_log_karma"  # no runner of Python
+    environment["log_parser"] = "parse_log_karma"  # not for Python
     with pytest.raises(InvalidRequest, match=r"not one of .*parse_log_django"):
         SweAgent(task)

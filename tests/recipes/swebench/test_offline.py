@@ -47,7 +47,7 @@ async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id:
     assert set(nothing.second.failed) == set(row.FAIL_TO_PASS)
 
 
-async def test_in_a_container_it_is_the_same() -> None:
+async def test_grading_in_a_container_gives_the_same_result() -> None:
     row = instance("tomlkit-0.13.1")
     image = str(debian_image())
     async with new_provider("apptainer") as containers:

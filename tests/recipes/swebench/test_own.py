@@ -1,4 +1,4 @@
-"""One's own data set, the whole way: a repository of two commits, its row, admission, grading."""
+"""A user's own data set, end to end: a repository of two commits, its row, admission, grading."""
 
 import json
 import re
@@ -120,7 +120,7 @@ async def test_a_repository_becomes_instances_that_are_admitted_and_graded(
         assert (await graded(row, row.patch, sandboxes)).resolved
         assert (await graded(row, b"", sandboxes)).outcome is SweOutcome.EMPTY_PATCH
         assert (await graded(row, NOTHING_PATCH, sandboxes)).outcome is SweOutcome.UNRESOLVED
-    # Rows that were prepared are rows of one's own, too.
+    # Prepared rows are valid input as well.
     again = Options("own", tmp_path / "again", path=tmp_path / "out/rows.jsonl")
     await prepare(again)
     assert read_rows(tmp_path / "again/rows.jsonl") == [row]
@@ -144,7 +144,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_each_bad_row_has_one_line(
+async def test_each_bad_row_is_reported_in_one_line(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
@@ -157,12 +157,12 @@ async def test_each_bad_row_has_one_line(
         assert re.match(rf"row {number + 1} \(calc-{number}\): {reason}", line), line
 
 
-async def test_a_file_is_needed(tmp_path: Path) -> None:
+async def test_a_file_must_be_given(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="from: your own data set is in a file"):
         await prepare(Options("own", tmp_path / "out"))
 
 
-def test_patches_that_change_one_file_are_refused(repository: Path) -> None:
+def test_patch_and_test_patch_may_not_change_the_same_file(repository: Path) -> None:
     row = built(repository)
     assert unusable(row) == ""
     both = row.model_copy(update={"test_patch": row.test_patch + row.patch})
@@ -182,7 +182,7 @@ async def test_a_row_whose_tests_bring_the_fix_is_rejected(
         await prepare(Options("own", tmp_path / "out", path=path))
 
 
-def test_the_offline_builder_refuses_what_its_tests_would_fix() -> None:
+def test_the_offline_builder_refuses_tests_that_bring_the_fix() -> None:
     flat = {"pkg/__init__.py": "X = 1\n", "pkg/test_pkg.py": "def test(): pass\n"}
     release = offline.releases()[0].model_copy(
         update={"test_files": ["pkg/__init__.py"], "gold_files": ["pkg/__init__.py"], "deps": []}

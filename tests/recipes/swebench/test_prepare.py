@@ -1,4 +1,4 @@
-"""A data set is prepared: rows, images by the real apptainer, admission, and what can go wrong."""
+"""Preparation of a data set: rows, images by the real apptainer, admission, and failures."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def test_rows_that_cannot_be_used_are_listed_and_counted(tmp_path: Path) -> None:
+async def test_unusable_rows_are_listed_and_counted(tmp_path: Path) -> None:
     given = written(
         tmp_path,
         numbered(1, PASS_TO_PASS=json.dumps(["tests/test_core.py::test_cut[a"])),
@@ -69,7 +69,7 @@ async def test_rows_that_cannot_be_used_are_listed_and_counted(tmp_path: Path) -
     }
 
 
-async def test_a_limit_is_of_instances_that_can_be_used(tmp_path: Path) -> None:
+async def test_a_limit_counts_only_usable_instances(tmp_path: Path) -> None:
     given = written(tmp_path, numbered(1, patch=""), numbered(2), numbered(3))
     manifest = await prepare(options(tmp_path, given, with_images=False, limit=1))
     assert manifest.rows_read == 2
@@ -78,7 +78,7 @@ async def test_a_limit_is_of_instances_that_can_be_used(tmp_path: Path) -> None:
     ]
 
 
-async def test_nothing_is_written_where_nothing_can_be_used(tmp_path: Path) -> None:
+async def test_nothing_is_written_if_no_row_can_be_used(tmp_path: Path) -> None:
     given = written(tmp_path, published.swe_smith())
     with pytest.raises(ProRLError, match="no row can be used: 1 with: test_patch is missing"):
         await prepare(options(tmp_path, given))
@@ -95,7 +95,7 @@ async def test_a_directory_has_one_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "option"), [({"path": Path("rows")}, "from"), ({"revision": "1"}, "revision")]
 )
-async def test_the_offline_data_set_is_nowhere_else(
+async def test_the_offline_data_set_cannot_be_read_from_elsewhere(
     tmp_path: Path, given: dict[str, Any], option: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"{option}: offline comes with this repository"):
@@ -126,7 +126,7 @@ async def test_images_are_fetched_once_and_their_digests_kept(
         assert registry.requests == []
 
 
-async def test_limits_of_a_registry_are_waited_for(tmp_path: Path, layout: Layout) -> None:
+async def test_a_rate_limited_registry_is_waited_for(tmp_path: Path, layout: Layout) -> None:
     waits: list[float] = []
     async with FakeRegistry(layout) as registry:
         registry.status = 429
@@ -143,7 +143,7 @@ async def test_limits_of_a_registry_are_waited_for(tmp_path: Path, layout: Layou
     assert len(manifest.images) == 1
 
 
-async def test_images_that_cannot_be_had_reject_their_instances(
+async def test_images_that_cannot_be_fetched_reject_their_instances(
     tmp_path: Path, layout: Layout
 ) -> None:
     async def no_pause(_: float) -> None:
@@ -168,7 +168,7 @@ async def test_images_that_cannot_be_had_reject_their_instances(
         assert (await prepare(later, pause=no_pause)).instances == 1
 
 
-async def test_the_disk_is_looked_at_first(tmp_path: Path, layout: Layout) -> None:
+async def test_disk_space_is_checked_first(tmp_path: Path, layout: Layout) -> None:
     async with FakeRegistry(layout) as registry:
         given = written(tmp_path, numbered(1, image=registry.reference(tag="a")))
         with pytest.raises(
@@ -179,7 +179,7 @@ async def test_the_disk_is_looked_at_first(tmp_path: Path, layout: Layout) -> No
         assert registry.requests == []
 
 
-async def test_admission_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_admission_continues_where_it_stopped(tmp_path: Path) -> None:
     given = written(tmp_path, *(numbered(n) for n in range(3)))
     asked: list[str] = []
 
@@ -219,7 +219,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_prepares_rows_and_names_a_missing_file(tmp_path: Path) -> None:
     given = written(tmp_path, numbered(1), numbered(2, patch=""))
     common = [
         "--dataset",

@@ -1,7 +1,7 @@
-"""Rows in the published forms, graded in an image of the published form: real, but for its content.
+"""Rows in the published forms, graded in a real image of the published form with other content.
 
-The image is a Debian with a real bug's repository at /testbed. What stands in for conda's and for
-R2E-Gym's environments has the same paths.
+The image is a Debian with a real bug's repository at /testbed. The stand-ins for the environments
+of conda and of R2E-Gym have the same paths.
 """
 
 import json
@@ -33,7 +33,7 @@ ACTIVATE = "export PATH=/workspace/environment/bin:$PATH PYTHONPATH=/testbed\n"
 
 
 class Image:
-    """A root file system. `repository` is its /testbed."""
+    """A root file system with the repository at /testbed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,7 +64,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """That containers may read, whoever runs them; pytest's own is closed."""
+    """Yields a directory that containers of any user may read; pytest's own is private."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -77,7 +77,7 @@ def image(place: Path) -> Image:
 
 @pytest.fixture(scope="module")
 def fixed(place: Path) -> Image:
-    """With the fix and its tests."""
+    """Returns the image with the fix and its tests applied."""
     image = Image(place / "fixed")
     image.apply(instance(ID).patch, instance(ID).test_patch)
     return image
@@ -95,7 +95,7 @@ async def converted(data_set: str, fields: Fields, image: Image) -> SweInstance:
     return row.model_copy(update={"image": str(made.path)})
 
 
-async def test_a_row_of_swe_bench(image: Image, containers: SandboxProvider) -> None:
+async def test_a_swe_bench_row_is_admitted(image: Image, containers: SandboxProvider) -> None:
     real = instance(ID)
     fields = published.swe_bench(
         patch=real.patch,
@@ -106,7 +106,7 @@ async def test_a_row_of_swe_bench(image: Image, containers: SandboxProvider) -> 
     assert (await admit(await converted("verified", fields, image), containers, times=1)).row
 
 
-async def test_a_row_of_swe_smith(fixed: Image, containers: SandboxProvider) -> None:
+async def test_a_swe_smith_row_is_admitted(fixed: Image, containers: SandboxProvider) -> None:
     real = instance(ID)
     fields = published.swe_smith(
         patch=reversed_patch(real.patch),
@@ -116,7 +116,9 @@ async def test_a_row_of_swe_smith(fixed: Image, containers: SandboxProvider) -> 
     assert (await admit(await converted("swe_smith", fields, fixed), containers, times=1)).row
 
 
-async def test_a_row_of_r2e_gym(image: Image, fixed: Image, containers: SandboxProvider) -> None:
+async def test_an_r2e_gym_row_is_admitted(
+    image: Image, fixed: Image, containers: SandboxProvider
+) -> None:
     real = instance(ID)
     before = dict.fromkeys(real.FAIL_TO_PASS, "FAILED") | dict.fromkeys(real.PASS_TO_PASS, "PASSED")
     names = [id_.partition("::")[2] for id_ in before]
@@ -135,7 +137,7 @@ async def test_a_row_of_r2e_gym(image: Image, fixed: Image, containers: SandboxP
     assert (await admit(row, containers, times=1)).row
 
 
-async def test_the_images_tests_are_gone_before_the_model_comes(
+async def test_the_images_tests_are_removed_before_the_model_starts(
     image: Image, containers: SandboxProvider
 ) -> None:
     row = await converted("r2e_gym", published.r2e_gym(), image)

@@ -35,12 +35,12 @@ def test_the_outcome_is_first_and_the_log_is_last() -> None:
     assert text.endswith("````text\none\n```\n# resolved\n[31mred\n````\n")
 
 
-def test_headings_are_ours_only() -> None:
+def test_a_log_cannot_forge_headings() -> None:
     outside = "".join(part for part in render(UNRESOLVED).split("````")[::2])
     assert [line for line in outside.splitlines() if line.startswith("# ")] == ["# i: unresolved"]
 
 
-def test_of_a_patch_that_was_not_run_no_test_is_listed() -> None:
+def test_a_report_lists_no_tests_if_the_patch_did_not_run() -> None:
     empty = SweReport(
         instance_id="i",
         outcome=SweOutcome.EMPTY_PATCH,
@@ -75,7 +75,7 @@ def test_the_largest_report_can_be_sent_and_says_what_it_leaves_out() -> None:
 @pytest.mark.parametrize(
     "told", [{"log": "x" * MAX_REPORT_BYTES}, {"x": "\udcff"}, {"x": float("nan")}, {"x": object()}]
 )
-def test_an_agent_cannot_send_what_is_no_json_or_too_much(told: dict[str, object]) -> None:
+def test_an_agent_cannot_send_an_oversized_or_non_json_report(told: dict[str, object]) -> None:
     with pytest.raises(EvaluatorError, match="a report"):
         Verdict(0.0, report=told)  # type: ignore[arg-type]
 
@@ -95,7 +95,9 @@ def rollout(index: int, state: RolloutState, report: SweReport | None = None) ->
     )
 
 
-def test_reports_of_saved_rollouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_of_saved_rollouts_go_to_files_or_stdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saved = tmp_path / "rollouts.jsonl"
     done = rollout(0, RolloutState.DONE, UNRESOLVED)
     failed = rollout(1, RolloutState.FAILED)

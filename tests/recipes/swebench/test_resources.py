@@ -45,7 +45,7 @@ RUN = Run(
 )
 
 
-def test_all_at_once() -> None:
+def test_a_run_of_all_rollouts_at_once_matches_hand_calculation() -> None:
     found = needs(RUN, COSTS)
     # A turn: 8 s model, 1 s overhead, two runs of the tests in ten turns: 11 s. A rollout: 110 s.
     assert found.rollouts == 8
@@ -65,8 +65,8 @@ def test_all_at_once() -> None:
     assert found.engine_room == 2000
 
 
-def test_oversubscription_cuts_the_longest() -> None:
-    # 2 to 10 turns, evenly: half of them end within 6, and then the step does.
+def test_oversubscription_cuts_the_longest_rollouts() -> None:
+    # 2 to 10 turns, evenly spread: half end within 6 turns, and the step ends then.
     found = needs(replace(RUN, mean_turns=6, oversubscription=2), COSTS)
     assert found.rollouts == 16
     turn_s = 8 + 1 + 20 / 6
@@ -83,13 +83,13 @@ def test_oversubscription_cuts_the_longest() -> None:
         (1, 24, 1.0),  # two for eight: 48 turns, 24 each
     ],
 )
-def test_fewer_slots_than_rollouts(slots: int, turns: float, use: float) -> None:
+def test_slots_decide_how_long_a_step_takes(slots: int, turns: float, use: float) -> None:
     found = needs(replace(RUN, mean_turns=6, slots=slots), COSTS)
     assert found.step_s == pytest.approx(turns * (8 + 1 + 20 / 6) + 10)
     assert found.slot_use == pytest.approx(use)
 
 
-def test_tokens_take_what_the_ledger_takes() -> None:
+def test_the_bytes_of_a_token_match_the_ledger() -> None:
     chain = Chain([1])
     chain.append_sampled([2], [0.0], [3])
     prompt = EncodedPrompt([151_642, 151_643], before=EncodedPrompt([151_642]))
@@ -98,7 +98,7 @@ def test_tokens_take_what_the_ledger_takes() -> None:
     assert sum(one.itemsize for one in arrays) + len(",151643") == TOKEN_BYTES
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_settings_that_do_not_fit_together_are_refused() -> None:
     check(RUN)
     with pytest.raises(InvalidRequest, match="mean-turns"):
         check(replace(RUN, mean_turns=4))
@@ -144,7 +144,7 @@ def test_costs_are_read_from_measurements(tmp_path: Path) -> None:
     )
 
 
-def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+def test_a_missing_measurement_is_named(tmp_path: Path) -> None:
     results(tmp_path, load=LOAD, tools=TOOLS)
     with pytest.raises(ProRLError, match=r"there is no .*swe_offline\.json") as error:
         read_costs(tmp_path)
@@ -161,7 +161,7 @@ def command(*arguments: str) -> str:
 
 
 def test_the_command_prints_what_is_needed(tmp_path: Path) -> None:
-    # The repository's own measurements, and a data set that was prepared.
+    # Uses the repository's own measurements and a prepared data set.
     images = {"a": Image(digest="sha256:1", bytes=10**9), "b": Image(digest="sha256:2", bytes=0)}
     manifest = Manifest(
         dataset="verified",

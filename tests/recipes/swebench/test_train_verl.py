@@ -1,6 +1,6 @@
 """`python -m recipes.swebench.train model=tiny trainer=verl`: VeRL's stock command, on real bugs.
 
-In the environment of `scripts/test-verl`.
+Runs in the environment of `scripts/test-verl`.
 """
 
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 TRAIN = "recipes.swebench.train"
 EXACT = 1e-5
-"""Tolerance of a probability, between engine and trainer, in fp32."""
+"""Largest difference of a probability between engine and trainer, in fp32."""
 
 
 VERL_CONFIG = Path(str(distribution("verl").locate_file("verl/trainer/config")))
@@ -36,7 +36,7 @@ ADDED = (
     "actor_rollout_ref.actor.fsdp_config.mixed_precision.",
     "ray_kwargs.ray_init.",
 )
-"""Where VeRL takes what its configuration does not name."""
+"""Sections in which VeRL accepts keys that its configuration does not name."""
 RAY = "cluster.arguments.verl.ray_kwargs.ray_init"
 
 
@@ -47,7 +47,7 @@ def composed(config: str, directory: Path) -> DictConfig:
 
 
 def keys(node: Any, prefix: str = "") -> Iterator[str]:
-    """Keys of leaves."""
+    """Yields the dotted keys of leaves."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from keys(value, f"{prefix}{key}.")
@@ -59,8 +59,8 @@ def keys(node: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize(
     "recipe", [["swebench_train"], *(["math_code_train", f"task={task}"] for task in TASKS)]
 )
-def test_verl_knows_all_that_is_set(recipe: list[str], model: str, tmp_path: Path) -> None:
-    """And the plug-in's own checks pass, but for the service."""
+def test_verl_knows_every_key_that_is_set(recipe: list[str], model: str, tmp_path: Path) -> None:
+    """The plug-in's own checks pass as well, apart from those of the service."""
     chosen = settings(Training, *recipe, f"model={model}", "trainer=verl")
     config = verl.configuration(chosen, tmp_path / "rows", tmp_path, "http://localhost", tmp_path)
     (tmp_path / "verl.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
@@ -90,7 +90,7 @@ def test_the_papers_settings_reach_verl(tmp_path: Path) -> None:
     assert config.trainer.total_training_steps == 66
 
 
-def test_a_model_made_here_is_a_directory_to_a_service_elsewhere_too(tmp_path: Path) -> None:
+def test_a_remote_service_gets_a_local_model_as_a_directory(tmp_path: Path) -> None:
     chosen = settings(
         Training, "swebench_train", "model=tiny", "trainer=verl", "service.url=http://elsewhere"
     )
@@ -98,7 +98,7 @@ def test_a_model_made_here_is_a_directory_to_a_service_elsewhere_too(tmp_path: P
     assert config["prorl"]["tokenizer"] == str(tmp_path)
 
 
-def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
+def test_training_continues_after_a_kill(tmp_path: Path) -> None:
     output, rows = tmp_path / "output", rows_of_tiny(tmp_path)
     tracker = output / "checkpoints/latest_checkpointed_iteration.txt"
     with TemporaryDirectory(prefix="ray-") as ray_directory:  # its sockets' paths must be short
@@ -113,7 +113,7 @@ def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
             command.wait_until(tracker.exists)
             command.kill()
             assert command.survivors() == []
-        reached = int(tracker.read_text())  # workers may end a step before they notice
+        reached = int(tracker.read_text())  # workers may end a step before they notice the kill
         with running(TRAIN, tmp_path / "second.log", *overrides) as command:
             assert command.wait() == 0, command.said
             assert command.survivors() == []
@@ -126,7 +126,7 @@ def test_it_trains_is_killed_and_goes_on(tmp_path: Path) -> None:
     assert all(one["prorl/reward/resolved"] == one["trained_on"] for one in steps)
     assert tracker.read_text() == "3"
     _, second = sorted((output / "runs").iterdir())
-    # The first step: later ones train on what was begun before the last update, too.
+    # Only the first step: later ones also train on rollouts begun before the last update.
     metrics, *_ = map(json.loads, (second / "metrics.jsonl").read_text().splitlines())
     assert metrics["data"]["actor/grad_norm"] > 0
     assert metrics["data"]["training/rollout_probs_diff_max"] < EXACT

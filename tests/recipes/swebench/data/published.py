@@ -1,4 +1,4 @@
-"""Rows of our own making, with the fields and the forms of the published data sets."""
+"""Made-up rows with the fields and forms of the published data sets."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ TEST_PATCH = file_diff("tests/test_core.py", "", "def test_f():\n    assert True
 
 
 def swe_bench(repo: str = "pallets/flask", version: str = "2.3", **changed: Any) -> Fields:
-    """The classic fields; the lists of tests are JSON text."""
+    """Returns the classic fields; the lists of tests are JSON text."""
     name = repo.replace("/", "__")
     row: Fields = {
         "repo": repo,
@@ -35,7 +35,7 @@ def swe_bench(repo: str = "pallets/flask", version: str = "2.3", **changed: Any)
 
 
 def swe_gym(repo: str = "getmoto/moto", version: str = "5.0", **changed: Any) -> Fields:
-    """The lists of tests are lists."""
+    """Returns the classic fields with the lists of tests as lists."""
     row = swe_bench(repo, version)
     for field in ("environment_setup_commit", "difficulty"):
         del row[field]
@@ -78,7 +78,7 @@ git checkout aaaa tests/test_core.py
 
 
 def newer(command: str, log_parser: str, **changed: Any) -> Fields:
-    """Fields of a revision that brings how its tests are run."""
+    """Returns fields of a newer revision, which says how its tests are run."""
     row = swe_bench(
         image="swebench/sweb.eval.x86_64.pallets_1776_flask-1234:latest",
         eval_type="pass_and_fail",

@@ -1,4 +1,4 @@
-"""Patches that are made as text are applied by the real git."""
+"""Patches made as text, applied by the real git."""
 
 import subprocess
 from pathlib import Path
@@ -51,7 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 @settings(max_examples=25)
 @given(old=TEXT, new=TEXT)
-def test_a_diff_makes_one_version_of_the_other_and_its_reverse_undoes_it(
+def test_a_diff_turns_old_into_new_and_its_reverse_undoes_it(
     repository: Repository, old: str | None, new: str | None
 ) -> None:
     patch = file_diff("f.py", old, new)
@@ -68,7 +68,7 @@ def test_a_diff_makes_one_version_of_the_other_and_its_reverse_undoes_it(
     assert repository.tree() == base
 
 
-def test_what_git_writes_is_reversed_with_modes_and_renames(tmp_path: Path) -> None:
+def test_git_diffs_are_reversed_with_modes_and_renames(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     text = "".join(f"{n}\n" for n in range(30))
     repository.put({"moved.py": text, "gone.py": "x\n", "same.py": "1\n2", "mode.py": "m\n"})
@@ -87,6 +87,6 @@ def test_what_git_writes_is_reversed_with_modes_and_renames(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("line", ["GIT binary patch", "copy from a.py"])
-def test_what_cannot_be_reversed_is_refused(line: str) -> None:
+def test_a_patch_that_cannot_be_reversed_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="cannot be reversed"):
         reversed_patch(f"diff --git a/a b/a\n{line}\n")

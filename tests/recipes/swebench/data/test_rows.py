@@ -60,7 +60,7 @@ def test_a_row_of_swe_bench_is_graded_by_the_recorder() -> None:
         ),
     ],
 )
-def test_repositories_with_a_runner_of_their_own_are_read_from_the_log(
+def test_repositories_with_their_own_runner_are_graded_by_log(
     repo: str, version: str, command: str, log_parser: str
 ) -> None:
     environment = converted("lite", published.swe_bench(repo, version)).instance.environment
@@ -69,7 +69,7 @@ def test_repositories_with_a_runner_of_their_own_are_read_from_the_log(
     assert environment.test_files == []
 
 
-def test_what_a_version_needs_goes_before_its_tests() -> None:
+def test_setup_commands_of_a_version_run_before_its_tests() -> None:
     old = converted("full", published.swe_bench("django/django", "2.2")).instance.environment
     assert "export LC_ALL=en_US.UTF-8" in old.activate
     assert old.test_command.startswith("(python setup.py install) > /dev/null 2>&1; ./tests/run")
@@ -77,7 +77,7 @@ def test_what_a_version_needs_goes_before_its_tests() -> None:
     assert newer.test_command.startswith("(sed -i '/en_US.UTF-8/s/^# //g' /etc/locale.gen && ")
 
 
-def test_a_fix_of_compiled_source_is_built_and_read_from_the_log() -> None:
+def test_a_fix_of_compiled_source_is_built_and_graded_by_log() -> None:
     patch = PATCH.replace("core.py", "core.pyx")
     row = published.swe_bench("scikit-learn/scikit-learn", "1.3", patch=patch)
     environment = converted("verified", row).instance.environment
@@ -88,12 +88,12 @@ def test_a_fix_of_compiled_source_is_built_and_read_from_the_log() -> None:
     )
 
 
-def test_a_copy_that_is_installed_does_not_hide_the_repository() -> None:
+def test_an_installed_copy_does_not_hide_the_repository() -> None:
     environment = converted("full", published.swe_bench("psf/requests", "2.27")).instance
     assert environment.environment.activate.endswith("export PYTHONPATH=$PWD:${PYTHONPATH:-}")
 
 
-def test_source_that_looks_like_pytest_may_be_changed_in_pytest() -> None:
+def test_rows_of_pytest_may_change_pytests_own_source() -> None:
     row = converted("verified", published.swe_bench("pytest-dev/pytest", "7.2")).instance
     assert "src/_pytest/" in row.task().data["allowed_files"]  # type: ignore[operator]
 
@@ -113,7 +113,7 @@ def test_newer_rows_say_how_they_are_tested() -> None:
     )
 
 
-def test_all_can_be_read_from_the_log() -> None:
+def test_any_row_can_be_graded_by_its_log() -> None:
     environment = converted("verified", published.swe_bench(), "log").instance.environment
     assert environment.test_command == "pytest -rA tests/test_core.py"
     assert environment.log_parser == "parse_log_flask"
@@ -130,14 +130,14 @@ def test_ids_that_no_test_has_are_left_out() -> None:
     assert result.left_out == tuple(CUT)
 
 
-def test_where_all_ids_are_cut_the_log_that_has_cut_them_is_read() -> None:
+def test_a_row_with_only_cut_ids_is_graded_by_the_log_that_cut_them() -> None:
     result = converted("verified", published.swe_bench(FAIL_TO_PASS=CUT))
     assert result.instance.FAIL_TO_PASS == CUT
     assert result.left_out == ()
     assert result.instance.environment.log_parser == "parse_log_flask"
 
 
-def test_rows_of_swe_gym() -> None:
+def test_swe_gym_rows_become_instances() -> None:
     row = converted("swe_gym", published.swe_gym()).instance
     assert row.image == "docker://xingyaoww/sweb.eval.x86_64.getmoto_s_moto-1234:latest"
     assert row.environment.pytest_arguments == ["-n0", "-rA"]
@@ -148,7 +148,7 @@ def test_rows_of_swe_gym() -> None:
     assert "project-monai_s_monai-1234" in monai.image
 
 
-def test_mypys_own_tests_are_like_others() -> None:
+def test_mypys_python_tests_run_like_others() -> None:
     environment = converted("swe_gym", published.swe_gym("python/mypy", "1.4")).instance.environment
     assert environment.pytest_arguments == ["-n0", "-rA"]
 
@@ -162,7 +162,7 @@ def test_skyrl_wraps_rows_as_objects_or_as_json() -> None:
     assert image == "docker://swebench/sweb.eval.x86_64.pvlib_1776_pvlib-python-1234:latest"
 
 
-def test_a_row_of_r2e_gym() -> None:
+def test_an_r2e_gym_row_becomes_an_instance() -> None:
     result = converted("r2e_gym", published.r2e_gym())
     row = result.instance
     assert row.instance_id == f"aiohttp__{'c' * 40}"
@@ -180,7 +180,7 @@ def test_a_row_of_r2e_gym() -> None:
     assert row.environment.python == "/testbed/.venv/bin/python -W ignore"
 
 
-def test_some_repositories_of_r2e_gym_need_more() -> None:
+def test_some_r2e_gym_repositories_need_extra_settings() -> None:
     orange = converted("r2e_gym", published.r2e_gym(repo="orange3")).instance.environment
     assert orange.python.startswith("xvfb-run --auto-servernum /testbed/")
     assert "QT_QPA_PLATFORM=minimal" in orange.activate
@@ -188,12 +188,12 @@ def test_some_repositories_of_r2e_gym_need_more() -> None:
     assert pandas.pytest_arguments == ["-o", "addopts="]
 
 
-def test_tests_that_could_not_even_be_collected_before_have_to_be_fixed() -> None:
+def test_tests_that_could_not_be_collected_before_must_be_fixed() -> None:
     row = published.r2e_gym(before="ERROR r2e_tests/test_1.py - ImportError: cannot import f\n")
     assert len(converted("r2e_gym", row).instance.FAIL_TO_PASS) == 2
 
 
-def test_a_row_of_swe_smith() -> None:
+def test_a_swe_smith_row_becomes_an_instance() -> None:
     result = converted("swe_smith", published.swe_smith())
     row = result.instance
     assert row.repo == "oauthlib__oauthlib"
@@ -272,7 +272,9 @@ WRONG: list[tuple[str, Fields, str]] = [
 
 
 @pytest.mark.parametrize(("data_set", "fields", "message"), WRONG)
-def test_what_is_wrong_is_said_with_the_row(data_set: str, fields: Any, message: str) -> None:
+def test_a_wrong_row_is_refused_with_its_id_and_the_reason(
+    data_set: str, fields: Any, message: str
+) -> None:
     with pytest.raises(RowError) as error:
         converted(data_set, fields)
     assert str(error.value).startswith("row 7 (its id)")

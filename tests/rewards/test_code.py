@@ -1,4 +1,4 @@
-"""What is compared with what, and what a report says. Nothing is run here."""
+"""Comparison of outputs and values, and reports of cases; no program runs here."""
 
 import json
 from typing import Any
@@ -32,13 +32,13 @@ def joined(lines: list[list[str]]) -> str:
 
 
 @given(TEXT, st.sampled_from(["", "\n", "\n\n", " \n", "\r\n", "\t"]))
-def test_white_space_at_the_end_of_lines_and_output_does_not_count(text: str, end: str) -> None:
+def test_trailing_white_space_of_lines_and_output_does_not_count(text: str, end: str) -> None:
     assert same_output(text + end, text)
     assert same_output(text.replace("\n", " \n"), text)
 
 
 @given(LINES, LINES, st.sampled_from([None, 1e-6]))
-def test_other_words_are_another_output(
+def test_outputs_differ_if_their_words_differ(
     found: list[list[str]], expected: list[list[str]], tolerance: float | None
 ) -> None:
     same = same_output(joined(found), joined(expected), tolerance)
@@ -66,7 +66,7 @@ def test_other_words_are_another_output(
         ("", "0", False),
     ],
 )
-def test_everything_else_counts(found: str, expected: str, same: bool) -> None:
+def test_all_other_differences_count(found: str, expected: str, same: bool) -> None:
     assert same_output(found, expected) is same
 
 
@@ -93,7 +93,7 @@ def test_numbers_may_differ_by_a_tolerance(found: str, expected: str, same: bool
 
 
 @given(VALUES)
-def test_a_value_is_itself_in_json(value: Any) -> None:
+def test_a_value_equals_its_json(value: Any) -> None:
     assert same_value(json.dumps(value), value)
     assert same_value(json.dumps(value), [value])
     assert same_value(json.dumps(value), value, 1e-6)
@@ -119,12 +119,16 @@ def test_a_value_is_itself_in_json(value: Any) -> None:
         ("9" * 10_000, 9, None, False),
     ],
 )
-def test_values(found: str, expected: Any, tolerance: float | None, same: bool) -> None:
+def test_values_are_compared_as_json(
+    found: str, expected: Any, tolerance: float | None, same: bool
+) -> None:
     assert same_value(found, expected, tolerance) is same
 
 
 @given(st.text(), VALUES, st.sampled_from([None, 0.5]))
-def test_nothing_that_is_printed_raises(found: str, expected: Any, tolerance: float | None) -> None:
+def test_no_printed_text_makes_the_comparison_raise(
+    found: str, expected: Any, tolerance: float | None
+) -> None:
     same_value(found, expected, tolerance)
     same_output(found, json.dumps(expected), tolerance)
 
@@ -145,11 +149,11 @@ RIGHT = CaseRun("exited", output="1\n", cpu_s=0.5)
         (CaseRun("compile_error", output="1"), CaseOutcome.COMPILE_ERROR),
     ],
 )
-def test_only_an_end_in_order_and_in_time_can_pass(run: CaseRun, outcome: CaseOutcome) -> None:
+def test_only_a_clean_exit_in_time_can_pass(run: CaseRun, outcome: CaseOutcome) -> None:
     assert case_outcome(run, Case("", "1"), cpu_limit_s=1) is outcome
 
 
-def test_a_report_counts_and_says_so_in_one_line() -> None:
+def test_a_report_counts_outcomes_in_one_line() -> None:
     report = CodeReport(4, [CaseOutcome.PASSED, CaseOutcome.WRONG], time_scale=2)
     assert (report.all_passed, report.share) == (False, 0.25)
     assert report.summary() == "4 cases: passed 1, wrong 1, not run 2"

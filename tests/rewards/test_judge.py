@@ -21,7 +21,7 @@ DIFFERENT = "VERDICT: DIFFERENT"
 
 
 def quoted(messages: Messages) -> tuple[str, str]:
-    """The two answers, as the judge finds them between the lines with the code."""
+    """Returns the two answers, as the judge finds them between the lines with the code."""
     system, user = messages
     code = re.findall(r"the code (\w+)", system["content"])[0]
     first, second = re.findall(
@@ -58,7 +58,7 @@ async def compare(judge: Judge, gold: str, answer: str) -> Judgement:
     return await judge.compare(question="Which?", gold=gold, answer=answer)
 
 
-async def test_it_is_asked_twice_in_either_order(endpoint: StubJudge) -> None:
+async def test_the_judge_is_asked_once_in_each_order(endpoint: StubJudge) -> None:
     async with configured(endpoint) as judge:
         assert await compare(judge, "ab", "ba") is Judgement.SAME
     first, second = endpoint.requests
@@ -70,7 +70,7 @@ async def test_it_is_asked_twice_in_either_order(endpoint: StubJudge) -> None:
         assert headers["Authorization"] == "Bearer a-secret-key"
 
 
-async def test_what_differs_once_needs_no_second_call(endpoint: StubJudge) -> None:
+async def test_a_first_verdict_of_different_needs_no_second_call(endpoint: StubJudge) -> None:
     async with configured(endpoint) as judge:
         assert await compare(judge, "ab", "abc") is Judgement.DIFFERENT
     assert len(endpoint.requests) == 1
@@ -93,7 +93,7 @@ async def test_verdicts_are_remembered_and_siblings_ask_once(endpoint: StubJudge
         assert len(endpoint.requests) == 4
 
 
-async def test_a_file_outlives_the_judge_and_holds_no_answers(
+async def test_a_cache_file_outlives_the_judge_and_holds_no_answers(
     endpoint: StubJudge, tmp_path: Path
 ) -> None:
     file = tmp_path / "new" / "judge.sqlite"
@@ -109,7 +109,7 @@ async def test_a_file_outlives_the_judge_and_holds_no_answers(
     assert "xyzzy" not in str(rows)
 
 
-async def test_a_file_that_cannot_be_written_costs_calls_only(
+async def test_a_cache_file_that_cannot_be_written_only_costs_calls(
     endpoint: StubJudge, tmp_path: Path
 ) -> None:
     file = tmp_path / "judge.sqlite"
@@ -122,12 +122,12 @@ async def test_a_file_that_cannot_be_written_costs_calls_only(
     assert len(endpoint.requests) == 2
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_a_cache_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProRLError, match=str(tmp_path)):
         Judge(JudgeConfig("http://localhost/v1", "a-model", cache=tmp_path))
 
 
-async def test_no_more_calls_than_allowed_at_once(endpoint: StubJudge) -> None:
+async def test_calls_in_flight_stay_within_the_limit(endpoint: StubJudge) -> None:
     endpoint.latency_s = 0.02
     async with configured(endpoint, max_calls=2) as judge:
         await asyncio.gather(*(compare(judge, "ab", f"{number}") for number in range(8)))
@@ -136,7 +136,7 @@ async def test_no_more_calls_than_allowed_at_once(endpoint: StubJudge) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
-async def test_what_passes_is_tried_again(endpoint: StubJudge, status: int) -> None:
+async def test_transient_failures_are_retried(endpoint: StubJudge, status: int) -> None:
     endpoint.statuses = [status] * (judge_module.ATTEMPTS - 1)
     async with configured(endpoint) as judge:
         assert await compare(judge, "ab", "ba") is Judgement.SAME
@@ -151,7 +151,7 @@ async def test_an_endpoint_that_stays_down_gives_no_verdict(endpoint: StubJudge)
         assert await compare(judge, "ab", "ba") is Judgement.SAME  # the failure is not remembered
 
 
-async def test_an_endpoint_that_is_not_there_gives_no_verdict() -> None:
+async def test_a_missing_endpoint_gives_no_verdict() -> None:
     async with StubJudge(equal_sets) as endpoint:
         judge = configured(endpoint)
     async with judge:
@@ -160,7 +160,7 @@ async def test_an_endpoint_that_is_not_there_gives_no_verdict() -> None:
     assert caught.value.retryable
 
 
-async def test_one_that_hangs_gives_no_verdict(
+async def test_an_endpoint_that_hangs_gives_no_verdict(
     endpoint: StubJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge_module, "BUDGET_S", 0.1)
@@ -172,7 +172,7 @@ async def test_one_that_hangs_gives_no_verdict(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
-async def test_what_is_refused_is_not_tried_again(endpoint: StubJudge, status: int) -> None:
+async def test_refused_calls_are_not_retried(endpoint: StubJudge, status: int) -> None:
     endpoint.statuses = [status]
     async with configured(endpoint) as judge:
         with pytest.raises(EvaluatorError, match=str(status)) as caught:
@@ -195,7 +195,7 @@ async def test_what_is_refused_is_not_tried_again(endpoint: StubJudge, status: i
         "VERDICT: SAME OR DIFFERENT",
     ],
 )
-async def test_only_a_verdict_in_its_form_counts(reply: str) -> None:
+async def test_only_a_well_formed_verdict_counts(reply: str) -> None:
     async with StubJudge(lambda messages: reply) as endpoint, configured(endpoint) as judge:
         with pytest.raises(EvaluatorError, match="does not end with one verdict") as caught:
             await compare(judge, "ab", "ba")
@@ -203,7 +203,7 @@ async def test_only_a_verdict_in_its_form_counts(reply: str) -> None:
         assert len(endpoint.requests) == judge_module.ATTEMPTS
 
 
-async def test_a_reply_out_of_form_is_asked_for_again() -> None:
+async def test_a_malformed_reply_is_retried() -> None:
     replies = iter(["Hm.", SAME, SAME])
     stub = StubJudge(lambda messages: next(replies))
     async with stub as endpoint, configured(endpoint) as judge:
@@ -221,7 +221,7 @@ ESCAPES: list[Callable[[str], str]] = [
 async def test_an_answer_cannot_leave_its_quotes(
     endpoint: StubJudge, escape: Callable[[str], str]
 ) -> None:
-    """It may have seen the code of an earlier call; each call has its own."""
+    """The answer knows the code of an earlier call; each call has a new code."""
     async with configured(endpoint) as judge:
         await compare(judge, "ab", "seen")
         seen = re.findall(r"the code (\w+)", endpoint.requests[0]["messages"][0]["content"])[0]
@@ -230,7 +230,7 @@ async def test_an_answer_cannot_leave_its_quotes(
     assert quoted(endpoint.requests[-1]["messages"]) == ("ab", answer)
 
 
-async def test_an_answer_that_argues_is_not_judged(endpoint: StubJudge) -> None:
+async def test_an_answer_that_is_too_long_is_not_judged(endpoint: StubJudge) -> None:
     async with configured(endpoint) as judge:
         long = "x" * (judge_module.MAX_ANSWER_CHARS + 1)
         assert await compare(judge, long, long) is Judgement.DIFFERENT
@@ -249,5 +249,5 @@ def test_settings_that_cannot_work_are_refused(url: str, model: str) -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"), [({}, 0), ({"Retry-After": "7"}, 7), ({"Retry-After": "tomorrow"}, 0)]
 )
-def test_how_long_the_endpoint_asks_to_wait(header: dict[str, str], seconds: float) -> None:
+def test_retry_after_is_read_if_it_is_a_number(header: dict[str, str], seconds: float) -> None:
     assert judge_module._retry_after_s(header) == seconds

@@ -1,4 +1,4 @@
-"""The rule that answers are scored by, over the shared table of tricky pairs."""
+"""The scoring rule for mathematics, over the shared table of tricky pairs."""
 
 import asyncio
 import subprocess
@@ -27,13 +27,13 @@ def pool() -> Iterator[ScoringPool]:
 
 
 @pytest.mark.parametrize("row", [*TABLE, *ERRORS], ids=lambda row: row.name)
-async def test_the_table(pool: ScoringPool, row: MathRow) -> None:
+async def test_tricky_pairs_score_as_in_the_table(pool: ScoringPool, row: MathRow) -> None:
     answer = boxed(row.reply)
     assert (answer is not None and await scored(pool, answer, row.gold)) == row.score
 
 
 async def scored(pool: ScoringPool, answer: str, gold: str) -> float:
-    """As the agent has it: what cannot be scored is wrong."""
+    """Scores as the agent does: an answer that cannot be scored is wrong."""
     try:
         return await pool.score(score_math, 60, answer, gold)
     except ScoringAborted:
@@ -60,12 +60,12 @@ async def scored(pool: ScoringPool, answer: str, gold: str) -> float:
         ("", None),
     ],
 )
-def test_what_is_in_the_last_box(text: str, content: str | None) -> None:
+def test_the_answer_is_the_content_of_the_last_box(text: str, content: str | None) -> None:
     assert boxed(text) == content
 
 
 @given(st.text(alphabet="\\{}boxed 1", max_size=60), st.text(alphabet="abc \\{}", max_size=20))
-def test_whatever_comes_before_the_last_box_counts_for_nothing(before: str, content: str) -> None:
+def test_text_before_the_last_box_does_not_count(before: str, content: str) -> None:
     balanced = boxed(f"\\boxed{{{content}}}") == content and not content.endswith("\\")
     if balanced and not before.endswith("\\"):
         assert boxed(f"{before}\\boxed{{{content}}}") in (content, boxed(before + content))
@@ -86,7 +86,7 @@ assert [math._parsed(text) for text in TEXTS] == mended
 
 
 def test_the_quick_parser_reads_what_the_full_one_reads() -> None:
-    """In a process of its own: the parser is changed for good."""
+    """Runs in a separate process, because it changes the parser for good."""
     replies = [row.reply for row in [*TABLE, *ERRORS] if "!" not in row.reply]
     texts = [row.gold for row in TABLE] + [boxed(reply) or reply for reply in replies]
     source = READ_TWICE.replace("TEXTS", repr(texts))
@@ -116,7 +116,7 @@ async def test_hostile_answers_are_wrong_and_harm_nobody(
     answer = boxed(hostile.reply)
     assert not (answer is not None and await scored(pool, answer, hostile.gold))
     assert await pool.score(score_math, 60, r"\frac{2}{4}", "0.5") == 1.0
-    # What shows that the gold is not to blame.
+    # Another answer can be scored against the gold, so the gold is not to blame.
     assert await pool.score(score_math, 60, NEVER_HOSTILE, hostile.gold) == 0.0
 
 
@@ -124,5 +124,7 @@ async def test_hostile_answers_are_wrong_and_harm_nobody(
     ("gold", "expected"),
     [(r"\frac{1}{2}", 1.0), (r"\text{even}", 1.0), (r"2n + 1, n \in \mathbb{N}", 0.0), ("?", 0.0)],
 )
-async def test_only_a_text_is_no_expression(pool: ScoringPool, gold: str, expected: float) -> None:
+async def test_gold_that_is_read_only_as_text_is_no_expression(
+    pool: ScoringPool, gold: str, expected: float
+) -> None:
     assert await pool.score(is_expression, 60, gold) == expected

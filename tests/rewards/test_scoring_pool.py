@@ -28,7 +28,7 @@ def loop() -> float:
 
 
 def loop_in_c() -> float:
-    """Without a step of the interpreter in between, so that Python handles no signal."""
+    """Loops without a step of the interpreter, so that Python handles no signal."""
     return float(len(str(7 ** (10**9))))
 
 
@@ -46,7 +46,9 @@ def swallow_memory() -> float:
 
 
 @pytest.mark.parametrize("scorer", [loop, loop_in_c, die, crash, swallow_memory])
-async def test_what_a_call_does_to_itself_is_blamed_on_it(pool: ScoringPool, scorer: type) -> None:
+async def test_a_call_is_blamed_for_what_it_does_to_its_worker(
+    pool: ScoringPool, scorer: type
+) -> None:
     with pytest.raises(ScoringAborted):
         await pool.score(scorer, 60)
     assert await pool.score(float, 60, 1) == 1.0
@@ -74,7 +76,7 @@ def fail() -> float:
         (fail, 60, "LookupError.*no such thing"),
     ],
 )
-async def test_what_others_do_to_it_is_not(
+async def test_timeouts_kills_and_bugs_are_not_blamed_on_the_call(
     pool: ScoringPool, scorer: type, timeout_s: float, message: str
 ) -> None:
     with pytest.raises(EvaluatorError, match=message) as caught:
@@ -83,7 +85,7 @@ async def test_what_others_do_to_it_is_not(
     assert await pool.score(float, 60, 1) == 1.0
 
 
-async def test_of_many_calls_only_the_hostile_ones_are_lost(pool: ScoringPool) -> None:
+async def test_only_the_hostile_calls_of_many_are_lost(pool: ScoringPool) -> None:
     functions = [die if number % 7 == 3 else float for number in range(48)]
     calls = (pool.score(function, 60) for function in functions)
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -91,7 +93,7 @@ async def test_of_many_calls_only_the_hostile_ones_are_lost(pool: ScoringPool) -
     assert [type(result) for result in results] == expected
 
 
-async def test_a_worker_that_is_killed_while_idle_is_not_missed(pool: ScoringPool) -> None:
+async def test_a_worker_killed_while_idle_costs_no_call(pool: ScoringPool) -> None:
     assert await pool.score(float, 60, 1) == 1.0
     for worker in multiprocessing.active_children():
         worker.kill()
@@ -103,18 +105,18 @@ _hoard: list[bytearray] = []
 
 
 def hoard(megabytes: int) -> float:
-    """What caches do."""
+    """Keeps memory, as caches do."""
     _hoard.append(bytearray(b"x") * (megabytes << 20))
     return float(len(_hoard))
 
 
-async def test_what_calls_leave_behind_is_not_missing_to_others(pool: ScoringPool) -> None:
+async def test_memory_that_calls_leave_behind_costs_no_later_call(pool: ScoringPool) -> None:
     third = MEMORY_MB // 3
     calls = (pool.score(hoard, 60, third) for _ in range(6))
     assert sorted(await asyncio.gather(*calls)) == [1, 1, 1, 2, 2, 2]
 
 
-async def test_cancelled_calls_are_not_made_and_delay_nobody(pool: ScoringPool) -> None:
+async def test_cancelled_calls_do_not_run_and_delay_no_others(pool: ScoringPool) -> None:
     running = asyncio.create_task(pool.score(loop, 60))
     await asyncio.sleep(0)
     waiting = [asyncio.create_task(pool.score(loop, 60)) for _ in range(20)]
@@ -124,7 +126,7 @@ async def test_cancelled_calls_are_not_made_and_delay_nobody(pool: ScoringPool) 
     assert await pool.score(float, 60, 1) == 1.0
 
 
-def test_it_serves_one_event_loop_after_the_other() -> None:
+def test_a_pool_serves_one_event_loop_after_another() -> None:
     scoring = ScoringPool(workers=1)
     assert asyncio.run(scoring.score(float, 60, 1)) == 1.0
     assert asyncio.run(scoring.score(float, 60, 2)) == 2.0

@@ -29,9 +29,9 @@ OPTIONS = {"A": "nucleus", "B": "C. elegans", "C": "The cell", "D": "x^2", "E": 
         ("C) something else", "C"),
         ("the cell", "C"),
         (r"\text{The cell}.", "C"),
-        ("C. elegans", "B"),  # the text of an option before a letter with a full stop
+        ("C. elegans", "B"),  # an option's text goes before a letter with a full stop
         ("D: $x^2$", "D"),
-        ("nucleus", None),  # of two options
+        ("nucleus", None),  # the text of two options
         ("A: nucleus", "A"),
         ("A: the cell", None),  # the letter of one, the text of another
         ("AB", None),
@@ -43,7 +43,7 @@ OPTIONS = {"A": "nucleus", "B": "C. elegans", "C": "The cell", "D": "x^2", "E": 
         ("cell wall", None),
     ],
 )
-def test_what_names_an_option(said: str, letter: str | None) -> None:
+def test_an_option_is_named_by_letter_or_text(said: str, letter: str | None) -> None:
     assert chosen_letter(f"I think: \\boxed{{{said}}}", OPTIONS, None) == letter
 
 
@@ -61,12 +61,12 @@ def test_a_rows_own_pattern_comes_first(reply: str, letter: str | None) -> None:
     assert chosen_letter(reply, OPTIONS, r"Answer: ([A-Z])") == letter
 
 
-def test_a_pattern_without_a_group_and_one_whose_group_is_empty() -> None:
+def test_a_pattern_may_lack_a_group_or_match_an_empty_one() -> None:
     assert chosen_letter("D!", OPTIONS, r"[A-Z](?=!)") == "D"
     assert chosen_letter(r"say: nothing \boxed{D}", OPTIONS, r"say: ([A-Z])?") == "D"
 
 
-def test_scores_of_choices() -> None:
+def test_only_the_right_option_in_a_box_scores() -> None:
     assert score_choice(r"\boxed{C}", "C", OPTIONS, None) == 1.0
     assert score_choice(r"\boxed{D}", "C", OPTIONS, None) == 0.0
     assert score_choice("C", "C", OPTIONS, None) == 0.0
@@ -83,7 +83,7 @@ def test_scores_of_choices() -> None:
         ("Caf\u00e9", "cafe\u0301"),
     ],
 )
-def test_texts_that_are_the_same(one: str, other: str) -> None:
+def test_equivalent_texts_are_the_same(one: str, other: str) -> None:
     assert normal_text(one) == normal_text(other)
 
 
@@ -91,13 +91,13 @@ def test_texts_that_are_the_same(one: str, other: str) -> None:
     ("one", "other"),
     [("Co", "CO"), ("5\u00b2", "52"), ("no", "on"), ("increases", "decreases"), ("pH", "PH")],
 )
-def test_texts_that_are_not(one: str, other: str) -> None:
+def test_different_texts_are_not_the_same(one: str, other: str) -> None:
     assert normal_text(one) != normal_text(other)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> Iterator[None]:
-    """math-verify warns that its time limits are off; the pool's workers silence it, too."""
+    """Silences math-verify's warning that its time limits are off, as the pool's workers do."""
     logger = logging.getLogger("math_verify")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -130,22 +130,22 @@ def _quiet() -> Iterator[None]:
         ("mc^2", "E = mc^2", 1.0),
         (r"\frac{1}{2}mv^2", r"\frac{mv^2}{2}", 1.0),
         ("2^{10}", "1024", 1.0),
-        ("no", "on", 0.0),  # math-verify: the same, and the next
+        ("no", "on", 0.0),  # math-verify calls these the same, and the next
         ("ATGC", "CGTA", 0.0),
         ("CO", "OC", 0.0),
         ("5", "5 or 6", 0.0),
         ("}{", "x", 0.0),
     ],
 )
-def test_values(gold: str, answer: str, score: float) -> None:
+def test_values_are_scored_by_number_unit_and_formula(gold: str, answer: str, score: float) -> None:
     assert score_value(answer, gold) == score
 
 
 @pytest.mark.parametrize("text", ["ATGC", "NaCl", "silver", r"\text{even}", "kT", "carbon-14", ""])
-def test_what_is_words(text: str) -> None:
+def test_words_count_as_words(text: str) -> None:
     assert is_words(text)
 
 
 @pytest.mark.parametrize("text", ["mc^2", r"mg\sin\theta", "kT/q", "5", r"5 \text{ kg}", "x"])
-def test_what_is_not(text: str) -> None:
+def test_expressions_do_not_count_as_words(text: str) -> None:
     assert not is_words(text)

@@ -34,7 +34,7 @@ def of_test(id_: str, outcome: str = "passed", **more: Any) -> list[Record]:
 
 
 def honest(**outcomes: str) -> list[Record]:
-    """What a fix leaves; `outcomes` by the name of a test."""
+    """Returns the records that a fix leaves; `outcomes` are by name of the test."""
     right = {"fix": "passed", "keep": "passed", "canary": "failed"} | outcomes
     ids = [f"t.py::{name}" for name in right]
     collected = {"nonce": NONCE, "kind": "collected", "ids": ids}
@@ -55,7 +55,7 @@ def graded(
     return grade(TestRun(NONCE, text, exit_code, timed_out), expected)
 
 
-def test_a_fix_is_resolved_and_says_so_in_one_line() -> None:
+def test_a_fix_is_resolved_with_a_one_line_summary() -> None:
     report = graded(honest())
     assert report.resolved
     assert report.summary == "i: resolved; fail-to-pass 1/1; pass-to-pass 1/1"
@@ -71,7 +71,7 @@ def test_each_test_must_pass(name: str, outcome: str) -> None:
 
 
 def changed(index: int, **fields: Any) -> list[Record]:
-    """`honest` with one record changed. Its second test's call is number 5."""
+    """Returns `honest()` with one record changed; record 5 is the second test's call."""
     records = honest()
     records[index] = {**records[index], **fields}
     return records
@@ -80,7 +80,7 @@ def changed(index: int, **fields: Any) -> list[Record]:
 FIX_CALL, KEEP_SETUP, KEEP_CALL, CANARY_CALL = 2, 4, 5, 8
 
 
-def test_what_a_test_raised_counts_and_not_only_what_is_reported() -> None:
+def test_a_test_that_raised_has_not_passed_whatever_was_reported() -> None:
     assert graded(changed(FIX_CALL, raised=True)).outcome is SweOutcome.UNRESOLVED
 
 
@@ -110,7 +110,7 @@ def test_missing_tests_and_phases_have_not_passed() -> None:
     assert graded(partly).statuses == {"t.py::fix": "incomplete"}
 
 
-def test_an_error_in_set_up_is_no_pass() -> None:
+def test_an_error_in_setup_is_not_a_pass() -> None:
     report = graded(changed(KEEP_SETUP, outcome="failed"))
     assert report.statuses == {"t.py::keep": "error"}
 
@@ -125,7 +125,7 @@ def test_a_canary_that_passes_is_tampering() -> None:
     assert graded(changed(CANARY_CALL, outcome="skipped")).outcome is SweOutcome.TAMPERED
 
 
-def test_without_canaries_nothing_is_resolved() -> None:
+def test_nothing_is_resolved_without_canaries() -> None:
     records = [record for record in honest() if record.get("id") != "t.py::canary"]
     assert graded(records).outcome is SweOutcome.TAMPERED
     text = b"".join(json.dumps(record).encode() + b"\n" for record in records)
@@ -133,7 +133,7 @@ def test_without_canaries_nothing_is_resolved() -> None:
     assert grade(TestRun(NONCE, text, 1), expected).outcome is SweOutcome.TAMPERED
 
 
-def test_a_run_without_its_end_has_crashed_or_timed_out() -> None:
+def test_a_run_without_an_end_record_has_crashed_or_timed_out() -> None:
     assert graded(honest()[:-1]).outcome is SweOutcome.CRASHED
     assert graded(honest()[:-1], None, timed_out=True).outcome is SweOutcome.TIMEOUT
     assert graded([], 0).outcome is SweOutcome.CRASHED
@@ -143,7 +143,7 @@ def test_a_run_without_its_end_has_crashed_or_timed_out() -> None:
     "forged",
     [{"nonce": "guess"}, {"more": 1}, {"kind": "other"}],
 )
-def test_foreign_records_keep_it_from_being_resolved(forged: Record) -> None:
+def test_foreign_records_are_tampering(forged: Record) -> None:
     records = honest()
     records.insert(1, {**phase("t.py::other"), **forged})
     assert graded(records).outcome is SweOutcome.TAMPERED
@@ -173,13 +173,13 @@ def test_records_of_any_kind_are_graded(records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("forged", ["[" * 100_000, '{"kind": []}', '{"ids": ["\\ud800"]}'])
-def test_what_no_json_reader_likes_is_tampering(forged: str) -> None:
+def test_unreadable_json_is_tampering(forged: str) -> None:
     first = json.dumps(honest()[0])
     run = TestRun(NONCE, f"{first}\n{forged}\n".encode(), 1)
     assert grade(run, EXPECTED).outcome is SweOutcome.TAMPERED
 
 
-def test_no_more_records_are_read_than_the_tests_asked_for_can_have() -> None:
+def test_records_beyond_those_of_the_requested_tests_are_not_read() -> None:
     records = honest()
     many = [one for number in range(30_000) for one in of_test(f"t.py::other[{number}]")]
     assert len(json.dumps(many)) > MAX_OTHER_RECORDS_BYTES

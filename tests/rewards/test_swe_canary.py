@@ -59,7 +59,7 @@ def functions(source: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def canaries(test_ids: list[str], seed: int = 0) -> dict[str, str]:
-    """Source of each by its name. Nothing else may have changed."""
+    """Returns each canary's source by its name; checks that nothing else changed."""
     with_them, names = with_canaries(SOURCE, test_ids, Random(seed))
     before, after = functions(SOURCE), functions(with_them)
     found = {name: ast.unparse(after.pop(name)) for name in names}
@@ -86,7 +86,7 @@ def test_canaries_fail_first_and_late_and_in_the_package(seed: int) -> None:
     assert re.search(rf"\n    assert {SUM} == \d+\n    'Text.'", first)
     assert raising.count("half(object())") in (1, 2, 3)
     assert ends(raising, rf"    assert {SUM} == \d+")
-    # One of its own assertions expects something else; no other is added.
+    # One of the test's own assertions expects something else; no assertion is added.
     own = ast.unparse(functions(SOURCE)["test_plain"]).replace('"""Text."""', "pass").split("\n")
     [(was, now)] = [
         pair for pair in zip(own[2:], changed.split("\n")[2:], strict=True) if len(set(pair)) > 1
@@ -96,7 +96,7 @@ def test_canaries_fail_first_and_late_and_in_the_package(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_canaries_fail_in_the_ways_of_their_test(seed: int) -> None:
+def test_canaries_fail_in_the_same_ways_as_their_test(seed: int) -> None:
     found = [*canaries(IDS[1:2], seed).values()]
     assert len(found) == 4
     assert any("self.assertEqual(thing.size, 3)" not in one for one in found)
@@ -137,12 +137,12 @@ def test_a_canary_is_like_its_test() -> None:
 
 
 @pytest.mark.parametrize("ids", [IDS[4:], ["t.py::Inherited::test_method"]])
-def test_what_cannot_be_copied_gets_a_canary_too(ids: list[str]) -> None:
+def test_a_test_that_cannot_be_copied_gets_a_canary_too(ids: list[str]) -> None:
     [canary] = canaries(ids).values()
     assert re.fullmatch(r"def test_\w+\(\):\n    assert \d == \d+", canary)
 
 
-def test_files_of_other_versions_of_python_get_a_canary_too() -> None:
+def test_files_for_other_python_versions_get_a_canary_too() -> None:
     with_it, [name] = with_canaries("print 'x'\n", ["t.py::test_x"], Random(0))
     assert with_it.startswith("print 'x'\n")
     assert re.search(rf"def {name}\(\):\n    assert \d == \d+\n$", with_it)

@@ -64,12 +64,12 @@ def test_missing_tests_have_not_passed() -> None:
     assert graded({}, exit_code=None).outcome is SweOutcome.TIMEOUT
 
 
-def test_what_was_watched_can_only_make_it_worse() -> None:
+def test_the_watch_can_only_worsen_a_status() -> None:
     assert graded(raised={**SEEN, FIX: True}).statuses == {FIX: "failed"}
     assert graded({**HONEST, FIX: "skipped"}).statuses == {FIX: "skipped"}
 
 
-def test_a_test_of_unittest_must_have_been_seen() -> None:
+def test_a_unittest_test_must_have_been_seen_by_the_watch() -> None:
     assert graded(raised={KEEP: False, CANARY: True}).statuses == {FIX: "unseen"}
     assert graded(raised={}).outcome is SweOutcome.UNRESOLVED
 
@@ -86,7 +86,7 @@ def test_the_exit_code_must_be_that_of_failed_canaries(exit_code: int) -> None:
 
 
 @pytest.mark.parametrize("status", ["passed", "skipped", "missing"])
-def test_the_log_must_tell_of_a_failed_canary(status: str) -> None:
+def test_the_log_must_report_a_failed_canary(status: str) -> None:
     told = {} if status == "missing" else {CANARY: status}
     report = graded({FIX: "passed", KEEP: "passed", **told})
     assert report.outcome is SweOutcome.TAMPERED
@@ -110,7 +110,7 @@ def test_a_canary_is_known_in_all_forms_of_its_name(form: str) -> None:
     assert graded(statuses, raised={}, expected=expected).resolved
 
 
-def test_cut_ids_need_all_that_they_may_mean() -> None:
+def test_a_cut_id_passes_only_if_all_its_matches_pass() -> None:
     cut, canary = "t.py::f[log(a", {"t.py::again": "failed"}
     expected = Expected("i", [cut], [], ["t.py::again"])
 
@@ -125,7 +125,7 @@ def test_cut_ids_need_all_that_they_may_mean() -> None:
 
 
 @given(st.dictionaries(st.text(), st.sampled_from(["passed", "failed"])), st.binary())
-def test_whatever_was_written_is_graded(statuses: dict[str, str], watched: bytes) -> None:
+def test_any_statuses_and_records_are_graded(statuses: dict[str, str], watched: bytes) -> None:
     assert not grade_log(LogRun(statuses, watched, 1), EXPECTED).resolved
 
 
@@ -160,7 +160,7 @@ FAILED (failures=2, errors=1, skipped=1, expected failures=1)
 """
 
 
-def test_a_log_of_django() -> None:
+def test_a_django_log_is_read() -> None:
     statuses = read_log(DJANGO_LOG, DJANGO)
     wanted = ["test_a (m.C)", "What b does.", "test_e (m.C)", "What f does.", "test_g (m.C)"]
     assert [statuses[test] for test in wanted] == ["passed", "passed", "failed", "failed", "failed"]
@@ -168,14 +168,14 @@ def test_a_log_of_django() -> None:
     assert "test_d (m.C)" not in statuses
 
 
-def test_a_log_of_pytest() -> None:
+def test_a_pytest_log_is_read() -> None:
     log = "PASSED t.py::a\nFAILED t.py::b - x\nXFAIL t.py::c\nPASSED t.py::b\n"
     assert read_log(log, PYTEST) == {"t.py::a": "passed", "t.py::b": "failed", "t.py::c": "xfailed"}
     assert read_log("ERROR t.py::a - y\nPASSED t.py::a\n", PYTEST)["t.py::a"] == "failed"
 
 
 @pytest.mark.parametrize("colons", [":", "::"])
-def test_a_log_of_sympy(colons: str) -> None:
+def test_a_sympy_log_is_read(colons: str) -> None:
     log = f"test_a ok\ntest_b  ok\n F\ntest_c E\n____ x/t.py{colons}test_b ____\n"
     statuses = read_log(log, SYMPY)
     assert (statuses["test_a"], statuses["test_b"]) == ("passed", "failed")
@@ -183,7 +183,7 @@ def test_a_log_of_sympy(colons: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "status"), [(2, "passed"), (3, "passed"), (1, "doubtful")])
-def test_runners_count_what_has_passed(count: int, status: str) -> None:
+def test_passes_are_doubtful_if_the_runner_counted_fewer(count: int, status: str) -> None:
     log = f"test_a ok\ntest_b ok   [OK]\n tests finished: {count} passed, in 1 s"
     assert read_log(log, SYMPY) == {"test_a": status}
     log = f"PASSED t.py::a\nPASSED t.py::b[x y]\n== 1 failed, {count} passed in 1.00s ==\n"
@@ -215,7 +215,7 @@ def test_the_reader_is_a_program() -> None:
     assert json.loads(reader().stdout) == {"test_a": "passed"}
 
 
-def test_without_swebench_it_is_said_what_to_install() -> None:
+def test_the_error_without_swebench_says_what_to_install() -> None:
     without = reader("-S", "-E")  # without any installed package
     assert b"needs the package swebench; install it where" in without.stderr
     assert b"pip install --no-deps 'swebench" in without.stderr
@@ -278,7 +278,7 @@ def unittest_run(directory: Path, **environment: str) -> str:
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    return done.stderr.partition("Ran ")[0]  # what follows has a time
+    return done.stderr.partition("Ran ")[0]  # the rest contains the time
 
 
 def test_the_watch_sees_what_raises_and_changes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which changes of a patch count, and which say something about it."""
+"""Changes of a patch: which are protected, and which lines are signals."""
 
 import pytest
 
@@ -21,17 +21,17 @@ def protected(path: str, mode: str = "100644", allowed: tuple[str, ...] = ()) ->
         "src/a.egg-info/entry_points.txt",
     ],
 )
-def test_what_decides_about_tests_is_protected(path: str) -> None:
+def test_files_that_influence_tests_are_protected(path: str) -> None:
     assert protected(path)
 
 
 @pytest.mark.parametrize("path", ["src/a.py", "latest.py", "contest.py", "docs/testing.md", "x.c"])
-def test_source_is_not(path: str) -> None:
+def test_source_files_are_not_protected(path: str) -> None:
     assert not protected(path)
 
 
 @pytest.mark.parametrize("path", ["data", "data/case.json/x"])
-def test_a_file_cannot_be_where_the_data_set_needs_a_directory(path: str) -> None:
+def test_a_path_that_collides_with_a_data_sets_test_is_protected(path: str) -> None:
     assert protected(path)
     assert not protected("data/case.json2")
 
@@ -42,7 +42,7 @@ def test_links_and_submodules_are_protected_and_removals_are_not() -> None:
     assert not protected("a", "000000")
 
 
-def test_what_the_reference_patch_changes_may_be_changed_but_not_the_data_sets_tests() -> None:
+def test_files_of_the_reference_patch_may_change_unless_they_are_tests() -> None:
     assert not protected("setup.cfg", allowed=("setup.cfg",))
     assert protected("data/case.json", allowed=("data/case.json",))
     assert protected("setup.cfg", "120000", allowed=("setup.cfg",))
@@ -58,7 +58,7 @@ def test_changes_are_read_as_git_writes_them() -> None:
     assert new.path.encode(errors="surrogateescape") == b"new\n\xff"
 
 
-def test_the_files_of_a_patch() -> None:
+def test_the_files_of_a_patch_are_listed() -> None:
     patch = "--- a/x.py\n+++ b/x.py\n--- /dev/null\n+++ b/y z.py\t\ndiff --git a/b.bin b/b.bin\n"
     assert patched_files(patch) == ["b.bin", "x.py", "y z.py"]
 

@@ -11,7 +11,7 @@ from tests.sandbox.helpers import ISOLATED, KINDS, Kind, new_provider, running, 
 
 @pytest.fixture(autouse=True, scope="session")
 def own_temporary_directory() -> Iterator[None]:
-    """What a sandbox leaves there must not be taken for another test run's."""
+    """Keeps leftovers of this run's sandboxes apart from those of other test runs."""
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         os.chmod(path, 0o711)  # containers may be another user's
         patch.setattr(tempfile, "tempdir", path)
@@ -32,7 +32,7 @@ async def sandbox(kind: Kind) -> AsyncIterator[RemoteSandbox]:
 
 @pytest.fixture(params=ISOLATED)
 async def isolating(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
-    """A provider of each kind that isolates."""
+    """Yields a provider of each kind that isolates."""
     async with new_provider(request.param) as provider:
         yield provider
 

@@ -34,7 +34,7 @@ async def local_image(path: str) -> AsyncIterator[Path]:
 def new_sandbox(
     provider: SandboxProvider, limits: SandboxLimits = LIMITS, image: Path | str | None = None
 ) -> RemoteSandbox:
-    """A sandbox of the given image, or of one that has what tests need where the kind wants one."""
+    """Returns a sandbox of `image`, or of a default with the tests' tools if the kind needs one."""
     if image is None and provider.kind == "apptainer":
         image = debian_image()
     sandbox = provider.create(image=str(image) if image else None, limits=limits)
@@ -65,21 +65,21 @@ async def bash(sandbox: RemoteSandbox, command: str, timeout_s: float = 20) -> T
 
 
 async def output(sandbox: RemoteSandbox, command: str, timeout_s: float = 20) -> str:
-    """Output of a command that must succeed, without the line end."""
+    """Returns the output of a command that must succeed, without the line end."""
     result = await bash(sandbox, command, timeout_s)
     assert result.data["exit_code"] == 0, result
     return result.output.removesuffix("\n")
 
 
 def open_to_others(path: Path) -> None:
-    """With the way to it: a container may be another user's, pytest's directories are private."""
+    """Opens `path` and its parents to containers of other users; pytest's are private."""
     for directory in (path, *path.parents):
         if directory.owner() == path.owner():
             directory.chmod(directory.stat().st_mode | 0o755)
 
 
 def processes_with(argument: str) -> list[psutil.Process]:
-    """Processes of the whole host, this one and the dead excepted."""
+    """Returns the host's live processes that have `argument`, except this one."""
     return [
         process
         for process in psutil.process_iter(["cmdline", "status"])

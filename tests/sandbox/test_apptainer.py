@@ -1,4 +1,4 @@
-"""What is particular to Apptainer: images, and the containers that sandboxes are forked from."""
+"""Apptainer's own features: images, and the containers that sandboxes are forked from."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ async def apptainer() -> AsyncIterator[SandboxProvider]:
 
 @pytest.fixture
 def tiny_image(tmp_path: Path) -> Path:
-    """A root directory with a shell, without Python."""
+    """Returns a root directory with a shell but without Python."""
     return make_tiny_image(tmp_path / "image")
 
 
@@ -62,7 +62,7 @@ def make_tiny_image(image: Path) -> Path:
 
 
 def belong_to_container_user(image: Path) -> None:
-    """Where tests run as root, its container does not; and pytest's directories are private."""
+    """Opens `image`; if the tests run as root, gives it to the user that runs the container."""
     open_to_others(image)
     if (user := container_user()) is not None:
         subprocess.run(["chown", "-hR", f"{user}:{user}", image], check=True)
@@ -87,9 +87,7 @@ async def test_a_directory_without_python_is_an_image(
     assert (tiny_image / "etc/passwd").read_text().startswith("root")
 
 
-async def test_variables_of_the_image_are_there(
-    apptainer: SandboxProvider, tiny_image: Path
-) -> None:
+async def test_variables_of_the_image_are_set(apptainer: SandboxProvider, tiny_image: Path) -> None:
     async with started(apptainer, image=tiny_image) as sandbox:
         assert await output(sandbox, "echo $OF_THE_IMAGE $PAGER") == "yes cat"
 
@@ -119,7 +117,7 @@ async def test_one_container_serves_all_sandboxes_of_an_image(
 
 
 @pytest.mark.parametrize("delay_ms", [0, 20, 60, 100, 150])
-async def test_a_start_that_is_given_up_leaves_the_container_to_others(
+async def test_an_abandoned_start_leaves_the_container_to_others(
     apptainer: SandboxProvider, tiny_image: Path, delay_ms: int
 ) -> None:
     given_up = [new_sandbox(apptainer, image=tiny_image) for _ in range(2)]
@@ -143,10 +141,10 @@ async def test_a_start_that_is_given_up_leaves_the_container_to_others(
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2])
-async def test_a_container_that_is_killed_takes_its_sandboxes_along_and_is_replaced(
+async def test_a_killed_container_takes_its_sandboxes_along_and_is_replaced(
     apptainer: SandboxProvider, generation: int
 ) -> None:
-    """Whether Apptainer's first process, the next one, or the first inside."""
+    """Kills Apptainer's first process, its child, or the first process inside."""
     async with started(apptainer) as sandbox:
         await bash(sandbox, "setsid sleep 1000 & sleep 1000 &")
         (container,) = containers()
@@ -165,7 +163,7 @@ async def test_a_container_that_is_killed_takes_its_sandboxes_along_and_is_repla
         assert not alive
 
 
-async def test_idle_containers_beyond_a_number_are_ended(
+async def test_idle_containers_beyond_the_limit_are_ended(
     apptainer: SandboxProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zygotes, "MAX_IDLE", 1)
@@ -180,7 +178,7 @@ async def test_idle_containers_beyond_a_number_are_ended(
         assert await output(busy, "echo here") == "here"
 
 
-async def test_what_is_no_image_is_said_to_be_none(
+async def test_a_file_that_is_no_image_is_refused(
     apptainer: SandboxProvider, tmp_path: Path
 ) -> None:
     (tmp_path / "file.sif").write_text("no image")
@@ -191,7 +189,7 @@ async def test_what_is_no_image_is_said_to_be_none(
     assert containers() == []
 
 
-async def test_an_image_without_bash_is_told_apart(
+async def test_an_image_without_bash_is_refused(
     apptainer: SandboxProvider, tiny_image: Path
 ) -> None:
     (tiny_image / "usr/bin/bash").unlink()

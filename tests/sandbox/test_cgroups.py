@@ -1,4 +1,4 @@
-"""Control groups: the files that are written, and the kernel's word where it may be had."""
+"""Control groups: the files that are written, and the kernel's part where it can be tested."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ LIMITS = SandboxLimits(memory_mb=100, processes=50, cpus=1.5)
 
 @pytest.fixture
 def delegated(tmp_path: Path) -> Path:
-    """What a group that was delegated looks like. Plain files: the kernel's part is not there."""
+    """Returns a stand-in for a delegated group: plain files without the kernel's part."""
     (tmp_path / "cgroup.controllers").write_text("cpu io memory pids\n")
     (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n4711\n")
     return tmp_path
@@ -48,13 +48,13 @@ def test_only_what_is_delegated_is_set(delegated: Path) -> None:
     assert [file.name for file in path.iterdir()] == ["pids.max"]
 
 
-def test_no_controller_is_no_delegation(delegated: Path) -> None:
+def test_a_delegation_needs_a_controller(delegated: Path) -> None:
     (delegated / "cgroup.controllers").write_text("hugetlb\n")
     with pytest.raises(OSError, match="no controller"):
         cgroups.Delegation(delegated)
 
 
-def test_root_does_not_take_a_group_that_nobody_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_does_not_take_a_group_that_was_not_delegated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRORL_CGROUP", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(OSError, match=r"not delegated|no cgroup v2"):
@@ -69,7 +69,7 @@ def hierarchy() -> Path:
     pytest.skip("the kernel's part needs a cgroup v2 hierarchy that this user may write")
 
 
-def test_the_end_of_a_group_is_the_end_of_its_processes() -> None:
+def test_removing_a_group_ends_its_processes() -> None:
     path = hierarchy() / f"prorl-test-{os.getpid()}"
     group = cgroups.ControlGroup(path, LIMITS, frozenset())
     shell = subprocess.Popen(["sh", "-c", "read line; sleep 1000 & sleep 1000"], stdin=-1)

@@ -54,7 +54,7 @@ async def test_a_malformed_answer_is_a_sandbox_error(lie: bytes) -> None:
             await channel.request("ping", timeout_s=5)
 
 
-async def test_a_refusal_is_told_apart() -> None:
+async def test_a_refused_request_raises_the_reason() -> None:
     async with connected() as (channel, peer):
         peer.send(encode({"id": 1, "error": {"message": "no such file", "errno": 2}}))
         with pytest.raises(Refused, match="no such file"):
@@ -71,7 +71,7 @@ async def test_the_end_of_the_peer_fails_pending_and_later_requests() -> None:
                 await request
 
 
-async def test_silence_is_not_waited_for_beyond_the_margin() -> None:
+async def test_a_silent_peer_fails_the_request_after_the_margin() -> None:
     async with connected() as (channel, peer):
         with pytest.raises(SandboxError, match="did not answer 'ping'"):
             await channel.request("ping", timeout_s=0.01, margin_s=0.01)
@@ -79,7 +79,7 @@ async def test_silence_is_not_waited_for_beyond_the_margin() -> None:
         assert await channel.request("ping", timeout_s=5) == ({"late": False}, b"")
 
 
-async def test_parts_come_before_the_answer_and_only_where_they_are_wanted() -> None:
+async def test_parts_come_before_the_answer_and_only_if_wanted() -> None:
     async with connected() as (channel, peer):
         parts: list[bytes] = []
         wanted = asyncio.create_task(channel.request("a", timeout_s=5, on_part=parts.append))
@@ -93,7 +93,7 @@ async def test_parts_come_before_the_answer_and_only_where_they_are_wanted() -> 
         assert parts == [b"one", b"two"]
 
 
-async def test_the_server_is_told_when_nobody_waits_any_more() -> None:
+async def test_the_server_gets_a_cancel_when_the_caller_stops_waiting() -> None:
     async with connected() as (channel, peer):
         answered = asyncio.create_task(channel.request("a", timeout_s=5))
         cancelled = asyncio.create_task(channel.request("b", timeout_s=5))

@@ -1,4 +1,4 @@
-"""`prorl doctor` on this host, which has what the tests of sandboxes need, and on poorer ones."""
+"""`prorl doctor` on this host, which can run the sandbox tests, and on hosts that cannot."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def doctor(*arguments: str, path: str | None = None) -> subprocess.CompletedProc
     )
 
 
-def test_a_host_that_can_is_told_so() -> None:
+def test_a_capable_host_passes_all_checks_of_sandboxes() -> None:
     done = doctor("--json")
     assert done.stderr == ""
     assert done.returncode == 0
@@ -36,7 +36,7 @@ def test_a_host_that_can_is_told_so() -> None:
     assert all(row["found"] and row["purpose"] for row in rows.values())
 
 
-def test_a_host_that_cannot_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_host_without_programs_gets_next_steps(tmp_path: Path) -> None:
     done = doctor("--json", path=str(tmp_path))
     assert done.returncode == 1
     rows = {row["check"]: row for row in json.loads(done.stdout)}
@@ -45,14 +45,14 @@ def test_a_host_that_cannot_is_told_what_to_do(tmp_path: Path) -> None:
         assert "scripts/install-sandbox" in rows[name]["next_step"]
 
 
-def test_the_table_is_for_people(tmp_path: Path) -> None:
+def test_the_table_shows_findings_and_next_steps(tmp_path: Path) -> None:
     done = doctor(path=str(tmp_path))
     assert done.returncode == 1
     assert "missing  --sandbox bubblewrap  bubblewrap is not installed" in done.stdout
     assert "→ run scripts/install-sandbox" in done.stdout
 
 
-def test_a_check_that_hangs_or_breaks_is_a_finding_like_others() -> None:
+def test_a_check_that_hangs_or_breaks_becomes_a_finding() -> None:
     fine = Finding(Status.OK, "found")
     hanging = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Ways to harm others, the limits or the server that once worked, and what must come of them."""
+"""Attacks on other sandboxes, the limits or the server that once worked and must now fail."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ print("unharmed")
 """
 
 
-async def test_memory_is_watched_also_where_a_lone_shell_starts_late(
+async def test_memory_is_watched_even_if_a_lone_shell_starts_late(
     isolating: SandboxProvider,
 ) -> None:
     async with started(isolating, SandboxLimits(memory_mb=128)) as sandbox:
@@ -52,7 +52,7 @@ print("unharmed")
 """
 
 
-async def test_page_tables_are_memory_too(isolating: SandboxProvider) -> None:
+async def test_page_tables_count_as_memory(isolating: SandboxProvider) -> None:
     async with started(isolating, SandboxLimits(memory_mb=64)) as sandbox:
         await sandbox.upload("tables.py", PAGE_TABLES.encode())
         assert (await bash(sandbox, "python3 tables.py")).data["exit_code"] == 128 + 9
@@ -75,12 +75,12 @@ print(made(68 if x86 else 186, 0, 0o600) in (0, 128))  # msgget
 """
 
 
-async def test_memory_of_no_process_is_not_to_be_had(isolated: RemoteSandbox) -> None:
+async def test_memory_that_belongs_to_no_process_is_unavailable(isolated: RemoteSandbox) -> None:
     await isolated.upload("made.py", OF_NO_PROCESS.encode())
     assert await output(isolated, "python3 made.py") == "0\n0\nTrue"
 
 
-async def test_limits_of_the_namespaces_cannot_be_raised(isolated: RemoteSandbox) -> None:
+async def test_limits_of_namespaces_cannot_be_raised(isolated: RemoteSandbox) -> None:
     for name in ("kernel/shmall", "kernel/msgmnb", "kernel/sem", "fs/mqueue/msg_max"):
         result = await bash(isolated, f"echo 9999 >/proc/sys/{name}")
         assert result.is_error, name
@@ -100,13 +100,13 @@ print(terminals, flush=True)
 
 
 async def test_terminals_are_limited() -> None:
-    """The host's are for all sandboxes. Bubblewrap has no such option."""
+    """All sandboxes share the host's terminals. Bubblewrap has no option to limit them."""
     async with running("apptainer") as sandbox:
         await sandbox.upload("terminals.py", TERMINALS.encode())
         assert int(await output(sandbox, "python3 terminals.py")) < MAX_TERMINALS
 
 
-async def test_its_servers_limits_and_scheduling_cannot_be_changed(
+async def test_commands_cannot_change_the_servers_limits_or_scheduling(
     isolated: RemoteSandbox,
 ) -> None:
     for command in ("prlimit --pid 1 --nofile=3:3", "chrt --idle --pid 0 1"):
@@ -135,8 +135,10 @@ time.sleep(100)
 """
 
 
-async def test_descriptors_under_way_stop_no_other_sandbox(isolating: SandboxProvider) -> None:
-    """The kernel counts them for each user, who is the same in all sandboxes."""
+async def test_descriptors_in_flight_do_not_stop_other_sandboxes(
+    isolating: SandboxProvider,
+) -> None:
+    """The kernel counts descriptors in flight by user, and all sandboxes have the same one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
     try:
@@ -198,7 +200,7 @@ def _run_as(user: int | None, command: list[str]) -> None:
     subprocess.run(command, check=True, user=user, group=user, extra_groups=groups)
 
 
-async def test_what_a_living_container_refuses_is_not_tried_for_ever() -> None:
+async def test_a_start_that_a_live_container_refuses_is_not_retried_forever() -> None:
     async with new_provider("apptainer") as provider, started(provider) as sandbox:
         assert sandbox.server_pid is not None
         zygote = psutil.Process(sandbox.server_pid).parent()
@@ -211,12 +213,12 @@ async def test_what_a_living_container_refuses_is_not_tried_for_ever() -> None:
         assert await output(sandbox, "echo alive") == "alive"
 
 
-async def test_a_service_without_descriptors_says_so_and_loses_none(
+async def test_a_service_without_descriptors_says_so_and_leaks_none(
     isolating: SandboxProvider,
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with started(isolating):
-        pass  # its container goes on
+        pass  # its container keeps running
     before = len(os.listdir("/proc/self/fd"))
     refused = 0
     for room in range(24):
@@ -233,7 +235,7 @@ async def test_a_service_without_descriptors_says_so_and_loses_none(
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-async def test_a_container_that_ends_under_many_starts_loses_no_descriptors() -> None:
+async def test_a_container_that_ends_during_starts_leaks_no_descriptors() -> None:
     async with new_provider("apptainer") as provider:
         held: list[int] = []
         for _ in range(3):

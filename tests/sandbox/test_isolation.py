@@ -1,4 +1,4 @@
-"""What hostile commands try, and must not be able to do, in each kind that isolates."""
+"""Hostile commands, which must fail in each kind of sandbox that isolates."""
 
 import asyncio
 import os
@@ -20,11 +20,11 @@ async def python(sandbox: RemoteSandbox, program: str) -> str:
 
 
 def is_hosts_own(sandbox: RemoteSandbox) -> bool:
-    """Its programs are the host's, so they are not its own to change."""
+    """Returns whether the sandbox has the host's programs, which it cannot change."""
     return type(sandbox).__module__ == BubblewrapProvider.__module__
 
 
-async def test_files_of_the_host_are_not_there(isolated: RemoteSandbox, tmp_path: Path) -> None:
+async def test_files_of_the_host_are_absent(isolated: RemoteSandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret-of-the-host")
     open_to_others(tmp_path)
     for path in (
@@ -43,7 +43,7 @@ async def test_files_of_the_host_are_not_there(isolated: RemoteSandbox, tmp_path
     assert (await bash(isolated, found)).output == "[exit code 1]"
 
 
-async def test_links_and_proc_lead_nowhere_else(isolated: RemoteSandbox, tmp_path: Path) -> None:
+async def test_links_and_proc_do_not_lead_outside(isolated: RemoteSandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     ways = ("", "/proc/1/root", "/proc/1/cwd/../..", "/proc/self/root", "/proc/thread-self/root")
     for number, way in enumerate(ways):
@@ -56,7 +56,7 @@ async def test_links_and_proc_lead_nowhere_else(isolated: RemoteSandbox, tmp_pat
     assert "intruder" not in {entry.pw_name for entry in pwd.getpwall()}
 
 
-async def test_only_what_is_its_own_can_be_written(isolated: RemoteSandbox) -> None:
+async def test_a_sandbox_can_write_only_to_its_own_files(isolated: RemoteSandbox) -> None:
     hosts = ("/", "/usr", "/usr/bin", "/etc", "/dev", "/run", "/run/prorl/lib", "/var")
     for directory in hosts if is_hosts_own(isolated) else ("/dev", "/.prorl", "/.prorl/lib/execd"):
         assert (await bash(isolated, f"touch {directory}/file")).is_error, directory
@@ -66,7 +66,7 @@ async def test_only_what_is_its_own_can_be_written(isolated: RemoteSandbox) -> N
         await output(isolated, f"touch {directory}/file")
 
 
-async def test_the_user_is_nobody_outside_and_cannot_become_anybody(
+async def test_the_user_has_no_privileges_outside_and_cannot_gain_any(
     isolated: RemoteSandbox,
 ) -> None:
     fields = "Cap(Prm|Eff|Amb)|NoNewPrivs|Seccomp"
@@ -95,7 +95,7 @@ async def test_the_user_is_nobody_outside_and_cannot_become_anybody(
         assert (await bash(isolated, command)).is_error, command
 
 
-async def test_processes_of_the_host_are_not_seen(isolated: RemoteSandbox) -> None:
+async def test_processes_of_the_host_are_invisible(isolated: RemoteSandbox) -> None:
     await bash(isolated, "sleep 1000 &")
     seen = await output(isolated, "cd /proc; echo [0-9]*")
     assert "1" in seen.split()
@@ -103,7 +103,7 @@ async def test_processes_of_the_host_are_not_seen(isolated: RemoteSandbox) -> No
     assert (await bash(isolated, f"kill -0 {os.getpid()}")).is_error
 
 
-async def test_its_server_cannot_be_ended(isolated: RemoteSandbox) -> None:
+async def test_commands_cannot_end_the_sandboxs_server(isolated: RemoteSandbox) -> None:
     await bash(isolated, "KEPT=kept")
     for name in ("INT", "TERM", "HUP", "QUIT", "KILL", "STOP", "USR1", "CHLD"):
         await bash(isolated, f"kill -{name} 1")
@@ -113,7 +113,7 @@ async def test_its_server_cannot_be_ended(isolated: RemoteSandbox) -> None:
     assert await output(isolated, "echo alive") == "alive"
 
 
-async def test_variables_of_the_service_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_variables_of_the_service_are_invisible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_TOKEN", "very-secret")
     monkeypatch.setenv("APPTAINERENV_SERVICE_TOKEN", "very-secret")
     for kind in ISOLATED:
@@ -126,7 +126,7 @@ async def test_variables_of_the_service_are_not_seen(monkeypatch: pytest.MonkeyP
         assert "APPTAINER" not in own
 
 
-async def test_its_server_cannot_be_looked_into(isolated: RemoteSandbox) -> None:
+async def test_commands_cannot_inspect_the_sandboxs_server(isolated: RemoteSandbox) -> None:
     for file in ("mem", "environ", "maps", "fd/0", "root/etc/passwd"):
         assert (await bash(isolated, f"cat /proc/1/{file} | head -c 1 | grep .")).is_error, file
     assert await python(isolated, TRACE) == "not permitted"
@@ -155,7 +155,7 @@ print("done")
 """
 
 
-async def test_no_network_not_even_the_hosts_loopback(isolated: RemoteSandbox) -> None:
+async def test_there_is_no_network_not_even_the_hosts_loopback(isolated: RemoteSandbox) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -166,7 +166,7 @@ async def test_no_network_not_even_the_hosts_loopback(isolated: RemoteSandbox) -
         port = tcp.sockets[0].getsockname()[1]
         targets = [(2, ["127.0.0.1", port]), (2, ["192.0.2.1", 80]), (1, abstract)]
         assert await python(isolated, CONNECT.format(targets=targets)) == "done"
-    assert await output(isolated, "cat /proc/net/dev | wc -l") == "3"  # two of heading, and lo
+    assert await output(isolated, "cat /proc/net/dev | wc -l") == "3"  # two header lines, and lo
 
 
 RARE_CALLS = """
@@ -230,8 +230,8 @@ except ConnectionRefusedError:
 """
 
 
-async def test_what_one_changes_no_other_sees(isolating: SandboxProvider) -> None:
-    """So a verdict from a fresh sandbox owes nothing to the one that the model worked in."""
+async def test_changes_in_one_sandbox_are_invisible_to_others(isolating: SandboxProvider) -> None:
+    """Thus a verdict from a fresh sandbox does not depend on the one that the model worked in."""
     if isolating.kind == "bubblewrap":
         tampering = "rm -f /usr/bin/git; echo exit 0 >/usr/bin/python3; echo x >>/etc/passwd"
     else:

@@ -1,4 +1,4 @@
-"""What a sandbox can use up: of processes, memory, disk, output and time."""
+"""Limits of what a sandbox can use up: processes, memory, disk, output and time."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ except OSError:
 """
 
 
-async def test_processes_are_counted_for_each_sandbox_by_itself(
+async def test_processes_are_counted_per_sandbox(
     isolating: SandboxProvider,
 ) -> None:
     limits = SandboxLimits(processes=32)
@@ -45,7 +45,9 @@ async def test_processes_are_counted_for_each_sandbox_by_itself(
             assert await python(sandbox, FORKS) == str(32 - 3)  # server, bash, this one
 
 
-async def test_a_process_that_takes_too_much_memory_is_told(isolating: SandboxProvider) -> None:
+async def test_a_process_that_takes_too_much_memory_gets_an_error(
+    isolating: SandboxProvider,
+) -> None:
     async with started(isolating, SandboxLimits(memory_mb=128)) as sandbox:
         result = await bash(sandbox, "python3 -c 'bytearray(200 << 20)'")
         assert result.is_error
@@ -62,7 +64,7 @@ time.sleep(1000)
 """
 
 
-async def test_processes_together_cannot_take_more_memory_either(
+async def test_all_processes_together_cannot_exceed_the_memory_limit(
     isolating: SandboxProvider,
 ) -> None:
     limits = SandboxLimits(memory_mb=128)
@@ -98,7 +100,7 @@ print(segment, os.strerror(ctypes.get_errno()))
 """
 
 
-async def test_memory_of_no_process_is_limited_too(isolating: SandboxProvider) -> None:
+async def test_memory_that_belongs_to_no_process_is_limited_too(isolating: SandboxProvider) -> None:
     async with started(isolating) as sandbox:
         printed = (await python(sandbox, HIDDEN_MEMORY)).splitlines()
         assert printed == ["Function not implemented", "-1 No space left on device"]
@@ -119,13 +121,13 @@ async def test_the_disk_cannot_be_filled(isolating: SandboxProvider) -> None:
         await output(sandbox, "rm /workspace/*; echo fits >file")
 
 
-async def test_empty_files_are_counted_too(isolating: SandboxProvider) -> None:
+async def test_empty_files_count_against_the_disk_limit(isolating: SandboxProvider) -> None:
     async with started(isolating, SandboxLimits(disk_mb=16)) as sandbox:
         result = await bash(sandbox, "mkdir d; cd d; for i in {1..10000}; do >$i; done")
         assert "No space left" in result.output
 
 
-async def test_a_file_cannot_grow_without_end(isolating: SandboxProvider) -> None:
+async def test_a_file_cannot_grow_beyond_its_limit(isolating: SandboxProvider) -> None:
     async with started(isolating, SandboxLimits(disk_mb=64, file_mb=4)) as sandbox:
         await bash(sandbox, "head -c 9000000 /dev/zero >big")
         assert await output(sandbox, "wc -c <big") == str(4 << 20)

@@ -1,4 +1,4 @@
-"""One sandbox that takes all it can of what the kernel counts for each user, and its neighbours."""
+"""A sandbox that takes all it can of what the kernel counts per user, and its neighbours."""
 
 import json
 import os
@@ -62,7 +62,7 @@ ROOMY = SandboxLimits(disk_mb=256)
 
 
 async def taken(sandbox: RemoteSandbox, most: dict[str, int]) -> dict[str, int]:
-    """What a program got of each, of which the greedy one holds it until the sandbox ends."""
+    """Returns how much of each a program got; the greedy one keeps it until the sandbox ends."""
     await sandbox.upload("take.py", f"MOST = {most}\n{TAKE}".encode())
     await bash(sandbox, "python3 take.py >taken 2>&1 &\nuntil [ -s taken ]; do sleep 0.05; done")
     found: dict[str, int] = json.loads(await sandbox.download("taken"))
@@ -114,9 +114,9 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["bubblewrap", "apptainer"])
-def test_descriptors_in_flight_stop_no_start_where_few_may_be_open(kind: str) -> None:
-    """The limits are those of an ordinary user with `ulimit -n 1024`, whose processes all count as
-    one."""
+def test_descriptors_in_flight_stop_no_start_under_a_low_file_limit(kind: str) -> None:
+    """The limits are those of an ordinary user with `ulimit -n 1024`; the kernel counts all of the
+    user's processes together."""
     done = subprocess.run(
         [sys.executable, "-c", OTHERS_START.format(kind=kind, flight=FLIGHT)],
         capture_output=True,
@@ -128,7 +128,7 @@ def test_descriptors_in_flight_stop_no_start_where_few_may_be_open(kind: str) ->
     assert done.stdout.splitlines() == ["109", "unharmed"], done.stderr  # ETOOMANYREFS
 
 
-async def test_fewer_files_than_the_service_may_have(isolated: RemoteSandbox) -> None:
+async def test_a_sandbox_may_open_fewer_files_than_the_service(isolated: RemoteSandbox) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     most = int(await output(isolated, "ulimit -Hn"))
     assert most == min(OPEN_FILES, hard // 2)
@@ -149,7 +149,7 @@ except BlockingIOError:
 """
 
 
-async def test_a_connection_holds_little_memory_of_the_kernel(isolated: RemoteSandbox) -> None:
+async def test_a_connection_holds_little_kernel_memory(isolated: RemoteSandbox) -> None:
     await isolated.upload("buffers.py", BUFFERS.encode())
     assert int(await output(isolated, "python3 buffers.py")) < 1 << 20
 
@@ -158,7 +158,7 @@ def of_kernel(pid: int, name: str) -> str:
     return Path(f"/proc/{pid}/{name}").read_text().strip()
 
 
-async def test_no_process_inside_can_leave_the_first_place_when_memory_runs_out(
+async def test_every_process_inside_stays_the_oom_killers_first_choice(
     isolated: RemoteSandbox,
 ) -> None:
     assert isolated.server_pid is not None
@@ -203,7 +203,7 @@ os.setpriority(os.PRIO_PGRP, 0, 16)
 IO_IDLE = "ionice -c 3"
 
 
-async def test_scheduling_of_the_server_is_not_its_childrens_to_change(
+async def test_commands_cannot_change_the_scheduling_of_the_server(
     isolated: RemoteSandbox,
 ) -> None:
     assert isolated.server_pid is not None

@@ -9,7 +9,7 @@ from tests.sandbox.helpers import Kind, bash, new_provider, new_sandbox, output,
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4000])
-async def test_bytes_come_back_as_they_went(sandbox: RemoteSandbox, content: bytes) -> None:
+async def test_files_come_back_byte_for_byte(sandbox: RemoteSandbox, content: bytes) -> None:
     await sandbox.upload("made/for/it.bin", content)
     assert await sandbox.download("made/for/it.bin") == content
     assert await output(sandbox, "wc -c <made/for/it.bin") == str(len(content))
@@ -28,7 +28,7 @@ async def test_upload_replaces_a_longer_file(sandbox: RemoteSandbox) -> None:
     assert await sandbox.download("file") == b"short"
 
 
-async def test_a_files_own_faults_are_os_errors(sandbox: RemoteSandbox) -> None:
+async def test_faults_of_a_file_are_os_errors(sandbox: RemoteSandbox) -> None:
     await bash(
         sandbox, "mkdir directory; mkfifo fifo; ln -s loop loop; echo >file; truncate -s 7M big"
     )
@@ -65,7 +65,7 @@ async def test_a_file_beyond_the_limit_is_refused(kind: Kind) -> None:
             await sandbox.download("/bin/bash")
 
 
-async def test_before_start_there_is_nothing_to_use(kind: Kind) -> None:
+async def test_a_sandbox_that_is_not_started_cannot_be_used(kind: Kind) -> None:
     async with new_provider(kind) as provider:
         sandbox = new_sandbox(provider)
         with pytest.raises(SandboxError, match="not started"):

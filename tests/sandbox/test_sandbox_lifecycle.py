@@ -45,7 +45,7 @@ def assert_gone(processes: list[psutil.Process]) -> None:
 
 
 def held() -> tuple[list[psutil.Process], int, set[str]]:
-    """What this process holds on to: children, descriptors, directories of sandboxes."""
+    """Returns what this process holds: children, count of descriptors, directories of sandboxes."""
     directories = {name for name in os.listdir(tempfile.gettempdir()) if "prorl-sandbox" in name}
     return (
         psutil.Process().children(recursive=True),
@@ -56,14 +56,14 @@ def held() -> tuple[list[psutil.Process], int, set[str]]:
 
 @pytest.fixture(params=KINDS)
 async def provider(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
-    """One that has made a sandbox before, so that what is kept for all is there."""
+    """Yields a provider that has made a sandbox, so that what all sandboxes share exists."""
     async with new_provider(request.param) as provider:
         async with started(provider) as sandbox:
             await bash(sandbox, "true")
         yield provider
 
 
-async def test_stop_ends_every_process_daemons_too(provider: SandboxProvider) -> None:
+async def test_stop_ends_every_process_even_daemons(provider: SandboxProvider) -> None:
     before = held()
     async with started(provider) as sandbox:
         assert "up" in await output(sandbox, DAEMONS)
@@ -88,7 +88,7 @@ async def one_cycle(provider: SandboxProvider) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16, 32])
-async def test_stop_while_starting(provider: SandboxProvider, delay_ms: int) -> None:
+async def test_stop_during_a_start_leaves_nothing(provider: SandboxProvider, delay_ms: int) -> None:
     before = held()
     sandbox = new_sandbox(provider)
     start = asyncio.create_task(sandbox.start())
@@ -116,7 +116,7 @@ async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, delay
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16])
-async def test_starts_cancelled_more_than_once_harm_no_other(
+async def test_starts_cancelled_repeatedly_do_not_harm_others(
     provider: SandboxProvider, delay_ms: int
 ) -> None:
     before = held()
@@ -151,7 +151,7 @@ async def test_stop_is_idempotent_and_a_sandbox_is_single_use(provider: SandboxP
         await sandbox.start()
 
 
-async def test_stop_goes_on_when_its_caller_is_cancelled(provider: SandboxProvider) -> None:
+async def test_stop_continues_when_its_caller_is_cancelled(provider: SandboxProvider) -> None:
     before = held()
     sandbox = new_sandbox(provider)
     await sandbox.start()
@@ -163,7 +163,7 @@ async def test_stop_goes_on_when_its_caller_is_cancelled(provider: SandboxProvid
     assert held() == before
 
 
-async def test_never_started_stops_too(provider: SandboxProvider) -> None:
+async def test_a_sandbox_that_never_started_can_be_stopped(provider: SandboxProvider) -> None:
     sandbox = new_sandbox(provider)
     await sandbox.stop()
     with pytest.raises(SandboxError, match="only once"):
@@ -181,7 +181,7 @@ async def test_stop_fails_the_calls_in_flight(provider: SandboxProvider) -> None
             await call
 
 
-async def test_a_killed_server_fails_all_calls_at_once(provider: SandboxProvider) -> None:
+async def test_a_killed_server_fails_all_calls_immediately(provider: SandboxProvider) -> None:
     async with started(provider) as sandbox:
         await bash(sandbox, "sleep 30 &")
         processes = processes_of(sandbox)
@@ -206,9 +206,7 @@ async def test_a_killed_bwrap_takes_its_sandbox_along() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 10])
-async def test_a_template_that_is_killed_is_replaced_and_leaves_nothing(
-    kind: Kind, delay_ms: int
-) -> None:
+async def test_a_killed_template_is_replaced_and_leaves_nothing(kind: Kind, delay_ms: int) -> None:
     before = held()
     async with new_provider(kind) as provider, started(provider) as sandbox:
         zygote = psutil.Process(sandbox.server_pid).parent()
@@ -220,7 +218,7 @@ async def test_a_template_that_is_killed_is_replaced_and_leaves_nothing(
     assert held() == before
 
 
-async def test_what_a_failing_start_wrote_is_in_the_error(
+async def test_the_error_of_a_failed_start_contains_its_output(
     provider: SandboxProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spec, "OPEN_FILES", 1)
@@ -270,7 +268,7 @@ def test_everything_dies_with_the_service(kind: Kind) -> None:
         forked.kill()
 
 
-def test_it_works_on_uvloop(kind: Kind) -> None:
+def test_sandboxes_work_on_uvloop(kind: Kind) -> None:
     async def use() -> str:
         async with running(kind) as sandbox:
             await sandbox.upload("file", bytes(1 << 20))

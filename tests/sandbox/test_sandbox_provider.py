@@ -1,4 +1,4 @@
-"""Which kind serves which task, and what is said where none does."""
+"""Choice of the kind that serves a task, and errors if no kind can."""
 
 import os
 import tempfile
@@ -23,7 +23,7 @@ def fail(directory: Path, program: str, message: str) -> None:
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory whose programs are found before all others, and that every user can read."""
+    """Yields a directory whose programs are found before all others; every user can read it."""
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
@@ -44,7 +44,7 @@ async def test_auto_takes_apptainer_for_images_and_bubblewrap_for_the_rest() -> 
     await auto.close()
 
 
-async def test_a_default_image_is_that_of_tasks_without_one() -> None:
+async def test_tasks_without_an_image_get_the_default_image() -> None:
     auto = provider("auto", default_image=str(debian_image()))
     assert auto.kind == "apptainer"
     sandbox = auto.create(image=None, limits=LIMITS)
@@ -55,7 +55,7 @@ async def test_a_default_image_is_that_of_tasks_without_one() -> None:
     await auto.close()
 
 
-def test_where_apptainer_does_not_work_images_are_refused(programs: Path) -> None:
+def test_images_are_refused_if_apptainer_does_not_work(programs: Path) -> None:
     fail(programs, "apptainer", "FATAL: no user namespaces")
     auto = provider("auto")
     assert auto.kind == "bubblewrap"
@@ -67,14 +67,14 @@ def test_where_apptainer_does_not_work_images_are_refused(programs: Path) -> Non
         assert "scripts/install-sandbox" in caught.value.hint
 
 
-def test_an_apptainer_that_may_not_be_run_is_no_crash(programs: Path) -> None:
+def test_an_apptainer_that_may_not_be_run_is_reported(programs: Path) -> None:
     fail(programs, "apptainer", "")
     (programs / "apptainer").chmod(0o700)
     with pytest.raises(SandboxError, match="Apptainer does not work"):
         provider("apptainer")
 
 
-def test_where_bubblewrap_does_not_work_tasks_need_images(programs: Path) -> None:
+def test_tasks_need_images_if_bubblewrap_does_not_work(programs: Path) -> None:
     fail(programs, "bwrap", "bwrap: No permissions to create new namespace")
     auto = provider("auto")
     assert auto.kind == "apptainer"
@@ -102,7 +102,7 @@ def test_auto_never_falls_back_to_no_isolation(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("kind", ["auto", "apptainer"])
-def test_what_cannot_be_an_image_is_refused(kind: SandboxKind) -> None:
+def test_malformed_image_references_are_refused(kind: SandboxKind) -> None:
     chosen = provider(kind)
     for image in ("", "Ubuntu Linux", "https://example.org/image", "ubuntu@sha256:12"):
         with pytest.raises(TaskError, match="not an image reference"):

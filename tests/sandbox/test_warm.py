@@ -16,7 +16,7 @@ def provider() -> Provider:
     return Provider()
 
 
-async def test_what_is_expected_is_there_before_it_is_asked_for(provider: Provider) -> None:
+async def test_expected_sandboxes_are_ready_before_they_are_requested(provider: Provider) -> None:
     pool = WarmPool(provider, spares=4)
     pool.prewarm(["a", "b"])
     assert provider.expected == ["a", "b"]
@@ -27,7 +27,7 @@ async def test_what_is_expected_is_there_before_it_is_asked_for(provider: Provid
     assert pool.counts() == {"running": 2, "warm": 0, "hits": 2, "misses": 0}
 
 
-async def test_the_soonest_are_made_first_a_few_at_a_time(provider: Provider) -> None:
+async def test_spares_needed_soonest_are_made_first_a_few_at_a_time(provider: Provider) -> None:
     pool = WarmPool(provider, spares=4)
     provider.may_start.clear()
     pool.prewarm(["a", "b", "a", "c", "d"])
@@ -39,7 +39,7 @@ async def test_the_soonest_are_made_first_a_few_at_a_time(provider: Provider) ->
     assert provider.running() == ["a", "b", "a", "c"]
 
 
-async def test_those_not_expected_any_more_make_room(provider: Provider) -> None:
+async def test_spares_that_are_no_longer_expected_make_room(provider: Provider) -> None:
     pool = WarmPool(provider, spares=3)
     pool.prewarm(["a", "a", "b"])
     await background()
@@ -48,7 +48,7 @@ async def test_those_not_expected_any_more_make_room(provider: Provider) -> None
     assert provider.running() == ["b", "c"]
 
 
-async def test_a_start_uses_up_what_was_expected(provider: Provider) -> None:
+async def test_a_start_uses_up_an_expectation(provider: Provider) -> None:
     pool = WarmPool(provider, spares=2)
     pool.prewarm(["a", "a", "b", "c"])
     await background()
@@ -59,7 +59,7 @@ async def test_a_start_uses_up_what_was_expected(provider: Provider) -> None:
     await first.stop()
 
 
-async def test_without_expectations_what_was_used_last_is_replaced(provider: Provider) -> None:
+async def test_the_last_used_images_are_replaced_without_expectations(provider: Provider) -> None:
     pool = WarmPool(provider, spares=2)
     for image in ("a", "b", "b"):
         await (await started(pool, image)).stop()
@@ -70,7 +70,7 @@ async def test_without_expectations_what_was_used_last_is_replaced(provider: Pro
     assert provider.running() == ["b", "b", "b"]
 
 
-async def test_a_spare_has_the_limits_that_are_usual(provider: Provider) -> None:
+async def test_a_spare_has_the_limits_requested_most_often(provider: Provider) -> None:
     pool = WarmPool(provider, spares=2)
     pool.prewarm(["a"])
     await background()
@@ -82,7 +82,7 @@ async def test_a_spare_has_the_limits_that_are_usual(provider: Provider) -> None
     await sandbox.stop()
 
 
-async def test_nobody_notices_spares_that_died(provider: Provider) -> None:
+async def test_dead_spares_are_replaced_unnoticed(provider: Provider) -> None:
     pool = WarmPool(provider, spares=3)
     pool.prewarm(["a"] * 3)
     await background()
@@ -100,7 +100,7 @@ async def test_nobody_notices_spares_that_died(provider: Provider) -> None:
     assert pool.misses == 1
 
 
-async def test_a_failure_is_logged_and_waits_for_a_better_sign(
+async def test_a_failed_image_is_logged_and_waits_for_a_successful_start(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = WarmPool(provider, spares=2)
@@ -122,7 +122,7 @@ async def test_a_failure_is_logged_and_waits_for_a_better_sign(
     assert provider.running() == ["a"] * 3
 
 
-async def test_an_image_that_failed_is_tried_again_when_it_comes_back(provider: Provider) -> None:
+async def test_a_failed_image_is_retried_once_it_is_expected_again(provider: Provider) -> None:
     pool = WarmPool(provider, spares=1)
     provider.broken = {"a"}
     pool.prewarm(["a"])
@@ -150,7 +150,7 @@ async def test_spares_are_not_started_while_others_are_handed_out(provider: Prov
     assert len(provider.made) == 4
 
 
-async def test_a_start_that_does_not_notice_the_stop_counts_for_nothing(
+async def test_a_start_that_misses_its_stop_is_not_counted(
     provider: Provider,
 ) -> None:
     pool = WarmPool(provider, spares=0)
@@ -163,7 +163,7 @@ async def test_a_start_that_does_not_notice_the_stop_counts_for_nothing(
     assert pool.counts() == {"running": 0, "warm": 0, "hits": 0, "misses": 0}
 
 
-async def test_what_the_kind_refuses_is_refused(provider: Provider) -> None:
+async def test_the_pool_refuses_what_its_kind_refuses(provider: Provider) -> None:
     pool = WarmPool(provider, spares=1)
     with pytest.raises(TaskError, match="no such images"):
         pool.check("refused")
@@ -183,7 +183,7 @@ async def test_a_sandbox_is_used_once(provider: Provider) -> None:
     assert (pool.running, pool.hits, pool.misses) == (0, 9, 1)
 
 
-async def test_one_never_started_can_be_stopped(provider: Provider) -> None:
+async def test_a_sandbox_that_never_started_can_be_stopped(provider: Provider) -> None:
     sandbox = WarmPool(provider, spares=1).create(image=None, limits=LIMITS)
     with pytest.raises(SandboxError, match="not started"):
         await sandbox.download("file")
@@ -221,7 +221,7 @@ async def test_ending_a_start_half_way_leaves_nothing(
     assert (pool.running, pool.hits, pool.misses) == (0, 0, 0)
 
 
-async def test_closing_ends_spares_that_run_and_those_that_start(provider: Provider) -> None:
+async def test_closing_ends_running_and_starting_spares(provider: Provider) -> None:
     pool = WarmPool(provider, spares=4)
     pool.prewarm(["a", "a", "b", "b"])
     await background()
@@ -238,7 +238,7 @@ async def test_closing_ends_spares_that_run_and_those_that_start(provider: Provi
     assert (len(provider.made), provider.running()) == (made, [])
 
 
-async def test_without_spares_it_only_counts(provider: Provider) -> None:
+async def test_a_pool_without_spares_only_counts(provider: Provider) -> None:
     pool = WarmPool(provider, spares=0)
     pool.prewarm(["a", "b"])
     sandbox = await started(pool)
@@ -248,7 +248,7 @@ async def test_without_spares_it_only_counts(provider: Provider) -> None:
     await sandbox.stop()
 
 
-async def test_a_spare_that_cannot_be_stopped_is_noticed(
+async def test_a_spare_that_cannot_be_stopped_is_logged(
     provider: Provider, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse() -> None:

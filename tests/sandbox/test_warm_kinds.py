@@ -1,4 +1,4 @@
-"""The pool of warm sandboxes, and starting ahead, with real sandboxes of every kind."""
+"""The pool of warm sandboxes, and containers started ahead, with real sandboxes of every kind."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +24,7 @@ def image_of(kind: Kind) -> str | None:
 
 
 class Recording(SandboxProvider):
-    """Knows what another provider made."""
+    """Records what another provider makes."""
 
     def __init__(self, provider: SandboxProvider) -> None:
         self.kind = provider.kind
@@ -71,7 +71,7 @@ async def once(pool: WarmPool, image: str | None) -> str:
 
 async def test_two_hundred_cycles_leave_nothing_behind(kind: Kind) -> None:
     image = image_of(kind)
-    async with pool_of(kind, spares=1) as pool:  # what is made once is made now
+    async with pool_of(kind, spares=1) as pool:  # makes what is made only once
         await once(pool, image)
     before = held()
     async with pool_of(kind, spares=8) as pool:
@@ -84,7 +84,7 @@ async def test_two_hundred_cycles_leave_nothing_behind(kind: Kind) -> None:
     assert held() == before
 
 
-async def test_a_spare_that_was_killed_is_not_given_out(kind: Kind) -> None:
+async def test_a_killed_spare_is_not_handed_out(kind: Kind) -> None:
     image = image_of(kind)
     provider = Recording(new_provider(kind))
     pool = WarmPool(provider, spares=3)
@@ -140,7 +140,7 @@ async def test_ending_a_start_leaves_nothing(kind: Kind, delay_ms: int, way: str
 
 
 class Images:
-    """Gives any name the same image, and knows who has which."""
+    """Gives every name the same image, and records which names are in use."""
 
     def __init__(self) -> None:
         self.in_use: list[str] = []
@@ -175,7 +175,7 @@ async def test_containers_are_started_for_the_first_images_expected() -> None:
     assert not images.in_use
 
 
-async def test_a_container_that_fails_ahead_is_left_to_those_who_ask() -> None:
+async def test_a_container_that_fails_ahead_is_retried_only_on_request() -> None:
     images = Images()
     provider = ApptainerProvider(images.image)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The pool of warm sandboxes: whatever happens in whatever order."""
+"""The pool of warm sandboxes under any events in any order."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from tests.sandbox.warm_fakes import LIMITS, Provider, background
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever happens in whatever order."""
+    """Starts, stops, deaths and failures in any order."""
 
     images = st.sampled_from(["a", "b", None])
 

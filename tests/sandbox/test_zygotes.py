@@ -1,4 +1,4 @@
-"""Containers that sandboxes are forked from, where the host gets in their way."""
+"""Containers that sandboxes are forked from, on a host that fails."""
 
 import logging
 from contextlib import AsyncExitStack
@@ -9,7 +9,7 @@ from prorl_service.sandbox.kinds import process
 from tests.sandbox.helpers import new_provider, output, started
 
 
-async def test_a_container_that_cannot_be_cleaned_up_is_noticed(
+async def test_a_container_that_cannot_be_cleaned_up_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     launch = process._launch

@@ -1,4 +1,4 @@
-"""A kind of sandbox that starts, fails and dies on demand, for tests of the pool of warm ones."""
+"""A fake kind of sandbox that starts, fails and dies on demand, for tests of the warm pool."""
 
 import asyncio
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class Provider(SandboxProvider):
 
 
 async def background() -> None:
-    """All that can go on without a change from outside."""
+    """Lets everything run that can run without a change from outside."""
     for _ in range(50):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A trainer's place in the tests: submits groups of rollouts, waits for them, writes what came.
+"""Stand-in for a trainer: submits groups of rollouts, waits for them, writes their states.
 
 python -m tests.slurm.client GROUPS SIZE SLEEP_S RESULTS
 """

@@ -1,4 +1,4 @@
-"""A Slurm cluster of its own for a test: several nodes on this machine, for any user.
+"""A private Slurm cluster for a test: several nodes on this machine, for any user.
 
 Real daemons of the installed Slurm, in a directory and on ports of their own; they end with the
 test. Processes are tracked by group, which needs no privileges: a signal reaches a task and not the
@@ -56,8 +56,8 @@ PartitionName=main Default=YES PriorityTier=1
 PartitionName=graceful PriorityTier=1 GraceTime=30
 PartitionName=urgent PriorityTier=2
 """
-"""Jobs in `urgent` take the nodes of others: from those in `main` at once, as `scontrol requeue`
-does, from those in `graceful` after a while in which they may end by themselves."""
+"""Configuration in which jobs in `urgent` take the nodes of others: immediately from those in
+`main`, as `scontrol requeue` does, and from those in `graceful` after time to end by themselves."""
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN\n"
 
 
@@ -67,7 +67,7 @@ class Cluster:
     environment: Mapping[str, str]
 
     def run(self, *command: str, **variables: str) -> str:
-        """The output of a client command, such as `squeue`, in the checkout."""
+        """Returns the output of a client command, such as `squeue`, run in the checkout."""
         done = subprocess.run(
             command,
             cwd=CHECKOUT,
@@ -80,20 +80,20 @@ class Cluster:
         return done.stdout.strip()
 
     def sbatch(self, *arguments: str, **variables: str) -> str:
-        """The job's number."""
+        """Submits a job and returns its number."""
         return self.run("sbatch", "--parsable", *arguments, **variables)
 
     def states(self) -> dict[str, str]:
-        """States of the jobs that have not ended, by number or, in an array, NUMBER_INDEX."""
+        """Returns states of jobs that have not ended, by number or, in an array, NUMBER_INDEX."""
         lines = self.run("squeue", "--noheader", "--array", "--format=%i %T").splitlines()
         return dict(line.split() for line in lines)
 
     def state(self, job: str) -> str:
-        """How a job ended."""
+        """Returns a job's state, even if it has ended."""
         return self.run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
 
     def preempt(self, job: str) -> None:
-        """Has another take its nodes, and waits until that has ended and the job waits to begin."""
+        """Lets another job take the nodes; waits until it has ended and `job` is pending."""
         nodes = self.run("squeue", "--noheader", f"--jobs={job}", "--format=%N")
         command = ("--partition=urgent", f"--nodelist={nodes}", "--exclusive", "--wrap=:")
         urgent = self.sbatch("--output=/dev/null", *command)
@@ -101,7 +101,7 @@ class Cluster:
             time.sleep(0.1)
 
     def begin_again(self, job: str) -> None:
-        """At once, where Slurm itself would wait for two minutes."""
+        """Restarts a job immediately; Slurm itself would wait for two minutes."""
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
@@ -129,7 +129,7 @@ def cluster(directory: Path, nodes: Sequence[str], *, proctrack: str = "pgid") -
 
 def _configure(directory: Path, nodes: Sequence[str], proctrack: str) -> None:
     if shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None:
-        raise RuntimeError("there is no Slurm on this machine: scripts/install-slurm")
+        raise RuntimeError("Slurm is not installed on this machine; run scripts/install-slurm")
     host = socket.gethostname().partition(".")[0]
     (directory / "state").mkdir()
     key = directory / "munge" / "key"
@@ -148,7 +148,7 @@ def _configure(directory: Path, nodes: Sequence[str], proctrack: str) -> None:
         directory=directory,
         proctrack=proctrack,
     )
-    # Nodes before the partitions that have them all.
+    # Nodes must come before the partitions that contain them.
     text = general.replace("PartitionName=DEFAULT", "".join(lines) + "PartitionName=DEFAULT")
     (directory / "slurm.conf").write_text(text)
 
@@ -164,7 +164,7 @@ def _munge_options(directory: Path) -> list[str]:
 def _start(
     stack: ExitStack, directory: Path, command: Sequence[str], environment: Mapping[str, str]
 ) -> None:
-    """Ended with `stack`."""
+    """Starts a daemon that ends with `stack`."""
     output = stack.enter_context((directory / "daemons.log").open("ab"))
     process = subprocess.Popen(
         [*DIE_WITH_US, *command], env=environment, stdout=output, stderr=output
@@ -190,5 +190,5 @@ def _wait(holds: Callable[[], bool], directory: Path) -> None:
     deadline = time.monotonic() + START_S
     while not holds():
         logs = "".join(path.read_text() for path in directory.glob("*.log"))
-        assert time.monotonic() < deadline, f"Slurm does not begin: {logs[-3000:]}"
+        assert time.monotonic() < deadline, f"Slurm does not start: {logs[-3000:]}"
         time.sleep(0.05)

@@ -42,7 +42,7 @@ def engine(tiny_model: Path) -> Iterator[StubEngine]:
 
 
 class Run:
-    """One run's directory, as the jobs share it."""
+    """One run, with the directory that its jobs share."""
 
     def __init__(self, slurm: Cluster, directory: Path) -> None:
         self.slurm = slurm
@@ -59,7 +59,7 @@ class Run:
         )
 
     def running(self) -> dict[str, int]:
-        """Rollouts that run, by service."""
+        """Returns the number of running rollouts by service."""
         token = (self.directory / "token").read_text()
         found = {}
         for name, url in Announcements(self.directory / "services").look().items():
@@ -68,11 +68,11 @@ class Run:
         return found
 
     def ends(self, journal: str) -> dict[str, str | None]:
-        """The states of rollouts that have ended, None of those that were begun and have not."""
+        """Returns the state of each rollout in `journal`; None if it has not ended."""
         return dict(rollout_states(self.directory / "journals" / f"{journal}.sqlite"))
 
     def processes(self) -> set[psutil.Process]:
-        """Processes of its jobs, sandboxes included."""
+        """Returns the processes of the run's jobs, including sandboxes."""
         own = {one for one in psutil.process_iter() if self._is_own(one)}
         return own | {child for one in own for child in one.children(recursive=True)}
 
@@ -89,12 +89,12 @@ def run(slurm: Cluster, tmp_path: Path) -> Run:
 
 
 def until(holds: Callable[[], object]) -> None:
-    """The test's own time-out is the budget."""
+    """Waits without a deadline: the test's own timeout is the budget."""
     while not holds():
         time.sleep(0.1)
 
 
-def test_a_preempted_service_drains_and_comes_back_and_nothing_is_lost(
+def test_a_preempted_service_drains_and_returns_and_nothing_is_lost(
     run: Run, engine: StubEngine, tmp_path: Path
 ) -> None:
     results = tmp_path / "results.json"
@@ -111,7 +111,7 @@ def test_a_preempted_service_drains_and_comes_back_and_nothing_is_lost(
 
     run.slurm.preempt(f"{services}_0")
     left = Counter(run.ends("0-0").values())
-    assert left["done"] >= SIZE, "what ran when the signal came has ended"
+    assert left["done"] >= SIZE, "rollouts that ran when the signal came must have ended"
     run.slurm.begin_again(f"{services}_0")
     until(lambda: "0-0" in Announcements(run.directory / "services").look())
     processes |= run.processes()
@@ -128,7 +128,7 @@ def test_a_preempted_service_drains_and_comes_back_and_nothing_is_lost(
     assert "2 of 2 services answer (0-0, 1-0)" in run.log("trainer", trainer)
 
 
-def test_a_preempted_trainer_is_told_and_begun_again(run: Run, tmp_path: Path) -> None:
+def test_a_preempted_trainer_gets_a_signal_and_is_restarted(run: Run, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     told = tmp_path / "told"
     script = f"""
@@ -173,7 +173,7 @@ def test_a_cluster_that_would_signal_sandboxes_is_refused(tmp_path: Path) -> Non
         ("trainer.sbatch", {"PRORL_RUN": "{tmp_path}"}, "no command"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(
+def test_wrong_settings_are_reported_immediately(
     slurm: Cluster, tmp_path: Path, script: str, variables: dict[str, str], message: str
 ) -> None:
     given = {name: value.format(tmp_path=tmp_path) for name, value in variables.items()}

@@ -1,7 +1,7 @@
-"""A small Debian for tests, put together from the packages of this machine: no network needed.
+"""A small Debian for tests, put together from this machine's packages without a network.
 
-It takes 1.3 s for the directory and 3 s more for the SIF file; debootstrap takes 30 s. Both stay in
-the service's cache for later runs, by the versions of the packages in it.
+The directory takes 1.3 s and the SIF file 3 s more; debootstrap takes 30 s. Both stay in the
+service's cache for later runs, keyed by the versions of their packages.
 """
 
 import asyncio
@@ -29,26 +29,26 @@ PACKAGES = (
 )
 # fmt: on
 UNPACKAGED = ("bin", "sbin", "lib", "lib64", "etc/passwd", "etc/group", "etc/ld.so.cache")
-"""Made when Debian was installed, not part of a package."""
+"""Paths made when Debian was installed, not part of a package."""
 DIRECTORIES = ("dev", "proc", "sys", "run", "root", "tmp", "var/tmp", "home")
 
 _NOT_NEEDED = re.compile(
     r"/usr/share/(doc|man|locale|info|lintian|bug|gitweb|perl)/|/var/cache/|/etc/.*(shadow|sudoers)"
 )
 _VERSION = "2"
-"""To be changed with how the tree is made."""
+"""Version of the way the tree is made; change both together."""
 
 
 @functools.cache
 def debian_image() -> Path:
-    """A SIF file. Also for callers inside an event loop."""
+    """Returns a SIF file; callers may be inside an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, _image()).result()
 
 
 @functools.cache
 def debian_directory() -> Path:
-    """The same as a root file system."""
+    """Returns the same system as a root directory."""
     packages = _closure(_installed())
     directory = _root() / "directories" / _key(packages)
     if not directory.exists():
@@ -81,7 +81,7 @@ def _root() -> Path:
 
 
 def _installed() -> dict[str, tuple[str, str, str]]:
-    """Version, what it depends on and what it provides, of each package here."""
+    """Returns version, dependencies and provided names of each installed package."""
     assert shutil.which("dpkg-query"), "these tests need a Debian or Ubuntu"
     form = "${Package}\t${Version}\t${Depends}, ${Pre-Depends}\t${Provides}\n"
     lines = _output("dpkg-query", "--show", f"--showformat={form}").splitlines()
@@ -90,7 +90,7 @@ def _installed() -> dict[str, tuple[str, str, str]]:
 
 
 def _closure(installed: dict[str, tuple[str, str, str]]) -> dict[str, str]:
-    """`PACKAGES` and all that they need, with versions."""
+    """Returns `PACKAGES` and all their dependencies, with versions."""
     providers = {
         _bare(virtual): name
         for name, (_, _, provides) in installed.items()
@@ -112,7 +112,7 @@ def _closure(installed: dict[str, tuple[str, str, str]]) -> dict[str, str]:
 
 
 def _bare(dependency: str) -> str:
-    """Without version and architecture."""
+    """Returns the name without version and architecture."""
     return re.sub(r"[(:].*", "", dependency).strip()
 
 
@@ -121,7 +121,7 @@ def _key(packages: dict[str, str]) -> str:
 
 
 def _files(packages: dict[str, str]) -> list[str]:
-    """Paths without the leading slash, where they are since /bin is a link."""
+    """Returns paths without the leading slash, resolved since /bin is a link."""
     listed = _output("dpkg", "--listfiles", *packages).splitlines()
     files = {
         f"{os.path.realpath(os.path.dirname(path))}/{os.path.basename(path)}".lstrip("/")

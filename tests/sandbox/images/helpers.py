@@ -7,19 +7,19 @@ import psutil
 
 
 def marker(image: Path, name: str = "marker") -> str:
-    """What /marker, or another file, in a SIF file says."""
+    """Returns the content of /marker, or another file, in a SIF file."""
     offset = image.read_bytes().index(b"hsqs")
     command = ["unsquashfs", "-offset", str(offset), "-cat", str(image), name]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def files(root: Path) -> list[str]:
-    """All that is in a cache, but the directories that it always has."""
+    """Returns everything in a cache except the directories that it always has."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.parent != root)
 
 
 def litter(root: Path) -> list[str]:
-    """What only work in progress may leave: workspaces, locks, unfinished files."""
+    """Returns what only work in progress may leave: workspaces, locks, unfinished files."""
     return [
         name
         for name in files(root)
@@ -28,7 +28,7 @@ def litter(root: Path) -> list[str]:
 
 
 def builds(root: Path) -> list[int]:
-    """Ids of processes that work for builds of this cache."""
+    """Returns the ids of processes that work on builds for this cache."""
     found = []
     for process in psutil.process_iter(["environ"]):
         environment = process.info["environ"] or {}
@@ -52,7 +52,7 @@ asyncio.run(main())
 
 
 async def use_in_other_process(root: Path, reference: str) -> asyncio.subprocess.Process:
-    """It prints the path when it has the image, and keeps it until its input ends."""
+    """Starts a process that prints the image's path and keeps the image until its input ends."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", USE, str(root), reference),
         stdin=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Tiny images by hand: an OCI layout with a few files, and archives of it."""
+"""Tiny handmade images: an OCI layout with a few files, and archives of it."""
 
 import gzip
 import hashlib
@@ -24,12 +24,12 @@ class Layout:
         (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
 
     def add(self, text: str, *, tag: str = "latest", padding: int = 0) -> str:
-        """An image whose /marker is `text`. Returns the digest of its manifest."""
+        """Adds an image whose /marker is `text`. Returns the digest of its manifest."""
         files = {"marker": text.encode(), "bin/pad": _noise(padding), "etc/hosts": b""}
         return self._add_layer(_tar(files), tag)
 
     def add_tree(self, root: Path, *, tag: str) -> str:
-        """An image of a root file system. Returns the digest of its manifest."""
+        """Adds an image of a root file system. Returns the digest of its manifest."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             tar.add(root, arcname="", filter=_of_root)
@@ -56,7 +56,7 @@ class Layout:
         return self._list(self._blob(json.dumps(manifest).encode(), MANIFEST), tag)
 
     def add_index(self, digests: dict[str, str], *, tag: str) -> str:
-        """An index of images by architecture."""
+        """Adds an index of images by architecture. Returns its digest."""
         entries = [
             {
                 "mediaType": MANIFEST,
@@ -95,7 +95,7 @@ class Layout:
 
 
 def docker_archive(path: Path, text: str) -> Path:
-    """As `docker save` writes it."""
+    """Writes an image as `docker save` does."""
     layer = _tar({"marker": text.encode(), "bin/pad": b""})
     config = json.dumps(
         {
@@ -140,7 +140,7 @@ def _tar(files: dict[str, bytes]) -> bytes:
 
 
 def _noise(size: int) -> bytes:
-    """What cannot be compressed."""
+    """Returns bytes that cannot be compressed."""
     return b"".join(hashlib.sha256(str(n).encode()).digest() for n in range(size // 32))
 
 

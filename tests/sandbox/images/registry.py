@@ -1,4 +1,4 @@
-"""A registry on loopback that serves an OCI layout, with the token dance of the real ones."""
+"""A registry on loopback that serves an OCI layout, with the token exchange of real ones."""
 
 import asyncio
 from typing import Self
@@ -13,9 +13,9 @@ TOKEN = "anonymous-token"
 class FakeRegistry:
     """`async with FakeRegistry(layout) as registry`: any repository has the layout's tags.
 
-    Set `status` to fail everything with it, `altered` to serve other manifests than were asked
-    for; clear `blobs_flow` to hold back layers (`blob_wanted`: somebody asked). `requests` keeps
-    (method, what was asked for).
+    Set `status` to fail all requests with it, `altered` to serve manifests that differ from their
+    digests; clear `blobs_flow` to hold back blobs (`blob_wanted` is set by the first request for
+    one). `requests` keeps (method, path).
     """
 
     def __init__(self, layout: Layout, *, tokens: bool = False) -> None:
@@ -32,7 +32,7 @@ class FakeRegistry:
         return f"docker://{self.host}/{name}:{tag}"
 
     def fetched(self, kind: str) -> int:
-        """How often manifests or blobs were read."""
+        """Returns how often "manifests" or "blobs" were read."""
         return sum(method == "GET" and f"/{kind}/" in path for method, path in self.requests)
 
     async def __aenter__(self) -> Self:

@@ -38,7 +38,7 @@ async def test_a_layout_becomes_a_sif_known_by_its_manifest(
         assert again.stat().st_ino == before.st_ino
 
 
-async def test_a_docker_archive(cache: ImageCache, tmp_path: Path) -> None:
+async def test_a_docker_archive_becomes_an_image(cache: ImageCache, tmp_path: Path) -> None:
     archive = docker_archive(tmp_path / "saved.tar", "from docker save")
     async with cache.image(f"docker-archive:{archive}") as image:
         assert marker(image) == "from docker save"
@@ -55,7 +55,7 @@ async def test_files_and_directories_are_used_as_they_are(
         assert path == sif
 
 
-async def test_what_is_no_image_is_refused_with_the_reason(
+async def test_a_source_that_is_no_image_is_refused_with_the_reason(
     cache: ImageCache, layout: Layout, tmp_path: Path
 ) -> None:
     layout.add("x")
@@ -114,9 +114,7 @@ async def test_a_registry_image_is_fetched_once(cache: ImageCache, layout: Layou
         await lease.release()
 
 
-async def test_the_image_for_this_machine_is_taken_of_an_index(
-    cache: ImageCache, layout: Layout
-) -> None:
+async def test_an_index_gives_the_image_for_this_machine(cache: ImageCache, layout: Layout) -> None:
     ours = layout.add("ours", tag="a")
     digests = {"s390x": layout.add("others", tag="b"), ARCHITECTURE: ours}
     layout.add_index(digests, tag="multi")
@@ -146,7 +144,7 @@ async def test_a_tag_that_moved_is_noticed_by_a_refresh(cache: ImageCache, layou
     assert {entry.digest for entry in await cache.entries()} == {old, new}
 
 
-async def test_without_its_registry_a_known_tag_is_served_with_a_warning(
+async def test_a_known_tag_is_served_with_a_warning_without_its_registry(
     cache: ImageCache, layout: Layout, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = layout.add("kept")
@@ -184,7 +182,7 @@ async def test_failures_of_a_registry_are_told_apart(cache: ImageCache, layout: 
     assert files(cache.root) == []
 
 
-async def test_without_apptainer_it_says_what_to_do(
+async def test_the_error_without_apptainer_says_what_to_do(
     cache: ImageCache, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout.add("x")

@@ -24,7 +24,7 @@ def run(root: Path, *arguments: str, status: int = 0, stdin: str = "") -> str:
     return done.stdout + done.stderr
 
 
-def test_pull_list_and_prune(root: Path, layout: Layout) -> None:
+def test_images_are_pulled_listed_and_pruned(root: Path, layout: Layout) -> None:
     layout.add("a", tag="a")
     layout.add("b", tag="b")
     a, b = f"oci:{layout.path}:a", f"oci:{layout.path}:b"
@@ -39,14 +39,14 @@ def test_pull_list_and_prune(root: Path, layout: Layout) -> None:
     assert run(root, "list") == ""
 
 
-def test_build_and_its_name(root: Path, tmp_path: Path) -> None:
+def test_a_built_image_is_known_by_its_name(root: Path, tmp_path: Path) -> None:
     tree = root_file_system(tmp_path / "tree", "x")
     assert "local:mine  " in run(root, "build", "mine", str(tree))
     assert "local:mine" in run(root, "list")
     assert "done local:mine " in run(root, "pull", "local:mine")
 
 
-def test_mistakes_are_one_line_and_what_to_do(root: Path, layout: Layout) -> None:
+def test_mistakes_are_reported_in_one_line_with_a_hint(root: Path, layout: Layout) -> None:
     layout.add("a")
     assert "not an image reference: 'X'" in run(root, "pull", "X", status=2)
     assert "either a source or --debian" in run(root, "build", "x", status=2)
@@ -55,7 +55,7 @@ def test_mistakes_are_one_line_and_what_to_do(root: Path, layout: Layout) -> Non
     assert "prorl: local:absent: there is no image local:absent (make it:" in said
 
 
-def test_a_terminal_is_shown_progress(root: Path, layout: Layout) -> None:
+def test_a_terminal_shows_progress(root: Path, layout: Layout) -> None:
     layout.add("a")
     environment = {**os.environ, "PRORL_CACHE": str(root), "TERM": "xterm"}
     terminal = ptyprocess.PtyProcessUnicode.spawn(

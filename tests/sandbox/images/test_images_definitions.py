@@ -1,4 +1,4 @@
-"""Images of one's own: definitions, Dockerfiles, directories."""
+"""Images that a user makes: definitions, Dockerfiles, directories."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ From: {image}
 """
 
 
-async def test_a_definition_with_files_beside_it(cache: ImageCache, tmp_path: Path) -> None:
+async def test_a_definition_may_copy_files_next_to_it(cache: ImageCache, tmp_path: Path) -> None:
     tree = root_file_system(tmp_path / "tree", "of a definition")
     (tmp_path / "added.txt").write_text("x")
     definition = tmp_path / "mine.def"
@@ -32,7 +32,7 @@ async def test_a_definition_with_files_beside_it(cache: ImageCache, tmp_path: Pa
     assert litter(cache.root) == []
 
 
-async def test_a_name_is_given_to_another_image(
+async def test_a_name_can_move_to_another_image(
     cache: ImageCache, layout: Layout, tmp_path: Path
 ) -> None:
     layout.add("pulled")
@@ -78,7 +78,7 @@ def test_a_dockerfile_becomes_a_definition(tmp_path: Path) -> None:
         definitions.of_file(dockerfile)
 
 
-def test_a_debian_is_described_by_its_suite() -> None:
+def test_a_debian_definition_names_suite_mirror_and_packages() -> None:
     definition = definitions.of_debian(
         "trixie", include=("git", "g++"), mirror="http://mirror.example/d"
     )

@@ -1,4 +1,4 @@
-"""Locks and leases as files: who holds what, and who is gone."""
+"""Locks and leases as files: which are held, and which are abandoned."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ def rewrite(lock: FileLock, *, age_s: float = 0.0, **changes: object) -> None:
     os.utime(lock.path, (time.time() - age_s,) * 2)
 
 
-def test_one_has_it_until_it_lets_go(tmp_path: Path) -> None:
+def test_one_holder_has_a_lock_until_its_release(tmp_path: Path) -> None:
     first, second = (FileLock(tmp_path / "made" / "lock") for _ in range(2))
     assert first.take()
     assert not second.take_over()
@@ -28,7 +28,7 @@ def test_one_has_it_until_it_lets_go(tmp_path: Path) -> None:
     assert [path.name for path in first.path.parent.iterdir()] == ["lock"]
 
 
-def test_a_dead_holder_on_this_machine_is_noticed_at_once(tmp_path: Path) -> None:
+def test_a_dead_holder_on_this_machine_is_noticed_immediately(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "lock")
     lock.take()
     dead = subprocess.Popen(["true"])
@@ -39,7 +39,7 @@ def test_a_dead_holder_on_this_machine_is_noticed_at_once(tmp_path: Path) -> Non
     assert is_abandoned(lock.path)
 
 
-def test_a_holder_elsewhere_is_dead_when_its_heart_stopped(tmp_path: Path) -> None:
+def test_a_holder_elsewhere_is_dead_once_its_heartbeat_stops(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "lock")
     lock.take()
     rewrite(lock, place="another machine", pid=1, age_s=STALE_S / 2)
@@ -48,7 +48,7 @@ def test_a_holder_elsewhere_is_dead_when_its_heart_stopped(tmp_path: Path) -> No
     assert FileLock(lock.path).take_over()
 
 
-def test_of_many_that_take_over_one_succeeds(tmp_path: Path) -> None:
+def test_only_one_of_many_takes_over_a_lock(tmp_path: Path) -> None:
     for n in range(20):
         path = tmp_path / str(n) / "lock"
         stale = FileLock(path)

@@ -60,12 +60,12 @@ def test_references_have_one_spelling(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_reference_is_refused_with_the_reason(text: str) -> None:
+def test_a_malformed_reference_is_refused_with_the_reason(text: str) -> None:
     with pytest.raises(TaskError, match=REFUSED[text]):
         parse(text)
 
 
-def test_only_loopback_is_spoken_to_without_tls() -> None:
+def test_only_loopback_registries_are_used_without_tls() -> None:
     for host in ("localhost", "localhost:5000", "127.0.0.1:5000", "127.8.8.8", "[::1]:5000"):
         assert is_loopback(host), host
     for host in ("registry.example", "localhost.example:80", "10.0.0.1:5000", "127.0.0.1.example"):

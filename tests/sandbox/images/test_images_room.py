@@ -1,4 +1,4 @@
-"""Containers hold the images they run, and end where those take the room of others."""
+"""Containers hold the images they run, and end if those images take the room of others."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.sandbox.images.oci import Layout
 from tests.sandbox.test_apptainer import make_tiny_image
 
 
-async def test_an_idle_container_gives_its_image_up_for_another(
+async def test_an_idle_container_ends_to_make_room_for_another_image(
     root: Path, layout: Layout, tmp_path: Path
 ) -> None:
     references = []

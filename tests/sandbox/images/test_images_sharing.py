@@ -43,7 +43,7 @@ async def test_two_processes_make_one_image(root: Path, layout: Layout) -> None:
     assert files(root) == []
 
 
-async def test_a_killed_process_leaves_nothing_that_counts(root: Path, layout: Layout) -> None:
+async def test_leftovers_of_a_killed_process_do_not_count(root: Path, layout: Layout) -> None:
     digest = layout.add("survivor")
     async with FakeRegistry(layout) as registry:
         registry.blobs_flow.clear()
@@ -65,7 +65,7 @@ async def test_a_killed_process_leaves_nothing_that_counts(root: Path, layout: L
     assert litter(root) == []
 
 
-async def test_a_lease_of_a_killed_process_does_not_last(root: Path, layout: Layout) -> None:
+async def test_a_killed_process_loses_its_lease(root: Path, layout: Layout) -> None:
     layout.add("x")
     user = await use_in_other_process(root, f"oci:{layout.path}")
     await line(user)
@@ -107,7 +107,7 @@ async def test_a_build_that_takes_too_long_is_ended(root: Path, layout: Layout) 
     assert litter(root) == []
 
 
-async def test_the_least_recently_used_make_room(root: Path, layout: Layout) -> None:
+async def test_the_least_recently_used_images_make_room(root: Path, layout: Layout) -> None:
     references = [f"oci:{layout.path}:{tag}" for tag in "abcd"]
     digests = [layout.add(tag, tag=tag, padding=PADDING) for tag in "abcd"]
     cache = ImageCache(root, budget_bytes=3 * PADDING + 200_000)
@@ -119,7 +119,7 @@ async def test_the_least_recently_used_make_room(root: Path, layout: Layout) -> 
         assert kept == {digests[0], digests[2], digests[3]}
 
 
-async def test_what_is_leased_stays_and_the_budget_holds(root: Path, layout: Layout) -> None:
+async def test_a_leased_image_stays_and_the_budget_holds(root: Path, layout: Layout) -> None:
     references = [f"oci:{layout.path}:{tag}" for tag in "ab"]
     for tag in "ab":
         layout.add(tag, tag=tag, padding=PADDING)
@@ -135,7 +135,7 @@ async def test_what_is_leased_stays_and_the_budget_holds(root: Path, layout: Lay
     assert litter(root) == []
 
 
-async def test_a_budget_that_cannot_hold_it_is_said_before_work_starts(
+async def test_an_image_larger_than_the_budget_is_refused_before_any_work(
     root: Path, layout: Layout
 ) -> None:
     layout.add("x", padding=PADDING)
@@ -147,7 +147,7 @@ async def test_a_budget_that_cannot_hold_it_is_said_before_work_starts(
         assert registry.fetched("blobs") == 0
 
 
-async def test_what_was_made_here_is_not_given_up_for_room(
+async def test_an_image_made_here_is_not_evicted_for_room(
     root: Path, layout: Layout, tmp_path: Path
 ) -> None:
     layout.add("x", padding=PADDING)
@@ -164,7 +164,7 @@ async def test_what_was_made_here_is_not_given_up_for_room(
         await cache.get("local:mine")
 
 
-async def test_prune_tells_first(cache: ImageCache, layout: Layout) -> None:
+async def test_a_dry_run_of_prune_only_lists_images(cache: ImageCache, layout: Layout) -> None:
     for tag in "ab":
         layout.add(tag, tag=tag)
         async with cache.image(f"oci:{layout.path}:{tag}"):
@@ -178,7 +178,7 @@ async def test_prune_tells_first(cache: ImageCache, layout: Layout) -> None:
     assert digests(await cache.entries()) == [new.digest]
 
 
-def test_a_full_disk_is_said_and_leaves_no_litter(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_litter(tmp_path: Path) -> None:
     tree = root_file_system(tmp_path / "tree", "x", padding=3_000_000)
     small = tmp_path / "small"
     small.mkdir()
@@ -195,7 +195,7 @@ async def main():
         print(error.retryable, error.hint, error, files(Path("{small}")), sep="|")
 asyncio.run(main())
 """
-    # A file system of its own that ends with the process.
+    # A private file system, which ends with the process.
     mount = f'mount -t tmpfs -o size=2m tmpfs "{small}" && exec "$@"'
     done = subprocess.run(
         [*PRIVATE_MOUNTS, mount, "sh", sys.executable, "-c", script],
@@ -220,7 +220,7 @@ async def line(user: asyncio.subprocess.Process) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """For what no event tells: files and processes of others."""
+    """Polls for files and processes of others, which no event announces."""
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A call that nobody waits for any more ends inside too, and the shell with its state is kept."""
+"""Cancelled calls: they end inside the sandbox too, and the shell keeps its state."""
 
 import asyncio
 from contextlib import suppress
@@ -14,7 +14,7 @@ from tests.sandbox.inside.test_streaming import Viewer
 
 
 async def begin(sandbox: RemoteSandbox, command: str) -> asyncio.Task[object]:
-    """Once it is running."""
+    """Returns the call once its command is running."""
     viewer = Viewer()
     arguments = {"command": f"echo begun\n{command}"}
     call: asyncio.Task[object] = asyncio.create_task(
@@ -46,22 +46,22 @@ async def cancel(kind: Kind, command: str) -> None:
     async with running(kind) as sandbox:
         await bash(sandbox, "KEPT=kept; cd /usr")
         await cancelled(await begin(sandbox, command))
-        # It waits for the shell, hence for the end of what was cancelled.
+        # This call waits for the shell, hence for the end of the cancelled command.
         assert await output(sandbox, "echo $KEPT $PWD; jobs") == "kept /usr", command
         assert_only_the_shell_runs(sandbox)
 
 
-async def test_the_command_stops_and_the_shell_is_kept(kind: Kind) -> None:
+async def test_a_cancelled_command_stops_and_the_shell_is_kept(kind: Kind) -> None:
     await asyncio.gather(*(cancel(kind, command) for command in COMMANDS))
 
 
-async def test_a_shell_that_cannot_be_won_back_is_replaced(sandbox: RemoteSandbox) -> None:
+async def test_a_shell_that_does_not_recover_is_replaced(sandbox: RemoteSandbox) -> None:
     await cancelled(await begin(sandbox, "trap '' INT TERM; while true; do :; done"))
     result = await bash(sandbox, "echo alive")
     assert "alive" in result.output
 
 
-async def test_a_waiting_call_is_dropped_and_those_behind_it_go_on(
+async def test_a_cancelled_call_in_the_queue_lets_later_calls_run(
     sandbox: RemoteSandbox,
 ) -> None:
     first = await begin(sandbox, "sleep 1000")
@@ -74,7 +74,7 @@ async def test_a_waiting_call_is_dropped_and_those_behind_it_go_on(
     assert second.cancelled()
 
 
-async def test_a_call_given_up_on_by_the_channel_stops_too(sandbox: RemoteSandbox) -> None:
+async def test_a_call_abandoned_by_the_channel_stops_too(sandbox: RemoteSandbox) -> None:
     assert sandbox._channel is not None
     with pytest.raises(SandboxError, match="did not answer"):
         await sandbox._channel.request(
@@ -97,7 +97,7 @@ async def test_many_cancels_leave_nothing_behind(sandbox: RemoteSandbox) -> None
     assert await output(sandbox, "jobs; echo done") == "done"
 
 
-async def test_cancelling_what_has_ended_is_harmless(sandbox: RemoteSandbox) -> None:
+async def test_cancelling_an_ended_call_is_harmless(sandbox: RemoteSandbox) -> None:
     for _ in range(20):
         call = asyncio.create_task(bash(sandbox, "true"))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Tools whose inside half comes with a third party's package. The example is that of the docs."""
+"""Tools whose inside half comes with a third party's package, such as the docs' example."""
 
 import pytest
 from pydantic import BaseModel, Field
@@ -34,7 +34,7 @@ class WordCount:
         return await sandbox.call_tool(self.name, arguments.model_dump(), timeout_s=timeout_s)
 
 
-async def test_the_example_works(sandbox: RemoteSandbox) -> None:
+async def test_the_example_of_the_docs_works(sandbox: RemoteSandbox) -> None:
     await sandbox.upload("text", b"one two\nthree\n")
     tools = Toolset([WordCount()], sandbox, timeout_s=20)
     for _ in range(2):
@@ -59,7 +59,7 @@ def tool(request):
 """
 
 
-async def test_it_may_wait_and_stream(sandbox: RemoteSandbox) -> None:
+async def test_a_custom_tool_may_wait_and_stream(sandbox: RemoteSandbox) -> None:
     pieces: list[bytes] = []
     await sandbox.add_tool("waits", WAITS)
     result = await sandbox.call_tool("waits", {}, timeout_s=20, on_output=pieces.append)
@@ -67,7 +67,7 @@ async def test_it_may_wait_and_stream(sandbox: RemoteSandbox) -> None:
     assert pieces == [b"soon"]
 
 
-async def test_its_faults_are_its_own(sandbox: RemoteSandbox) -> None:
+async def test_faults_of_a_custom_tool_do_not_break_the_sandbox(sandbox: RemoteSandbox) -> None:
     for source in ("def tool(request:", "tool = 1 / 0", "x = 1"):
         with pytest.raises(SandboxError, match="could not be added"):
             await sandbox.add_tool("broken", source)

@@ -1,4 +1,4 @@
-"""The shell goes back and forth between the service and the execution server: nothing shows it."""
+"""The shell's moves between the service and the execution server, which no result shows."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ async def test_results_are_the_same_wherever_a_command_runs(sandbox: RemoteSandb
         assert await bash(sandbox, command) == by_server
 
 
-async def test_what_takes_longer_goes_back_in_one_piece(sandbox: RemoteSandbox) -> None:
+async def test_a_longer_command_goes_back_with_its_output_intact(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "true")
     command = "for i in $(seq 300); do printf '%s ' $i; [ $((i % 100)) = 50 ] && sleep 0.3; done"
     expected = " ".join(map(str, range(1, 301)))
@@ -57,7 +57,7 @@ async def test_what_takes_longer_goes_back_in_one_piece(sandbox: RemoteSandbox) 
         assert lent(sandbox)
 
 
-async def test_the_time_in_both_places_is_counted(
+async def test_a_timeout_counts_the_time_in_both_places(
     sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_shell, "SHORT_S", 20)
@@ -66,7 +66,7 @@ async def test_the_time_in_both_places_is_counted(
     assert result.output.endswith("[timed out after 2 s]")
 
 
-async def test_what_says_more_goes_back(sandbox: RemoteSandbox) -> None:
+async def test_a_command_with_much_output_goes_back(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "true")
     result = await bash(sandbox, "yes | head -c 300000; echo the end")
     assert result.data["truncated"]
@@ -74,7 +74,7 @@ async def test_what_says_more_goes_back(sandbox: RemoteSandbox) -> None:
     assert await output(sandbox, "echo next") == "next"
 
 
-async def test_what_comes_in_many_pieces_goes_back(
+async def test_a_command_with_output_in_many_pieces_goes_back(
     sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_shell, "SHORT_S", 100)
@@ -88,7 +88,7 @@ async def test_what_comes_in_many_pieces_goes_back(
     assert set(output) == set("xend\n")
 
 
-async def test_a_command_longer_than_the_pipe_takes_at_once(sandbox: RemoteSandbox) -> None:
+async def test_a_command_may_exceed_the_capacity_of_the_pipe(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "true")
     assert await output(sandbox, f"echo {'x' * 100_000} | wc -c") == "100001"
 
@@ -102,7 +102,7 @@ async def test_background_output_comes_with_the_next_result(sandbox: RemoteSandb
     assert (await bash(sandbox, "echo now")).output.startswith("from behind\nnow\n")
 
 
-async def test_a_flood_between_commands_is_not_the_services_to_read(sandbox: RemoteSandbox) -> None:
+async def test_the_service_does_not_read_a_flood_between_commands(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "true")
     await bash(sandbox, "yes & echo $! > pid")
     await until(lambda: not lent(sandbox))
@@ -145,14 +145,14 @@ async def test_a_cancelled_short_command_ends_and_leaves_nothing(sandbox: Remote
         assert await output(sandbox, "echo $((6 * 7))") in ("42", "mine\n42")
 
 
-async def test_calls_at_the_same_time_wait_for_each_other(sandbox: RemoteSandbox) -> None:
+async def test_concurrent_calls_wait_for_each_other(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "n=0")
     commands = [f"n=$((n + 1)); sleep {random.choice([0, 0, 0, 0.3])}" for _ in range(20)]
     await asyncio.gather(*(bash(sandbox, command) for command in commands))
     assert await output(sandbox, "echo $n") == "20"
 
 
-async def test_stop_ends_a_short_command_that_runs(
+async def test_stop_ends_a_running_short_command(
     sandbox: RemoteSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_shell, "SHORT_S", 20)

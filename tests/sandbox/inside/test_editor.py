@@ -12,7 +12,7 @@ from tests.sandbox.helpers import bash, output, running
 
 
 class Files:
-    """Commands of the editor on paths relative to the working directory, given as absolute ones."""
+    """Calls of the editor; it sends paths relative to `home` as absolute ones."""
 
     def __init__(self, sandbox: RemoteSandbox, home: str) -> None:
         self.sandbox = sandbox
@@ -35,12 +35,12 @@ class Files:
 
 @pytest.fixture
 async def files() -> AsyncIterator[Files]:
-    """Files of one kind: all have the same editor."""
+    """Yields the editor in one kind of sandbox; all kinds have the same one."""
     async with running("bubblewrap") as sandbox:
         yield Files(sandbox, "/workspace")
 
 
-async def test_a_session_in_every_kind_of_sandbox(sandbox: RemoteSandbox) -> None:
+async def test_an_editing_session_works_in_every_kind_of_sandbox(sandbox: RemoteSandbox) -> None:
     files = Files(sandbox, await output(sandbox, "pwd"))
     text = "def f():\n\treturn 1\n"
     assert await files.done("create", "src/f.py", file_text=text) == (
@@ -100,7 +100,7 @@ async def test_a_directory_is_listed_two_levels_deep_without_hidden_ones(files: 
     assert "File already exists at: ~/a." in await files.refused("create", "a", file_text="")
 
 
-async def test_what_is_missing_or_unknown_is_explained(files: Files) -> None:
+async def test_missing_and_unknown_arguments_are_explained(files: Files) -> None:
     await files.sandbox.upload("file", b"x\n")
     assert "`file_text` is required for command: create" in await files.refused("create", "new")
     assert "`old_str` is required" in await files.refused("str_replace")
@@ -172,7 +172,7 @@ async def test_a_near_miss_in_whitespace_is_shown(files: Files) -> None:
         (b"a.b*c\\d\n", "a.b*c\\d", "\\1\\g<0>", b"\\1\\g<0>\n"),
     ],
 )
-async def test_all_but_the_match_stays_byte_for_byte(
+async def test_everything_except_the_match_stays_byte_for_byte(
     files: Files, before: bytes, old: str, new: str, after: bytes
 ) -> None:
     await files.sandbox.upload("file", before)
@@ -196,7 +196,7 @@ async def test_all_but_the_match_stays_byte_for_byte(
         (b"\xff\n", 1, "x", b"\xff\nx\n"),
     ],
 )
-async def test_lines_are_inserted_with_the_ends_of_their_place(
+async def test_inserted_lines_get_the_line_ends_of_their_place(
     files: Files, before: bytes, line: int, new: str, after: bytes
 ) -> None:
     await files.sandbox.upload("file", before)
@@ -209,7 +209,7 @@ async def test_line_ends_are_not_shown(files: Files) -> None:
     assert (await files.done("view")).endswith("     1\ta\n     2\t\ufffd\n")
 
 
-async def test_only_text_of_a_sane_size_is_taken(files: Files) -> None:
+async def test_only_regular_text_files_of_limited_size_are_accepted(files: Files) -> None:
     await bash(files.sandbox, "cp /bin/true binary; truncate -s 5M huge; mkfifo fifo; ln -s l l")
     await bash(
         files.sandbox, "python3 -c 'print(\"x\\n\" * 2_200_000)' >long; ln -s /dev/zero zero"
@@ -240,7 +240,7 @@ async def test_mode_owner_and_links_are_kept(files: Files) -> None:
     )
 
 
-async def test_what_may_not_be_written_is_refused(files: Files) -> None:
+async def test_files_that_may_not_be_written_are_refused(files: Files) -> None:
     await bash(files.sandbox, "echo x >file; chmod 444 file")
     assert "Permission denied" in await files.refused("str_replace", old_str="x", new_str="y")
     assert "Read-only" in await files.refused("create", "../usr/file", file_text="")
@@ -259,7 +259,7 @@ async def test_a_full_disk_costs_no_content() -> None:
         assert await output(sandbox, "ls | cat") == "file\nfiller"
 
 
-async def test_what_others_changed_is_not_undone(files: Files) -> None:
+async def test_changes_by_others_are_not_undone(files: Files) -> None:
     await files.sandbox.upload("file", b"a\n")
     await files.done("str_replace", old_str="a", new_str="b")
     await bash(files.sandbox, "echo more >>file")
@@ -291,7 +291,7 @@ async def test_history_is_bounded(files: Files) -> None:
 
 
 async def test_files_of_the_kernel_are_refused(files: Files) -> None:
-    """The editor works in the first process of the sandbox, which may read what nobody else may."""
+    """The editor runs in the sandbox's first process, which may read what only it may."""
     await output(
         files.sandbox,
         "ln -s /proc/1/maps; ln -s /proc; ln -s /proc/self/fd/1 messages; ln -s loop loop",

@@ -34,7 +34,7 @@ def test_any_frames_survive_any_chopping(
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_or_waited_for(garbage: bytes) -> None:
+def test_garbage_is_refused_or_buffered(garbage: bytes) -> None:
     try:
         for header, payload in FrameDecoder(max_payload_bytes=100).feed(garbage):
             assert isinstance(header, dict)
@@ -50,14 +50,14 @@ def test_a_header_that_is_no_object_is_refused(header: bytes) -> None:
         list(FrameDecoder(max_payload_bytes=0).feed(frame))
 
 
-def test_announced_sizes_are_refused_before_anything_is_kept() -> None:
+def test_oversized_frames_are_refused_before_they_are_buffered() -> None:
     with pytest.raises(ProtocolError, match="too large"):
         list(FrameDecoder(max_payload_bytes=10).feed(encode({}, b"x" * 11)[:8]))
     with pytest.raises(ProtocolError, match="too large"):
         list(FrameDecoder(max_payload_bytes=10).feed(b"\xff" * 8))
 
 
-def test_too_large_a_header_is_not_sent() -> None:
+def test_a_header_that_is_too_large_is_not_sent() -> None:
     too_long = "x" * (MAX_HEADER_BYTES - len(json.dumps({"x": ""}, separators=(",", ":"))) + 1)
     with pytest.raises(ProtocolError):
         encode({"x": too_long})

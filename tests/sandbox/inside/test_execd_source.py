@@ -1,4 +1,4 @@
-"""What the execution server may load: every sandbox is a fork of the process that loaded it."""
+"""Imports of the execution server: every sandbox is a fork of the process that loaded them."""
 
 import ast
 import subprocess
@@ -24,7 +24,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_it_imports_the_standard_library_and_ptyprocess_only_at_the_top(path: Path) -> None:
+def test_execd_imports_only_stdlib_and_ptyprocess_and_only_at_the_top(path: Path) -> None:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -37,7 +37,7 @@ def test_it_imports_the_standard_library_and_ptyprocess_only_at_the_top(path: Pa
         assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names, "ptyprocess"}
 
 
-def test_it_loads_nothing_large() -> None:
+def test_execd_loads_no_large_modules() -> None:
     paths = [str(Path(package.__path__[0]).parent) for package in (execd, ptyprocess)]
     code = f"import sys; sys.path += {paths}; import execd.zygote; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-I", "-S", "-c", code], text=True)

@@ -1,4 +1,4 @@
-"""Snapshots of a tree, whatever it holds, and files that are too large to be handled at once."""
+"""Snapshots of trees, whatever they hold, and files that are too large for one step."""
 
 import asyncio
 import io
@@ -33,7 +33,7 @@ def assert_only_the_shell_runs(sandbox: RemoteSandbox) -> None:
     assert not psutil.wait_procs(others, timeout=10)[1]
 
 
-async def test_a_tree_comes_back_as_it_went(sandbox: RemoteSandbox) -> None:
+async def test_a_tree_is_restored_as_it_was(sandbox: RemoteSandbox) -> None:
     await bash(
         sandbox,
         "mkdir -p tree/a/b tree/empty; cd tree && echo x >a/b/x && chmod 750 a/b/x"
@@ -79,14 +79,14 @@ async def test_a_hostile_tree_does_no_harm(isolated: RemoteSandbox) -> None:
     assert await output(isolated, "echo alive") == "alive"
 
 
-async def test_what_may_not_be_read_is_not_left_out_silently() -> None:
+async def test_an_unreadable_directory_fails_the_snapshot() -> None:
     async with running("bubblewrap") as sandbox:
         await bash(sandbox, "mkdir closed; mkdir -m 0 closed/x")
         with pytest.raises(PermissionError):
             await sandbox.snapshot("closed")
 
 
-async def test_a_tree_that_changes_while_it_is_read(isolated: RemoteSandbox) -> None:
+async def test_a_tree_may_change_while_it_is_read(isolated: RemoteSandbox) -> None:
     churn = "while :; do echo x >t/a; mkdir t/d; mv t/a t/d/b; rm -rf t/d; done"
     await bash(isolated, f"mkdir t; ({churn}) 2>/dev/null &")
     taken = 0
@@ -99,7 +99,7 @@ async def test_a_tree_that_changes_while_it_is_read(isolated: RemoteSandbox) -> 
     assert taken
 
 
-async def test_what_is_too_large_is_refused(kind: Kind) -> None:
+async def test_a_tree_that_is_too_large_is_refused(kind: Kind) -> None:
     async with running(kind, SandboxLimits(file_mb=2)) as sandbox:
         await bash(sandbox, "mkdir t; cd t; for i in 1 2 3; do head -c 900000 /dev/zero >$i; done")
         with pytest.raises(OSError, match="File too large"):
@@ -112,7 +112,9 @@ async def test_what_is_too_large_is_refused(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "l/out"])
-async def test_nothing_is_restored_elsewhere(isolated: RemoteSandbox, name: str) -> None:
+async def test_nothing_is_restored_outside_the_directory(
+    isolated: RemoteSandbox, name: str
+) -> None:
     await bash(isolated, "mkdir in; ln -s .. in/l")
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as archive:
@@ -122,12 +124,12 @@ async def test_nothing_is_restored_elsewhere(isolated: RemoteSandbox, name: str)
     assert await output(isolated, "ls") == "in"
 
 
-async def test_what_is_no_tar_is_refused(sandbox: RemoteSandbox) -> None:
+async def test_content_that_is_no_tar_is_refused(sandbox: RemoteSandbox) -> None:
     with pytest.raises(OSError, match="Invalid argument"):
         await sandbox.restore("t", b"no tar")
 
 
-async def test_large_files_do_not_keep_others_waiting(kind: Kind) -> None:
+async def test_large_files_do_not_hold_up_other_calls(kind: Kind) -> None:
     limits = SandboxLimits(file_mb=64, disk_mb=512)
     async with running(kind, limits) as sandbox:
         large = bytes(range(256)) * (50 << 12)
@@ -154,7 +156,9 @@ async def test_a_cancelled_snapshot_ends_inside(isolated: RemoteSandbox) -> None
     assert_only_the_shell_runs(isolated)
 
 
-async def test_at_its_limit_of_processes_a_sandbox_refuses(isolated: RemoteSandbox) -> None:
+async def test_a_sandbox_at_its_process_limit_refuses_large_downloads(
+    isolated: RemoteSandbox,
+) -> None:
     await bash(isolated, "head -c 3000000 /dev/zero >file")
     with suppress(BlockingIOError):
         for _ in range(LIMITS.processes):
@@ -166,13 +170,13 @@ async def test_at_its_limit_of_processes_a_sandbox_refuses(isolated: RemoteSandb
     assert await isolated.download("small") == b"x"
 
 
-async def test_files_of_proc_have_an_end(sandbox: RemoteSandbox) -> None:
+async def test_a_file_of_proc_is_read_only_if_it_ends(sandbox: RemoteSandbox) -> None:
     assert b"MemTotal" in await sandbox.download("/proc/meminfo")
     with pytest.raises(OSError, match="pagemap"):
         await sandbox.download("/proc/self/pagemap")
 
 
-async def test_ping_tells_a_dead_sandbox(kind: Kind) -> None:
+async def test_ping_fails_on_a_stopped_sandbox(kind: Kind) -> None:
     async with running(kind) as sandbox:
         await sandbox.ping(timeout_s=20)
         await sandbox.stop()

@@ -1,4 +1,4 @@
-"""What code in the kernel gives, and everything that is known to confuse kernels."""
+"""Results of code in the kernel, and everything that is known to confuse kernels."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ async def ipython(sandbox: RemoteSandbox, code: str, timeout_s: float = 30) -> T
 
 
 async def value(sandbox: RemoteSandbox, code: str) -> str:
-    """Output of code that must succeed, without the line end."""
+    """Returns the output of code that must succeed, without the line end."""
     result = await ipython(sandbox, code)
     assert result.data["status"] == "ok", result
     assert not result.is_error
@@ -32,7 +32,7 @@ async def value(sandbox: RemoteSandbox, code: str) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["process", "bubblewrap"])
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[RemoteSandbox]:
-    """One for all that must not harm it."""
+    """Yields one sandbox for all tests that must not harm it."""
     kind: Kind = request.param
     async with running(kind) as sandbox:
         yield sandbox
@@ -42,7 +42,7 @@ class Trap(NamedTuple):
     code: str
     status: str
     output: str
-    """What the output must contain."""
+    """Text that the output must contain."""
 
 
 TRAPS = [
@@ -132,7 +132,7 @@ async def test_executions_are_counted(sandbox: RemoteSandbox) -> None:
     }
 
 
-async def test_directory_and_variables_are_those_of_bash(sandbox: RemoteSandbox) -> None:
+async def test_the_kernel_has_the_directory_and_variables_of_bash(sandbox: RemoteSandbox) -> None:
     workdir = await output(sandbox, "pwd")
     assert await value(sandbox, "import os; print(os.getcwd())") == workdir
     assert await value(sandbox, "print(os.environ['HOME'], os.environ['USER'])") == await output(
@@ -148,7 +148,7 @@ async def test_modules_of_the_working_directory_can_be_imported(sandbox: RemoteS
 
 
 async def test_background_output_belongs_to_the_next_result(sandbox: RemoteSandbox) -> None:
-    """Here it comes surely between two calls: once bash sees that it was written."""
+    """Here the output surely comes between two calls: bash waits until it was written."""
     for start in (
         "import threading; threading.Thread(target=background).start()",
         "import multiprocessing; multiprocessing.get_context('fork').Process("
@@ -169,7 +169,7 @@ async def test_background_output_belongs_to_the_next_result(sandbox: RemoteSandb
         assert await value(sandbox, "print('main')") == "background\nmain"
 
 
-async def test_images_come_beside_the_text(sandbox: RemoteSandbox) -> None:
+async def test_images_come_in_addition_to_the_text(sandbox: RemoteSandbox) -> None:
     await sandbox.upload("dot.png", PNG)
     result = await ipython(
         sandbox,
@@ -204,7 +204,7 @@ async def test_displays_are_cleared_and_updated(
     assert (result.data["status"], len(result.data["images"])) == ("ok", n_images)
 
 
-async def test_too_many_and_too_large_images_are_dropped_with_a_word(
+async def test_excess_and_oversized_images_are_dropped_with_a_note(
     sandbox: RemoteSandbox,
 ) -> None:
     await sandbox.upload("dot.png", PNG)
@@ -218,13 +218,13 @@ async def test_too_many_and_too_large_images_are_dropped_with_a_word(
     assert "image/png dropped" in large.output
 
 
-async def test_it_leaves_no_files_in_the_working_directory() -> None:
+async def test_the_kernel_leaves_no_files_in_the_working_directory() -> None:
     async with running("process") as sandbox:
         await value(sandbox, "1")
         assert await output(sandbox, "ls -A") == ""
 
 
-async def test_wrong_arguments_are_answered(sandbox: RemoteSandbox) -> None:
+async def test_wrong_arguments_are_answered_with_an_error(sandbox: RemoteSandbox) -> None:
     for arguments in ({}, {"code": 1}, {"code": "1", "restart": "yes"}):
         result = await sandbox.call_tool("ipython", arguments, timeout_s=20)
         assert result.is_error
@@ -251,12 +251,14 @@ print(socket.SOCK_STREAM in kinds, socket.SOCK_SEQPACKET in kinds)
 """
 
 
-async def test_the_way_to_the_service_is_not_inherited(sandbox: RemoteSandbox) -> None:
-    """The kernel has sockets of its own, of streams."""
+async def test_the_kernel_does_not_inherit_the_sockets_of_the_server(
+    sandbox: RemoteSandbox,
+) -> None:
+    """The kernel's own sockets are stream sockets; the server passes descriptors over SEQPACKET."""
     assert await value(sandbox, DESCRIPTORS) == "True False"
 
 
-async def test_a_long_traceback_shows_its_ends(sandbox: RemoteSandbox) -> None:
+async def test_a_long_traceback_shows_its_head_and_tail(sandbox: RemoteSandbox) -> None:
     code = "def odd(n): return even(n + 1)\ndef even(n): return odd(n + 1)\nodd(0)"
     result = await ipython(sandbox, code)
     assert len(result.output) < 8000
@@ -266,7 +268,7 @@ async def test_a_long_traceback_shows_its_ends(sandbox: RemoteSandbox) -> None:
     assert "RecursionError: maximum recursion depth exceeded" in tail.splitlines()[-1]
 
 
-async def test_other_tracebacks_are_whole(sandbox: RemoteSandbox) -> None:
+async def test_shorter_tracebacks_are_complete(sandbox: RemoteSandbox) -> None:
     frames = "".join(f"def f{n + 1}(): f{n}()\n" for n in range(8))
     result = await ipython(sandbox, f"def f0(): 1 / 0\n{frames}f8()")
     assert "left out" not in result.output

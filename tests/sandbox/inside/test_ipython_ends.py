@@ -1,4 +1,4 @@
-"""Code that does not end, kernels that die, and what is left then."""
+"""Code that does not end, kernels that die, and what survives."""
 
 import asyncio
 import sys
@@ -43,7 +43,7 @@ ENDLESS = [
 ]
 
 
-async def test_a_time_out_interrupts_and_state_is_kept(sandbox: RemoteSandbox) -> None:
+async def test_a_timeout_interrupts_the_code_and_keeps_the_state(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "kept = 42")
     for code in ENDLESS:
         result = await ipython(sandbox, f"print('begun')\n{code}", timeout_s=1)
@@ -84,7 +84,7 @@ DEATHS = {
 }
 
 
-async def test_the_death_of_the_kernel_is_told_at_once(sandbox: RemoteSandbox) -> None:
+async def test_the_death_of_the_kernel_is_reported_immediately(sandbox: RemoteSandbox) -> None:
     for code, death in DEATHS.items():
         result = await ipython(sandbox, f"print('begun')\n{code}", timeout_s=1000)
         assert result.is_error
@@ -94,7 +94,7 @@ async def test_the_death_of_the_kernel_is_told_at_once(sandbox: RemoteSandbox) -
         assert await value(sandbox, "1 + 1") == "2"
 
 
-async def test_a_death_between_calls_is_told_by_the_next(sandbox: RemoteSandbox) -> None:
+async def test_a_death_between_calls_is_reported_by_the_next_call(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "import os; kept = 42; pid = os.getpid()")
     pid = await value(sandbox, "pid")
     await bash(sandbox, f"kill -9 {pid}; while kill -0 {pid} 2>/dev/null; do :; done")
@@ -104,7 +104,7 @@ async def test_a_death_between_calls_is_told_by_the_next(sandbox: RemoteSandbox)
     assert await value(sandbox, "2") == "2"
 
 
-async def test_the_death_of_the_client_is_a_death_of_the_kernel(sandbox: RemoteSandbox) -> None:
+async def test_the_death_of_the_client_counts_as_the_kernels(sandbox: RemoteSandbox) -> None:
     viewer = Viewer()
     arguments = {"code": "print('begun'); import time; time.sleep(1000)"}
     call = asyncio.create_task(
@@ -124,7 +124,7 @@ async def test_restart_gives_a_new_kernel(sandbox: RemoteSandbox) -> None:
     assert result.data["execution_count"] == 1
 
 
-async def test_calls_wait_for_one_another_and_waiting_counts(sandbox: RemoteSandbox) -> None:
+async def test_calls_wait_for_each_other_within_their_timeout(sandbox: RemoteSandbox) -> None:
     await value(sandbox, "import time; order = []")
     slow = asyncio.create_task(ipython(sandbox, "time.sleep(1); order.append(1)"))
     queued = asyncio.create_task(ipython(sandbox, "order.append(2)"))
@@ -136,7 +136,7 @@ async def test_calls_wait_for_one_another_and_waiting_counts(sandbox: RemoteSand
     assert await value(sandbox, "order") == "[1, 2]"
 
 
-async def test_bash_and_files_go_on_beside_it(sandbox: RemoteSandbox) -> None:
+async def test_bash_and_files_work_while_the_kernel_runs(sandbox: RemoteSandbox) -> None:
     code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen('go').read()"
     waiting = asyncio.create_task(ipython(sandbox, code))
     assert await output(sandbox, "echo alive") == "alive"
@@ -204,7 +204,7 @@ async def test_a_full_sandbox_says_why_there_is_no_kernel() -> None:
 async def test_the_images_own_ipython_is_preferred_and_draws(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What runs these tests has ipykernel and matplotlib, as an image may."""
+    """The Python that runs these tests has ipykernel and matplotlib, as an image may."""
     monkeypatch.setattr(spec, "HOST_PATH", f"{sys.prefix}/bin:{spec.HOST_PATH}")
     async with running("process", SandboxLimits(memory_mb=4096)) as sandbox:
         assert await value(sandbox, "import sys; print(sys.prefix)") == sys.prefix

@@ -1,4 +1,4 @@
-"""The pieces that the service puts together, and what execd believes of what comes from inside."""
+"""Parts of the kernel that the service puts together, and replies that execd refuses."""
 
 import ast
 import subprocess
@@ -16,7 +16,7 @@ from prorl_service.sandbox.guest.execd.request import Request
 from prorl_service.sandbox.host.kernel_packages import kernel_packages
 
 
-def test_the_packages_are_all_that_is_needed(tmp_path: Path) -> None:
+def test_the_kernel_needs_no_other_packages(tmp_path: Path) -> None:
     for path in kernel_packages():
         (tmp_path / path.name).symlink_to(path)
     assert not (tmp_path / "debugpy").exists()
@@ -24,11 +24,11 @@ def test_the_packages_are_all_that_is_needed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
-def test_its_programs_are_there() -> None:
+def test_the_programs_of_the_kernel_are_installed() -> None:
     assert {path.name for path in Path(PROGRAMS).glob("*.py")} >= {"launch.py", "client.py"}
 
 
-def test_the_kernel_is_started_by_a_program_that_python_3_7_can_read() -> None:
+def test_python_3_7_can_parse_the_program_that_starts_the_kernel() -> None:
     ast.parse(Path(PROGRAMS, "launch.py").read_text(), feature_version=(3, 7))
 
 
@@ -49,13 +49,13 @@ IMAGE = {"mime": "image/png", "base64": "x"}
         {"images": [{**IMAGE, "base64": "x" * (MAX_IMAGE_CHARS + 1)}]},
     ],
 )
-def test_a_reply_that_no_kernel_gives_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_malformed_reply_from_the_kernel_is_refused(wrong: dict[str, Any]) -> None:
     check({**GOOD, "images": [IMAGE] * MAX_IMAGES})
     with pytest.raises(ProtocolError):
         check(GOOD | wrong)
 
 
-def test_without_an_installation_it_says_so() -> None:
+def test_a_sandbox_without_ipython_says_so() -> None:
     answers: list[tuple[dict[str, Any], bytes]] = []
     loop = Loop()
     header = {"id": 1, "op": "tool", "arguments": {"code": "1"}, "timeout_s": 1}

@@ -34,19 +34,19 @@ async def test_a_muted_shell_is_heard_again(sandbox: RemoteSandbox, command: str
     assert NOTE not in after.output
 
 
-async def test_a_function_of_before_may_mute_it(sandbox: RemoteSandbox) -> None:
+async def test_a_function_defined_earlier_may_mute_the_shell(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "quiet() { exec >file; }")
     assert (await bash(sandbox, "quiet")).output == NOTE
 
 
-async def test_what_it_wrote_elsewhere_stays(sandbox: RemoteSandbox) -> None:
+async def test_output_that_was_redirected_to_a_file_stays_there(sandbox: RemoteSandbox) -> None:
     result = await bash(sandbox, "exec >file; echo written; (exit 3)")
     assert result.output == f"[exit code 3]\n{NOTE}"
     assert result.data["exit_code"] == 3
     assert await output(sandbox, "cat file") == "written"
 
 
-async def test_a_muted_command_out_of_time_says_both(sandbox: RemoteSandbox) -> None:
+async def test_a_muted_command_that_times_out_reports_both(sandbox: RemoteSandbox) -> None:
     result = await bash(sandbox, "exec >file; sleep 100", timeout_s=1)
     assert result.output.strip() == f"[timed out after 1 s]\n{NOTE}"
     assert await output(sandbox, "echo heard") == "heard"
@@ -61,7 +61,7 @@ async def test_other_redirections_stay(sandbox: RemoteSandbox, command: str) -> 
     assert await output(sandbox, "echo heard") == "heard"
 
 
-async def test_errors_sent_elsewhere_alone_stay_there(sandbox: RemoteSandbox) -> None:
+async def test_redirected_errors_alone_stay_redirected(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "exec 2>file")
     assert (await bash(sandbox, "echo error >&2; echo heard")).output == "heard\n"
     assert await output(sandbox, "cat file") == "error"

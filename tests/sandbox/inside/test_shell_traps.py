@@ -14,7 +14,7 @@ class Trap(NamedTuple):
     command: str
     exit_code: int
     output: str
-    """What the output must contain."""
+    """Text that the output must contain."""
 
 
 SURVIVED = [
@@ -93,7 +93,7 @@ async def test_the_shell_and_its_state_survive(sandbox: RemoteSandbox, trap: Tra
     }
     assert result.is_error == (trap.exit_code != 0)
     assert trap.output in result.output
-    # What the trap set up may add to the output, or send it elsewhere.
+    # The trap's settings may add to the output or redirect it.
     after = await bash(sandbox, "exec >/dev/tty 2>&1; IFS=' '; f; (exit 7)")
     assert after.data["exit_code"] == 7
     assert "f kept" in after.output
@@ -170,7 +170,7 @@ async def run_out_of_time(kind: Kind, command: str) -> None:
         assert await output(sandbox, "echo $KEPT") == "kept"
 
 
-async def test_a_command_out_of_time_is_ended_and_the_shell_is_kept(kind: Kind) -> None:
+async def test_a_timeout_ends_the_command_and_keeps_the_shell(kind: Kind) -> None:
     await asyncio.gather(*(run_out_of_time(kind, command) for command in OVERRUN))
 
 
@@ -194,13 +194,13 @@ async def run_out_of_time_and_lose_the_shell(kind: Kind, command: str) -> None:
         assert await output(sandbox, "echo alive") == "alive"
 
 
-async def test_a_shell_that_cannot_be_won_back_is_replaced(kind: Kind) -> None:
+async def test_a_shell_that_does_not_recover_is_replaced(kind: Kind) -> None:
     await asyncio.gather(
         *(run_out_of_time_and_lose_the_shell(kind, command) for command in OVERRUN_AND_LOST)
     )
 
 
-async def test_state_persists(sandbox: RemoteSandbox) -> None:
+async def test_state_persists_between_commands(sandbox: RemoteSandbox) -> None:
     await bash(
         sandbox, "cd /usr; export A=1; B=2; f() { echo f$1; }; alias g='echo g'; set -o noglob"
     )
@@ -209,20 +209,20 @@ async def test_state_persists(sandbox: RemoteSandbox) -> None:
     )
 
 
-async def test_errexit_is_for_one_command(sandbox: RemoteSandbox) -> None:
+async def test_errexit_lasts_for_one_command(sandbox: RemoteSandbox) -> None:
     await bash(sandbox, "set -e")
     result = await bash(sandbox, "false; echo went on")
     assert result.output == "went on\n"
 
 
-async def test_background_jobs_live_on_and_their_output_comes_with_the_next_result(
+async def test_background_jobs_continue_and_report_with_the_next_result(
     sandbox: RemoteSandbox,
 ) -> None:
     await bash(sandbox, "mkfifo go done; (read x <go; echo from the background; echo >done) &")
     assert "from the background" in await output(sandbox, "echo >go; read x <done; jobs")
 
 
-async def test_a_background_job_never_blocks_on_output_nobody_asked_for(
+async def test_a_background_job_never_blocks_on_unread_output(
     sandbox: RemoteSandbox,
 ) -> None:
     await bash(sandbox, "mkfifo done; (head -c 1000000 /dev/zero | tr '\\0' x; echo >done) &")
@@ -245,7 +245,7 @@ async def test_huge_output_is_cut_while_it_is_read(sandbox: RemoteSandbox) -> No
     assert not (await bash(sandbox, "echo short")).data["truncated"]
 
 
-async def test_commands_of_one_sandbox_wait_for_each_other_and_for_nothing_else(
+async def test_commands_of_a_sandbox_wait_only_for_each_other(
     sandbox: RemoteSandbox,
 ) -> None:
     first = asyncio.create_task(bash(sandbox, "read x </dev/tty; echo first", timeout_s=1))
@@ -256,7 +256,7 @@ async def test_commands_of_one_sandbox_wait_for_each_other_and_for_nothing_else(
     assert first.done()
 
 
-async def test_waiting_for_the_shell_is_part_of_the_budget(sandbox: RemoteSandbox) -> None:
+async def test_waiting_for_the_shell_counts_against_the_timeout(sandbox: RemoteSandbox) -> None:
     first = asyncio.create_task(bash(sandbox, "sleep 100", timeout_s=1))
     await sandbox.upload("first is on its way", b"")
     second = await bash(sandbox, "touch ran", timeout_s=0.2)

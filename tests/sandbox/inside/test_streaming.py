@@ -37,7 +37,7 @@ async def test_output_is_seen_before_the_command_ends(sandbox: RemoteSandbox) ->
     assert b"".join(viewer.pieces) == b"first\nsecond\n"
 
 
-async def test_it_is_coalesced_and_bounded_and_the_result_is_unchanged(
+async def test_streaming_is_coalesced_and_bounded_and_keeps_the_result(
     sandbox: RemoteSandbox,
 ) -> None:
     command = "seq 300000; sleep 0.2; seq 10"
@@ -55,7 +55,7 @@ async def test_it_is_coalesced_and_bounded_and_the_result_is_unchanged(
     assert b"bytes omitted" in seen
 
 
-async def test_what_was_printed_between_calls_is_not_streamed_twice(
+async def test_a_viewer_sees_only_the_output_of_its_own_call(
     sandbox: RemoteSandbox,
 ) -> None:
     viewer = Viewer()
@@ -64,7 +64,7 @@ async def test_what_was_printed_between_calls_is_not_streamed_twice(
     assert b"".join(viewer.pieces) == b"one\n"
 
 
-async def test_a_viewer_that_fails_fails_the_call_alone(sandbox: RemoteSandbox) -> None:
+async def test_a_failing_viewer_fails_its_call_but_not_the_shell(sandbox: RemoteSandbox) -> None:
     def broken(piece: bytes) -> None:
         raise LookupError("of the viewer")
 

@@ -1,6 +1,6 @@
 """Models of other families: their published chat templates, with the tokens that these print.
 
-Their vocabularies are not to be had here: each tokenizer knows all bytes, and each special token of
+Their vocabularies are not available here: each tokenizer knows all bytes, and each special token of
 its template as one id.
 """
 
@@ -22,14 +22,14 @@ class Family:
     name: str
     template: Callable[[], str]
     format: str
-    """Name of the format that its calls are in."""
+    """Name of the format of the model's calls."""
     ends: tuple[str, ...]
-    """EOS tokens, as of its generation_config.json."""
+    """EOS tokens from its generation_config.json."""
     tokens: tuple[str, ...]
     """Other special tokens that the template prints."""
     bos: str | None = None
     one_call: bool = False
-    """The template takes one call in a reply at most."""
+    """Limit of the template to one call per reply."""
     shows_tools: bool = True
 
 
@@ -90,7 +90,7 @@ _HARMONY = (
     ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>"),
 )
 REFUSED = _llama_cpp("Kimi-K2-Thinking", "Kimi K2 Thinking", "kimi-k2", *_KIMI)
-"""It changes a list where calls are, which transformers' Jinja does not allow either."""
+"""Family whose template changes a list to write calls, which transformers' Jinja also forbids."""
 FAMILIES = [
     _trl("qwen2_5", "Qwen2.5", "hermes", *_CHATML),
     _trl("qwen3", "Qwen3", "hermes", *_CHATML),
@@ -183,7 +183,7 @@ def chat_of(family: Family) -> ChatFormat:
 
 
 def byte_tokenizer(special: list[str]) -> Tokenizer:
-    """A token for each byte, and for each special token."""
+    """Returns a tokenizer with a token for each byte and each special token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({char: n for n, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -193,7 +193,7 @@ def byte_tokenizer(special: list[str]) -> Tokenizer:
 
 
 def written(family: Family, calls: list[ToolCall]) -> tuple[str, list[int]]:
-    """What the model samples to make calls, as the template writes it, and the prompt before."""
+    """Returns what a model samples to make `calls`, as the template writes it, and the prompt."""
     chat = chat_of(family)
     prompt = chat._template.render([user()], TOOLS)
     whole = chat._template.render([user(), assistant(*calls)], TOOLS, generation=False)

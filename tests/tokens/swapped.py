@@ -1,4 +1,4 @@
-"""A model whose tokenizer has the size of another's and gives other ids."""
+"""A model whose tokenizer has the same size as another's but gives other ids."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def with_tokens_swapped(model: Path, target: Path) -> Path:
-    """A copy of `model` in which the ids of two letters are exchanged."""
+    """Returns a copy of `model` in which the ids of two letters are swapped."""
     shutil.copytree(model, target)
     file = target / "tokenizer.json"
     tokenizer = json.loads(file.read_text())

@@ -24,7 +24,7 @@ def of_llama_cpp(name: str) -> str:
 
 
 def fetch() -> Path:
-    """Directory of llama.cpp's templates; downloaded (76 MB) unless they are in the cache."""
+    """Returns the directory of llama.cpp's templates; downloads 76 MB unless they are cached."""
     target = cache_root() / "chat-templates" / RELEASE
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)

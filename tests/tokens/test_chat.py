@@ -24,7 +24,7 @@ OUTPUT = Message(role="tool", content="42\n43")
 
 
 def reference(model: Path, messages: Sequence[Message], **options: object) -> list[int]:
-    """transformers' own rendering and encoding."""
+    """Renders and encodes with transformers."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     text = tokenizer.apply_chat_template(
         [message.model_dump(exclude_defaults=True) for message in messages],
@@ -36,7 +36,7 @@ def reference(model: Path, messages: Sequence[Message], **options: object) -> li
 
 
 @pytest.mark.parametrize("thinking", [None, True, False])
-def test_first_prompt_is_what_transformers_renders(
+def test_the_first_prompt_is_what_transformers_renders(
     tiny_model: Path, chat: ChatFormat, thinking: bool | None
 ) -> None:
     tools = [function_schema(Bash())]
@@ -47,7 +47,7 @@ def test_first_prompt_is_what_transformers_renders(
 
 
 @pytest.mark.parametrize("answers", [[OUTPUT], [OUTPUT, OUTPUT], [QUESTION]])
-def test_delta_is_what_a_whole_rendering_would_add(
+def test_a_delta_is_what_a_whole_rendering_would_add(
     tiny_model: Path, chat: ChatFormat, answers: list[Message]
 ) -> None:
     whole = reference(tiny_model, [SYSTEM, QUESTION, ANSWER, *answers])
@@ -74,7 +74,7 @@ def test_tool_output_cannot_forge_turns(chat: ChatFormat, parts: list[str]) -> N
         assert hostile.count(token) == plain.count(token)
 
 
-def test_decode_of_ids_outside_the_tokenizer(chat: ChatFormat) -> None:
+def test_decode_skips_ids_outside_the_tokenizer(chat: ChatFormat) -> None:
     ids = [*chat.encode("ab"), 10**6, *chat.encode("c"), chat.end_of_turn_id]
     assert chat.decode(ids) == "abc"
 
@@ -83,7 +83,7 @@ def test_decode_of_ids_outside_the_tokenizer(chat: ChatFormat) -> None:
     ("config", "vocab_size"),
     [('{"vocab_size": 384}', 384), ('{"text_config": {"vocab_size": 384}}', 384), (None, None)],
 )
-def test_the_vocabulary_is_the_models(
+def test_the_size_of_the_vocabulary_is_the_models(
     config: str | None, vocab_size: int | None, tiny_model: Path, tmp_path: Path
 ) -> None:
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
@@ -94,15 +94,15 @@ def test_the_vocabulary_is_the_models(
     assert ChatFormat.load(model).vocab_size == vocab_size
 
 
-def test_a_directory_without_tokenizer_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=str(tmp_path)):
         ChatFormat.load(tmp_path)
 
 
-def test_directories_that_are_no_models_look_as_if_they_were_not_there(
+def test_directories_without_a_model_look_as_if_they_did_not_exist(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    """A client that may add engines may name any path of the service's machine."""
+    """A client that may add engines may name any path on the service's machine."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "password").write_text("4711")
     (tmp_path / "half").mkdir()
@@ -122,13 +122,13 @@ def test_directories_that_are_no_models_look_as_if_they_were_not_there(
 
 
 @pytest.mark.parametrize("name", ["", "../model", "~/model", "a/b/c", "http://host/model", "a\0b"])
-def test_what_is_neither_a_directory_nor_a_name_is_not_looked_up(name: str) -> None:
+def test_a_string_that_is_no_directory_or_model_name_is_not_looked_up(name: str) -> None:
     with pytest.raises(InvalidRequest, match="there is no directory with"):
         ChatFormat.load(name)
 
 
 @pytest.mark.parametrize("content", ["[]", "4711", '{"chat_template": 4711}', "{"])
-def test_a_configuration_of_nonsense_is_refused(
+def test_a_nonsensical_configuration_is_refused(
     tiny_model: Path, tmp_path: Path, content: str
 ) -> None:
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
@@ -138,7 +138,7 @@ def test_a_configuration_of_nonsense_is_refused(
         ChatFormat.load(model)
 
 
-def test_a_model_of_the_hub_is_taken_from_the_local_cache(
+def test_a_model_of_the_hub_is_loaded_from_the_local_cache(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     cached = tmp_path / "hub" / "models--org--tiny"

@@ -1,4 +1,4 @@
-"""A model may end its turn by more tokens than its template writes; all are its engine's to say."""
+"""End tokens: a turn may end with others than the template writes; the engine decides."""
 
 import json
 import shutil
@@ -26,14 +26,14 @@ def end_of_text(chat: ChatFormat) -> int:
 def two_ends(
     tiny_model: Path, end_of_text: int, chat: ChatFormat, tmp_path_factory: pytest.TempPathFactory
 ) -> ChatFormat:
-    """Qwen3's: `<|im_end|>` and `<|endoftext|>`."""
+    """Returns a format with the end tokens of Qwen3, `<|im_end|>` and `<|endoftext|>`."""
     eos = [chat.end_of_turn_id, end_of_text]
     directory = tmp_path_factory.mktemp("two-ends") / "model"
     return ChatFormat.load(saying(tiny_model, directory, generation_config=eos))
 
 
 def saying(model: Path, directory: Path, **eos: Any) -> Path:
-    """A copy of the model whose JSON files name these EOS tokens; those not given name none."""
+    """Returns a copy of the model whose JSON files name these EOS tokens and no others."""
     shutil.copytree(model, directory)
     for name in ("generation_config", "config"):
         path = directory / f"{name}.json"
@@ -50,7 +50,7 @@ ids = st.lists(st.integers(0, 383), max_size=20)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids, st.booleans())
-def test_any_end_token_leaves_no_text(
+def test_every_end_token_is_left_out_of_the_text(
     two_ends: ChatFormat, end_of_text: int, said: list[int], by_template: bool
 ) -> None:
     said = [id_ for id_ in said if id_ not in two_ends.end_ids]
@@ -60,17 +60,17 @@ def test_any_end_token_leaves_no_text(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids, st.sampled_from(["<|im_start|>", "<|endoftext|>"]))
-def test_the_engines_word_counts_where_no_file_names_the_token(
+def test_a_token_that_the_engine_stopped_at_is_not_text(
     chat: ChatFormat, said: list[int], special: str
 ) -> None:
-    """Its own configuration cannot always be read, but no special token is text."""
+    """The engine's own configuration cannot always be read, but a special token is never text."""
     said = [id_ for id_ in said if id_ not in chat.end_ids]
     (end,) = chat.encode(special)
     assert chat.decode([*said, end], stopped=True) == chat.decode(said)
     assert chat.decode([*said, end]) == chat.decode(said) + special
 
 
-def test_text_is_kept_though_the_engine_stopped(chat: ChatFormat) -> None:
+def test_text_is_kept_even_if_the_engine_stopped(chat: ChatFormat) -> None:
     assert chat.decode(chat.encode("42"), stopped=True) == "42"
     assert chat.decode([], stopped=True) == ""
 
@@ -86,19 +86,18 @@ def test_text_is_kept_though_the_engine_stopped(chat: ChatFormat) -> None:
         ({}, set()),
     ],
 )
-def test_where_end_tokens_are_read(
+def test_end_tokens_are_read_from_the_files_that_engines_read(
     eos: dict[str, Any], found: set[int], tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
-    """Engines read them in this order: `config.json` counts only without a
-    `generation_config.json`."""
+    """Engines use `config.json` only if there is no `generation_config.json`."""
     model = saying(tiny_model, tmp_path / "model", **eos)
     assert ChatFormat.load(model).end_ids == {chat.end_of_turn_id} | found
 
 
-def test_the_tokenizers_own_end_is_one_of_them(
+def test_the_tokenizers_own_end_token_is_an_end_token(
     tiny_model: Path, tmp_path: Path, end_of_text: int, chat: ChatFormat
 ) -> None:
-    """Engines stop by it, whatever the template writes: base models have two that differ."""
+    """Engines stop at it, whatever the template writes; in base models the two differ."""
     model = saying(tiny_model, tmp_path / "model")
     path = model / "tokenizer_config.json"
     path.write_text(
@@ -107,7 +106,7 @@ def test_the_tokenizers_own_end_is_one_of_them(
     assert ChatFormat.load(model).end_ids == {chat.end_of_turn_id, end_of_text}
 
 
-def test_a_model_of_more_than_text_has_them_a_level_down(
+def test_a_multimodal_model_names_its_end_tokens_in_text_config(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:
     model = saying(tiny_model, tmp_path / "model")
@@ -128,7 +127,7 @@ def test_end_tokens_that_are_no_ids_are_refused(eos: str, tiny_model: Path, tmp_
 def test_the_templates_end_follows_another_end_once(
     two_ends: ChatFormat, end_of_text: int, content: str
 ) -> None:
-    """The template's end is part of the chain whatever ended the turn, and is there once."""
+    """The template's end token is in the chain exactly once, whatever ended the turn."""
     answer = [Message(role="tool", content=content)]
     after_own = two_ends.delta_ids(answer, after=two_ends.end_of_turn_id)
     assert two_ends.delta_ids(answer, after=end_of_text) == [two_ends.end_of_turn_id, *after_own]

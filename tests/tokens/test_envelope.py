@@ -55,20 +55,20 @@ def renderer(template: Template, role: str, thinking: bool | None = None) -> Ren
     contents=st.lists(texts, min_size=1, max_size=3),
     thinking=st.sampled_from([None, False]),
 )
-def test_what_was_learned_is_what_the_template_renders(
+def test_a_learned_envelope_equals_what_the_template_renders(
     name: str, role: str, contents: list[str], thinking: bool | None
 ) -> None:
     render = renderer(compiled(name), role, thinking)
     try:
         rendered = render(contents)
         envelope = learn(render, len(contents))
-    except TemplateError:  # it wants other fields, or no such role
+    except TemplateError:  # it needs other fields, or lacks the role
         return
     assert envelope is None or envelope.around(contents) == rendered
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "qwen3_instruct_2507"])
-def test_tool_answers_are_learned_of(name: str) -> None:
+def test_the_envelope_of_tool_answers_is_learned(name: str) -> None:
     assert learn(renderer(compiled(name), "tool"), 2) is not None
 
 
@@ -91,7 +91,7 @@ def test_tool_answers_are_learned_of(name: str) -> None:
         "{{ m.content or 'nothing' }}",
     ],
 )
-def test_a_template_that_looks_at_contents_is_not_learned(content: str) -> None:
+def test_a_template_that_inspects_contents_is_not_learned(content: str) -> None:
     template = "{% for m in messages %}" + content + "<|im_end|>{% endfor %}"
     render = renderer(environment().from_string(template), "tool")
     assert learn(render, 1) is None
@@ -99,7 +99,7 @@ def test_a_template_that_looks_at_contents_is_not_learned(content: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents=st.lists(texts, min_size=1, max_size=3))
-def test_deltas_are_those_of_a_rendering(chat: ChatFormat, contents: list[str]) -> None:
+def test_deltas_equal_those_of_a_rendering(chat: ChatFormat, contents: list[str]) -> None:
     turns = [{"role": "tool", "content": content} for content in contents]
     rendered = chat._after_stand_in(turns, None)
     messages = [Message(role="tool", content=content) for content in contents]

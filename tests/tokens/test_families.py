@@ -17,7 +17,7 @@ CALL = ToolCall("edit", {"text": 'if a:\n    b()  # "c"', "line": 3, "undo": Tru
 
 
 @each_family
-def test_its_calls_are_read(family: Family) -> None:
+def test_calls_of_each_family_are_read(family: Family) -> None:
     chat = chat_of(family)
     assert chat.replies.name == family.format
     text, prompt_ids = written(family, [CALL])
@@ -27,7 +27,7 @@ def test_its_calls_are_read(family: Family) -> None:
 
 
 @each_family
-def test_several_calls_are_read_where_the_template_has_them(family: Family) -> None:
+def test_parallel_calls_are_read_if_the_template_supports_them(family: Family) -> None:
     chat = chat_of(family)
     assert (chat.findings.parallel_calls == "rendered") is not family.one_call
     if not family.one_call:
@@ -38,8 +38,8 @@ def test_several_calls_are_read_where_the_template_has_them(family: Family) -> N
 
 
 @each_family
-def test_every_cut_of_a_call_is_a_problem(family: Family) -> None:
-    """Never an answer: it ends where the model stopped in the middle of it."""
+def test_a_call_that_is_cut_anywhere_is_a_problem(family: Family) -> None:
+    """A cut call is never an answer: the model stopped in the middle of it."""
     chat = chat_of(family)
     text, prompt_ids = written(family, [CALL])
     begin = min(at + len(sign) for sign in SIGNS if (at := text.find(sign)) >= 0)
@@ -54,13 +54,13 @@ SIGNS = [
     *("<tool_call>", "<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<|tool_call>"),
     *("<|tool_calls_section_begin|>", "[TOOL_CALLS]", " to=functions", '{"name"'),
 ]
-"""With which calls begin."""
+"""Strings that begin calls."""
 
 
 @each_family
 @pytest.mark.parametrize("thinking", [None, False])
 def test_deltas_are_what_a_whole_rendering_has(family: Family, thinking: bool | None) -> None:
-    """Where the history extends: the template may drop what was before, which we do not."""
+    """Compares only the ends: a template may drop earlier turns, which the service does not."""
     chat = chat_of(family)
     answers = [
         [Message(role="tool", content="3 files", name="edit", tool_call_id="call00000")],
@@ -95,7 +95,9 @@ def values() -> st.SearchStrategy[dict[str, Any]]:
 @each_family
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(arguments=values())
-def test_what_the_template_writes_is_read_back(family: Family, arguments: dict[str, Any]) -> None:
+def test_calls_written_by_the_template_are_read_back(
+    family: Family, arguments: dict[str, Any]
+) -> None:
     chat = chat_of(family)
     text, prompt_ids = written(family, [ToolCall("edit", arguments)])
     reply = chat.read(text, prompt_ids, TOOLS)
@@ -119,7 +121,7 @@ def test_no_reply_makes_a_format_raise(family: Family, data: st.DataObject) -> N
 @pytest.mark.parametrize(
     "family", [one for one in FAMILIES if one.format != "llama-3"], ids=lambda one: one.name
 )
-def test_reasoning_is_told_from_the_answer(family: Family) -> None:
+def test_reasoning_is_separated_from_the_answer(family: Family) -> None:
     chat = chat_of(family)
     prompt = chat._template.render([user()], TOOLS)
     text = REASONING.get(family.format, "<think>\nHm.\n</think>\n\n42")
@@ -135,13 +137,13 @@ REASONING = {
     "gemma-4": "<|channel>thought\nHm.<channel|>42",
     "mistral": "[THINK]Hm.[/THINK]42",
 }
-"""How a reply reasons, where not between tags of `think`."""
+"""Replies with reasoning in formats without `think` tags."""
 
 
 @each_family
 @pytest.mark.timeout(60)
-def test_a_long_hostile_reply_is_read_at_once(family: Family) -> None:
-    """Any quadratic way of reading takes minutes for it."""
+def test_a_long_hostile_reply_is_read_quickly(family: Family) -> None:
+    """A quadratic reader would take minutes."""
     chat = chat_of(family)
     text, _ = written(family, [CALL])
     for part in {text[: len(text) // 3], text[: len(text) * 2 // 3], text[len(text) // 2 :], text}:
@@ -161,7 +163,7 @@ def test_agents_with_tools_are_refused_if_the_model_would_not_see_them(family: F
     chat.prompt_ids(question)
 
 
-def test_a_template_that_refuses_calls_is_of_no_use_to_agents_with_tools() -> None:
+def test_agents_with_tools_are_refused_if_the_template_refuses_calls() -> None:
     chat = chat_of(REFUSED)
     with pytest.raises(InvalidRequest, match=r"does not allow.*'append' of 'list'"):
         chat.prompt_ids([Message(role="user", content="Hi.")], tools=TOOLS)

@@ -82,7 +82,7 @@ def test_a_problem_says_where_it_is() -> None:
     assert (stray.start, stray.stop) == (19, 31)
 
 
-def test_reasoning_that_the_prompt_began_has_to_end() -> None:
+def test_reasoning_that_the_prompt_began_must_end() -> None:
     assert HERMES.parse("a</think>b", is_reasoning=True).content == "b"
     assert HERMES.parse("a</think>b", is_reasoning=True).reasoning == "a"
     assert "not closed" in message_of(HERMES.parse("It is 42.", is_reasoning=True))
@@ -95,7 +95,7 @@ prose = st.text(st.sampled_from("ab .\n")) | st.just("")
 def test_reasoning_ends_where_it_is_closed(
     thought: str, said: str, arguments: dict[str, object], opened: bool, quotes: bool
 ) -> None:
-    """Whatever the call after it holds, and if it quotes a call itself."""
+    """Holds whatever the next call contains, and even if the reasoning itself quotes a call."""
     thought += written("bash", arguments) if quotes else ""
     reply = HERMES.parse(
         "<think>" * opened + thought + "</think>" + said + written("bash", arguments)
@@ -125,7 +125,7 @@ def test_thoughts_between_calls_are_left_out() -> None:
         ("<think>a<think>b</think>c", "c"),
     ],
 )
-def test_what_is_outside_the_reasoning(text: str, content: str) -> None:
+def test_text_outside_the_reasoning_is_the_content(text: str, content: str) -> None:
     reply = HERMES.parse(text)
     assert (reply.problem, reply.calls, reply.content) == (None, [], content)
 
@@ -146,8 +146,8 @@ def test_arguments_may_be_nested_to_a_limit(too_many: int, problem: bool) -> Non
 
 
 @pytest.mark.parametrize("unit", ["", "{", '{"', '{"\\', '{\\"', '{"a":"b', '{" "', "{ ", '{"\\"'])
-def test_many_unclosed_calls_take_no_time(unit: str) -> None:
-    """Any way of reading that is quadratic takes minutes for them."""
+def test_many_unclosed_calls_are_read_quickly(unit: str) -> None:
+    """A quadratic reader would take minutes."""
     assert "pair up" in message_of(HERMES.parse(f"<tool_call>{unit}" * 100_000))
 
 

@@ -23,7 +23,7 @@ class Seen:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Ledger, list[Seen]]:
-    """A rollout's calls: extensions, retries with the same prompt, compactions, empty samples."""
+    """Draws a rollout's calls: extensions, retries of a prompt, compactions, empty samples."""
     ledger, calls = Ledger(), list[Seen]()
     for _ in range(draw(st.integers(1, 8))):
         fresh = draw(st.lists(st.integers(0, 99), min_size=1, max_size=8))
@@ -91,7 +91,7 @@ def test_unequal_lengths_record_nothing() -> None:
     assert ledger.chains == []
 
 
-def test_a_conversation_goes_on_after_a_detour() -> None:
+def test_a_conversation_continues_after_a_detour() -> None:
     ledger = Ledger()
     ledger.record([1], [2], [-0.5], [0])
     ledger.record([9], [8], [-0.5], [0])  # a sub-agent

@@ -1,4 +1,4 @@
-"""Tokenizers differ by what their ids mean, not by what a trainer added to them."""
+"""Comparison of tokenizers by what their ids mean, not by what a trainer added to them."""
 
 from pathlib import Path
 

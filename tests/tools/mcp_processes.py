@@ -22,7 +22,7 @@ COMMAND = f"{sys.executable} -m tests.tools.mcp_server"
 
 
 class Misbehaving:
-    """The tools of one server, called as a rollout would; `log` tells what the server saw."""
+    """The tools of one server, called as in a rollout; `log` records what the server saw."""
 
     def __init__(self, servers: McpServers, log: Path, http: "HttpServer | None") -> None:
         self.tools = {tool.name: tool for tool in servers.tools(["mis"])}
@@ -40,12 +40,12 @@ class Misbehaving:
         return self.log.read_text().splitlines().count(line)
 
     async def until_saw(self, line: str, times: int = 1) -> None:
-        """The test's own time-out is the budget."""
+        """Waits without a deadline: the test's own timeout is the budget."""
         while self.saw(line) < times:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     def started(self) -> list[int]:
-        """The ids of the processes, in order."""
+        """Returns the ids of the server's processes, in order."""
         lines = self.log.read_text().splitlines()
         return [int(line.split()[1]) for line in lines if line.startswith("started ")]
 
@@ -80,7 +80,7 @@ class HttpServer:
 async def misbehaving(
     transport: Transport, log: Path, tools: tuple[str, ...] = ()
 ) -> AsyncIterator[Misbehaving]:
-    """`MCP_TEST_LOG` must be `log` in the environment."""
+    """Runs the server; `MCP_TEST_LOG` must be `log` in the environment."""
     assert os.environ["MCP_TEST_LOG"] == str(log)
     http = HttpServer() if transport == "http" else None
     try:

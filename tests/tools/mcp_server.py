@@ -1,6 +1,6 @@
 """An MCP server whose tools misbehave: `MCP_TEST_LOG=FILE python -m tests.tools.mcp_server [PORT]`.
 
-Over stdio, or over HTTP with a port. Lines of the file tell what it saw.
+Serves stdio, or HTTP if PORT is given. Lines of FILE record what the server saw.
 """
 
 import asyncio

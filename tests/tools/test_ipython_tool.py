@@ -4,13 +4,13 @@ from prorl_service.tools.ipython import IPython
 from tests.sandbox.helpers import running
 
 
-def test_its_schema_has_code_and_restart() -> None:
+def test_the_schema_has_code_and_restart() -> None:
     parameters = function_schema(IPython())["function"]["parameters"]
     assert parameters["required"] == ["code"]
     assert set(parameters["properties"]) == {"code", "restart"}
 
 
-async def test_a_model_can_call_it() -> None:
+async def test_a_model_can_call_ipython() -> None:
     async with running("process") as sandbox:
         tools = Toolset([IPython()], sandbox, timeout_s=30)
         await tools.call(ToolCall("ipython", {"code": "x = 41"}))

@@ -1,4 +1,4 @@
-"""Tools of real MCP servers: processes of their own, over stdio and over HTTP."""
+"""Tools of real MCP servers in separate processes, over stdio and over HTTP."""
 
 import asyncio
 import sys
@@ -42,7 +42,7 @@ async def test_tools_are_offered_as_the_server_describes_them(
     assert parameters["required"] == ["text"]
 
 
-def test_a_schema_may_say_that_anything_goes() -> None:
+def test_a_schema_may_allow_anything() -> None:
     schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
     server = servers.McpServer(McpSpec("mis", "true"), TaskOwner())
     tool = servers.McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
@@ -51,7 +51,7 @@ def test_a_schema_may_say_that_anything_goes() -> None:
 
 
 @pytest.mark.parametrize("transport", BOTH)
-async def test_what_a_tool_cannot_do_is_an_answer(transport: Transport, log: Path) -> None:
+async def test_failures_of_a_tool_are_answers(transport: Transport, log: Path) -> None:
     async with misbehaving(transport, log) as server:
         said = await server.call("repeat", text="hi", times=2)
         assert (said.output, said.is_error) == ("hihi", False)
@@ -66,7 +66,7 @@ async def test_what_a_tool_cannot_do_is_an_answer(transport: Transport, log: Pat
 
 
 @pytest.mark.parametrize("transport", BOTH)
-async def test_megabytes_are_cut(transport: Transport, log: Path) -> None:
+async def test_megabytes_of_output_are_cut(transport: Transport, log: Path) -> None:
     async with misbehaving(transport, log) as server:
         flood = await server.call("repeat", text="0123456789abcdef", times=2**17)
         assert len(flood.output) < servers.MAX_OUTPUT_BYTES + 100
@@ -75,7 +75,7 @@ async def test_megabytes_are_cut(transport: Transport, log: Path) -> None:
 
 
 @pytest.mark.parametrize("transport", BOTH)
-async def test_more_than_the_service_reads_costs_the_call(
+async def test_an_answer_that_is_too_large_costs_only_its_call(
     transport: Transport, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "MAX_ANSWER_BYTES", 2**20)
@@ -86,7 +86,7 @@ async def test_more_than_the_service_reads_costs_the_call(
 
 
 @pytest.mark.parametrize("transport", BOTH)
-async def test_a_call_that_hangs_ends_with_its_time_and_holds_up_no_other(
+async def test_a_call_that_hangs_times_out_and_holds_up_no_other(
     transport: Transport, log: Path
 ) -> None:
     async with misbehaving(transport, log) as server:
@@ -111,7 +111,7 @@ async def test_cancelling_the_rollout_cancels_the_call(transport: Transport, log
         await server.until_saw("cancelled")
 
 
-async def test_a_command_that_dies_is_started_again(log: Path) -> None:
+async def test_a_command_that_dies_is_restarted(log: Path) -> None:
     async with misbehaving("stdio", log) as server:
         died = await server.call("die")
         assert died.is_error
@@ -119,7 +119,7 @@ async def test_a_command_that_dies_is_started_again(log: Path) -> None:
         assert len(server.started()) == 2
 
 
-async def test_what_does_no_harm_is_called_again(log: Path) -> None:
+async def test_a_read_only_call_is_retried(log: Path) -> None:
     async with misbehaving("stdio", log) as server:
         assert (await server.call("die_once")).output == "alive"
         assert len(server.started()) == 2
@@ -137,7 +137,7 @@ async def test_a_server_that_comes_back_is_used_again(log: Path) -> None:
         assert (await server.call("repeat", text="back")).output == "back"
 
 
-async def test_a_command_that_freezes_is_killed_and_started_again(
+async def test_a_command_that_freezes_is_killed_and_restarted(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "CHECK_TIMEOUT_S", 0.5)
@@ -158,14 +158,14 @@ async def test_a_command_gets_the_environment(log: Path, monkeypatch: pytest.Mon
         assert (await server.call("environment", variable="OF_THE_OPERATOR")).output == "set"
 
 
-async def test_a_tool_that_is_not_there_is_told_at_the_start(log: Path) -> None:
+async def test_a_missing_tool_is_reported_at_the_start(log: Path) -> None:
     servers = McpServers([McpSpec("mis", COMMAND, ("repeat", "fly"))])
     with pytest.raises(ProRLError, match="no tool 'fly', but: repeat, sleep"):
         await servers.__aenter__()
 
 
 @pytest.mark.parametrize("command", ["true", "cat", "echo no message"])
-async def test_a_command_that_is_no_server_is_told_at_the_start(
+async def test_a_command_that_is_no_server_is_reported_at_the_start(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "CONNECT_TIMEOUT_S", 2)
@@ -173,7 +173,7 @@ async def test_a_command_that_is_no_server_is_told_at_the_start(
         await McpServers([McpSpec("mis", command)]).__aenter__()
 
 
-async def test_without_the_extra_it_is_told_what_to_install(
+async def test_the_error_without_the_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
@@ -182,7 +182,7 @@ async def test_without_the_extra_it_is_told_what_to_install(
     assert caught.value.hint == "pip install 'prorl-service[mcp]'"
 
 
-async def test_a_server_that_wants_a_key_gets_it_as_bearer_token() -> None:
+async def test_a_server_gets_its_key_as_a_bearer_token() -> None:
     seen = []
 
     async def refuse(request: web.Request) -> web.Response:
@@ -203,7 +203,7 @@ async def test_a_server_that_wants_a_key_gets_it_as_bearer_token() -> None:
     assert "the-key" not in f"{caught.value.info()} {McpSpec('mis', url, key='the-key')!r}"
 
 
-async def test_only_what_the_operator_named_can_be_used() -> None:
+async def test_only_servers_that_the_operator_named_can_be_used() -> None:
     async with McpServers() as servers:
         assert servers.tools([]) == []
         with pytest.raises(InvalidRequest, match="no MCP server 'corpus'") as caught:

@@ -4,7 +4,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.tools.mcp.spec import McpSpec, take_specs
 
 
-def test_urls_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_is_a_url_or_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRORL_MCP_KEY_WEB", "the-key")
     servers = ["web=https://host/mcp?a=b", "corpus=sh -c 'cat a=b'"]
     web, corpus = take_specs(servers, ["corpus=search, fetch"])
@@ -12,7 +12,7 @@ def test_urls_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (web.is_url, web.key) == (True, "the-key")
     assert (corpus.is_url, corpus.key, corpus.tools) == (False, None, ("search", "fetch"))
     assert corpus.command == ["sh", "-c", "cat a=b"]
-    assert take_specs(servers, [])[0].key is None  # the environment has forgotten it
+    assert take_specs(servers, [])[0].key is None  # the key was removed from the environment
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_urls_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
         (["a=sh"], ["a="], "no tools are named"),
     ],
 )
-def test_what_can_be_no_server_is_refused(
+def test_malformed_servers_and_tools_are_refused(
     servers: list[str], tools: list[str], problem: str
 ) -> None:
     with pytest.raises(ProRLError, match=problem):

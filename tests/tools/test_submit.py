@@ -1,4 +1,4 @@
-"""A rollout that the model ends by a call: the chain ends with that reply, to the token."""
+"""A rollout that the model ends by a call: the chain ends exactly with that reply."""
 
 import json
 from collections.abc import Mapping

@@ -50,7 +50,7 @@ def test_the_editor_has_the_parameters_models_were_trained_with() -> None:
     }
 
 
-async def test_the_editor_sends_what_was_given_and_nothing_else() -> None:
+async def test_the_editor_sends_only_the_given_arguments() -> None:
     calls: list[Any] = []
     tools = Toolset([ToolRegistry()["str_replace_editor"]], sandbox(calls), timeout_s=1)
     arguments = {"command": "view", "path": "/x", "view_range": [1, 2], "old_str": None}
@@ -89,7 +89,7 @@ class Offered:
 
 @pytest.fixture
 def offers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module that an installed package offers its tool from."""
+    """Returns a module from which an installed package offers its tool."""
     module = ModuleType("third_party_tools")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     entry = EntryPoint("offered", "third_party_tools:Tool", registry.ENTRY_POINT_GROUP)
@@ -102,7 +102,7 @@ def test_a_package_offers_a_tool_by_entry_point(offers: ModuleType) -> None:
     assert isinstance(ToolRegistry()["offered"], Offered)
 
 
-def test_what_is_no_tool_is_refused(offers: ModuleType) -> None:
+def test_an_entry_point_that_is_no_tool_is_refused(offers: ModuleType) -> None:
     setattr(offers, "Tool", dict)  # noqa: B010
     with pytest.raises(InvalidRequest, match="third_party_tools:Tool is not a tool"):
         ToolRegistry()

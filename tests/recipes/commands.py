@@ -57,7 +57,7 @@ class Command:
         self._process.wait()
 
     def survivors(self) -> list[str]:
-        """Ends the processes that the command left behind; returns their command lines."""
+        """Ends processes that the command left; returns command lines of any that still run."""
         return end_survivors(self._mark)
 
     @property

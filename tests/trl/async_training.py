@@ -1,4 +1,4 @@
-"""AsyncGRPOTrainer as the async tests use it: stock, but for two things that need CUDA."""
+"""AsyncGRPOTrainer for the async tests: stock, except for two things that need CUDA."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +62,7 @@ def make_async_trainer(
 
 
 def run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the name of a CUDA device, and of a kernel from the hub."""
+    """Replaces the name of a CUDA device and a kernel from the hub."""
     kernels = SimpleNamespace(flash_attn_varlen_func=_attention)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "cpu")
     monkeypatch.setattr(packing, "_flash_attn", lambda: kernels)
@@ -78,7 +78,7 @@ def _attention(
     softmax_scale: float,
     **__: Any,
 ) -> torch.Tensor:
-    """FlashAttention 3's varlen function: sequences end to end, causal from their ends."""
+    """Computes FlashAttention 3's varlen function: sequences end to end, causal from their ends."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     outputs = []

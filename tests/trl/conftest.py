@@ -1,4 +1,4 @@
-"""A real service on a real engine, with a tiny random policy, each in a process of its own."""
+"""A real service on a real engine with a tiny random policy, each in its own process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.trl.training import SERVICE_OPTIONS
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tied embeddings, as the small Qwen3 models have."""
+    """Returns a policy with tied embeddings, as the small Qwen3 models have."""
     directory = tmp_path_factory.mktemp("policy")
     build_tiny_model(directory, tie_word_embeddings=True, initializer_range=0.1)
     return directory
@@ -37,7 +37,7 @@ def service_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def alone(policy: Path, tmp_path: Path) -> Iterator[str]:
-    """A service whose log no other test reads. It leaves retries to the trainer."""
+    """Yields a service whose log no other test reads; it leaves retries to the trainer."""
     options = [*SERVICE_OPTIONS, "--max-attempts", "1"]
     with (
         local.engine(policy, log=tmp_path / "engine.log") as engine,

@@ -9,7 +9,7 @@ from prorl_service.schemas import FinishReason, Message
 
 
 class LettersAgent(AgentHandler):
-    """Two turns.
+    """Agent of two turns.
 
     `task.data["fault"]`: what goes wrong in INIT, or "easy" for a task that teaches nothing.
     """
@@ -45,7 +45,7 @@ class LettersAgent(AgentHandler):
 
 
 class ForgetfulAgent(LettersAgent):
-    """A third turn, whose prompt has a summary in place of the first two: a second segment."""
+    """Agent with a third turn, whose prompt has a summary instead of the first two turns."""
 
     name: ClassVar[str] = "forgetful"
 

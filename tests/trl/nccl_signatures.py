@@ -1,4 +1,4 @@
-"""Run by the Python of a vLLM environment: what its trainer side looks like, as JSON."""
+"""Signatures of vLLM's trainer side, printed as JSON by the Python of a vLLM environment."""
 
 import inspect
 import json

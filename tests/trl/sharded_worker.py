@@ -1,6 +1,6 @@
 """One of two processes that hold a policy's weights in shards (FSDP2), started by torchrun.
 
-`sharded_worker.py POLICY OUTPUT`: from their shards the main process writes the model to
+`sharded_worker.py POLICY OUTPUT`: the main process gathers the shards and writes the model to
 OUTPUT/model.safetensors, the model with its LoRA adapter merged in to OUTPUT/merged.safetensors,
 and the adapter alone to OUTPUT/adapter.safetensors. In between it fails once, midway.
 """
@@ -28,7 +28,7 @@ from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights
 
 def main(policy: Path, output: Path) -> None:
     accelerator = Accelerator(cpu=True)
-    # Accelerate shards on accelerators only. What gathers the shards is the same on a CPU.
+    # Accelerate shards on accelerators only. The code that gathers them is the same on a CPU.
     state = AcceleratorState()
     state.distributed_type = DistributedType.FSDP
     state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
@@ -59,7 +59,7 @@ def main(policy: Path, output: Path) -> None:
     write(weights, weights.whole_model, "merged")
     barrier()
     destroy_process_group()
-    os._exit(0)  # gloo's threads at times abort a process that ends as others do
+    os._exit(0)  # gloo's threads sometimes abort a process that exits normally
 
 
 def break_off(weights: PolicyWeights, accelerator: Any) -> None:

@@ -1,4 +1,4 @@
-"""LoRA training on real engines: what is sent, and that engine and trainer stay one policy."""
+"""LoRA training on real engines: what is sent, and that engine and trainer keep one policy."""
 
 import logging
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(params=vllm_engine.ENGINES)
 def fresh_url(request: pytest.FixtureRequest, policy: Path, tmp_path: Path) -> Iterator[str]:
-    """A service whose engine has the weights that it was started with."""
+    """Yields a service whose engine has the weights that it was started with."""
     with (
         vllm_engine.engine(request.param, policy, log=tmp_path / "engine.log") as engine,
         local.service(
@@ -37,7 +37,7 @@ def fresh_url(request: pytest.FixtureRequest, policy: Path, tmp_path: Path) -> I
         yield service.url
 
 
-def test_plain_adapters_go_alone_others_are_merged_and_after_that_all_are(
+def test_plain_adapters_are_sent_alone_until_another_kind_is_merged(
     fresh_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "prorl_trl.weights")
@@ -65,7 +65,7 @@ def test_plain_adapters_go_alone_others_are_merged_and_after_that_all_are(
         assert versions == [(0, 0)] * 8 + [(1, 1)] * 8
 
 
-def test_adapters_in_quick_succession_go_alone_and_whole_weights_end_that(
+def test_adapters_in_quick_succession_are_sent_alone_until_whole_weights(
     fresh_url: str, policy: Path
 ) -> None:
     """No probe of the engine comes between."""

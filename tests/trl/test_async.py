@@ -24,7 +24,7 @@ from tests.tokens.swapped import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS
 
 if Version(trl.__version__) < Version("1.16"):
-    pytest.skip("the patches for CPU are of TRL 1.16", allow_module_level=True)
+    pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
 
 from prorl_trl import async_groups, async_rollouts
 from prorl_trl.async_rollouts import (
@@ -60,7 +60,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def failure_of(worker: ProRLRolloutWorker) -> str:
-    """What the trainer will be told."""
+    """Returns the failure that the trainer will see."""
     while True:
         try:
             worker.check_health(300)
@@ -85,7 +85,7 @@ def is_idle(service_url: str) -> bool:
 
 @contextmanager
 def own_service(service_url: str, tmp_path: Path, port: int) -> Iterator[local.LocalProcess]:
-    """On the engine of the other, whose weights it leaves alone."""
+    """Runs a service on the engine of `service_url`, whose weights it leaves alone."""
     with RolloutClient(service_url) as client:
         [engine] = client.backends()
     log = tmp_path / "service.log"
@@ -97,7 +97,7 @@ def own_service(service_url: str, tmp_path: Path, port: int) -> Iterator[local.L
 
 
 @pytest.mark.parametrize("peft_config", [None, LoraConfig(r=4, target_modules=["q_proj"])])
-def test_engine_has_the_policy_of_the_last_step(
+def test_the_engine_has_the_policy_of_the_last_step(
     service_url: str, policy: Path, tmp_path: Path, peft_config: LoraConfig | None
 ) -> None:
     config = make_config(tmp_path, max_steps=2)
@@ -127,7 +127,7 @@ def test_engine_has_the_policy_of_the_last_step(
 
 
 def largest_difference(trained: Path, segment: Segment) -> float:
-    """Largest difference of a logprob, between engine and trainer."""
+    """Returns the largest difference of a logprob between engine and trainer."""
     model = AutoModelForCausalLM.from_pretrained(trained)
     ids = torch.tensor([segment.prompt_ids + segment.response_ids])
     with torch.no_grad():
@@ -182,10 +182,10 @@ def test_groups_are_drawn_from_a_sampler(service_url: str, policy: Path, tmp_pat
     assert is_idle(service_url)
 
 
-def test_dead_service_ends_training_and_is_named(
+def test_a_dead_service_ends_training_and_is_named(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
-    """The weights go elsewhere, so that it is the worker who notices."""
+    """The weights go to another service, so that the worker is the first to notice."""
     with own_service(service_url, tmp_path, local.free_port()) as service:
 
         def kill_once_rollouts_run() -> None:
@@ -224,7 +224,9 @@ def test_samples_are_what_the_engine_sampled(service_url: str, tmp_path: Path) -
         assert sample.prompt == [{"role": "user", "content": f"count to {sample.group_id}"}]
 
 
-def test_what_waits_for_the_trainer_holds_back_new_groups(service_url: str, tmp_path: Path) -> None:
+def test_samples_that_wait_for_the_trainer_hold_back_new_groups(
+    service_url: str, tmp_path: Path
+) -> None:
     observed: list[Rollout] = []
     config = make_config(tmp_path, max_inflight_tasks=8)
     with started(make_worker(service_url, config, observe=observed.extend)) as worker:
@@ -250,7 +252,7 @@ def test_stop_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
-def test_groups_are_begun_again_after_a_restart_that_forgot_them(
+def test_groups_are_submitted_again_after_a_restart_that_forgot_them(
     service_url: str, tmp_path: Path, dynamic_sampling: bool
 ) -> None:
     observed: list[Rollout] = []
@@ -280,7 +282,7 @@ def test_groups_are_begun_again_after_a_restart_that_forgot_them(
 
 @pytest.mark.logs(ALL_FAIL)
 @pytest.mark.parametrize("dynamic_sampling", [False, True])
-def test_failures_that_cannot_pass_end_training(
+def test_permanent_failures_end_training(
     alone: str, tmp_path: Path, dynamic_sampling: bool
 ) -> None:
     config = make_config(tmp_path, max_inflight_tasks=8)
@@ -292,7 +294,7 @@ def test_failures_that_cannot_pass_end_training(
 
 
 @pytest.mark.logs(ALL_FAIL)
-def test_failures_that_can_pass_end_training_at_the_deadline(
+def test_transient_failures_end_training_at_the_deadline(
     alone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_rollouts, "RETRY_DELAY_S", 0.05)
@@ -323,7 +325,7 @@ def test_refused_tasks_end_training_with_the_reason(service_url: str, tmp_path: 
         assert "no-such-agent" in failure_of(worker)
 
 
-def test_silence_is_reported(service_url: str, tmp_path: Path) -> None:
+def test_a_silent_worker_is_reported(service_url: str, tmp_path: Path) -> None:
     config = make_config(tmp_path, max_inflight_tasks=8)
     with (
         started(make_worker(service_url, config, faults=["hang"])) as worker,
@@ -332,7 +334,7 @@ def test_silence_is_reported(service_url: str, tmp_path: Path) -> None:
         worker.check_health(stale_after_s=0)
 
 
-def test_unreachable_service_ends_training_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_service_ends_training_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_rollouts, "FIRST_CONTACT_S", 0.2)
     transfer = ProRLWeightTransfer(f"http://127.0.0.1:{local.free_port()}")
     with pytest.raises(ServiceCallError, match=r"ConnectError(.|\n)*prorl serve"):
@@ -372,12 +374,12 @@ def test_settings_that_are_not_sent_are_named(tmp_path: Path) -> None:
         make_worker("http://unused", make_config(tmp_path, min_p=0.1))
 
 
-def test_config_of_another_trainer_is_refused(tmp_path: Path) -> None:
+def test_a_config_of_another_trainer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="very AsyncGRPOConfig"):
         make_worker("http://unused", make_config(tmp_path)).start()
 
 
-def test_unsupported_trl_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_trl_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path)
     monkeypatch.setattr("trl.__version__", "1.9.0")
     with pytest.raises(ImportError, match=r"async_rollouts supports .* but trl 1\.9\.0 is"):

@@ -1,4 +1,4 @@
-"""From ended groups to AsyncGRPOTrainer's samples, beside what TRL's own worker makes of them."""
+"""Conversion of ended groups to AsyncGRPOTrainer's samples, compared with TRL's own worker."""
 
 import asyncio
 import dataclasses
@@ -53,7 +53,7 @@ def test_advantages_are_centred_and_scaled(rewards: list[float | None]) -> None:
         assert set(values) == {0.0}
 
 
-def test_rewards_that_differ_by_rounding_alone_are_equal_nowhere() -> None:
+def test_rewards_that_differ_only_by_rounding_are_different() -> None:
     assert advantages([0.1, 0.1, 0.1, 0.1]) == [0, 0, 0, 0]
     low, high = advantages([0.1, 0.1 + 1e-12])
     assert low < 0 < high
@@ -91,7 +91,7 @@ def test_a_segment_without_a_sampled_token_costs_only_itself() -> None:
     assert group_metrics(make_attempts(rollout), version=6)["prorl/policy_lag"] == 3
 
 
-def test_failed_rollouts_are_in_no_baseline_and_give_no_sample() -> None:
+def test_failed_rollouts_are_not_in_the_baseline_and_give_no_sample() -> None:
     samples = make_samples(make_rollout(reward=1.0), FAILED, make_rollout(reward=0.0))
     assert [sample["advantage"] for sample in samples] == pytest.approx([1, -1])
 
@@ -139,11 +139,11 @@ def test_traces_show_turns_and_tool_output() -> None:
     ]
 
 
-# --- beside TRL ---------------------------------------------------------------------------------
+# --- compared with TRL --------------------------------------------------------------------------
 
 
 @given(rewards=REWARDS)
-def test_trl_makes_the_same_of_a_group_that_teaches_something(
+def test_trl_makes_the_same_samples_of_an_informative_group(
     rewards: list[float | None],
 ) -> None:
     rollouts = [FAILED if reward is None else make_rollout(reward=reward) for reward in rewards]
@@ -218,7 +218,7 @@ def test_metrics_count_what_is_not_trained_on() -> None:
     assert "prorl/reward" not in failed
 
 
-def test_candidates_go_round_the_dataset_and_remember_where_and_when() -> None:
+def test_candidates_cycle_through_the_dataset_and_keep_row_and_version() -> None:
     dataset = [{"prompt": QUESTION}, {"prompt": QUESTION[1:]}]
     names = []
 

@@ -1,4 +1,4 @@
-"""A misspelt option is refused by a message that lists what it may be."""
+"""Misspelt options, refused with a message that lists the allowed values."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
         ({"observe": "print"}, "observe='print': .*callable"),
     ],
 )
-def test_what_an_option_may_be_is_listed(options: dict[str, Any], message: str) -> None:
+def test_a_refused_option_lists_its_allowed_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ProRLRollout("http://unused", **options)
 
 
-def test_what_is_allowed_is_taken() -> None:
+def test_allowed_values_are_accepted() -> None:
     ProRLRollout("http://unused", overlong="keep", dynamic_sampling=True)
     punishment = SoftPunishment(8, 4)
     ProRLRollout("http://unused", overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
@@ -47,7 +47,7 @@ def test_what_is_allowed_is_taken() -> None:
         ({"deadline_s": -1}, "greater than 0"),
     ],
 )
-def test_the_asynchronous_worker_checks_its_own(options: dict[str, Any], message: str) -> None:
+def test_the_asynchronous_worker_checks_its_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ProRLRolloutWorker("http://unused", None, None, **options)
     with pytest.raises(ValueError, match="deadline_s=-1"):

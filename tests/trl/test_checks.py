@@ -1,4 +1,4 @@
-"""Trainers that would train wrongly are refused before they begin."""
+"""Trainers that would train wrongly, refused before they begin."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def test_trainers_that_would_train_wrongly_are_refused(
         ({}, Sampling(top_k=5), "bias importance ratios"),
     ],
 )
-def test_settings_rarely_meant_give_a_warning(
+def test_settings_that_are_rarely_intended_give_a_warning(
     policy: Path, tmp_path: Path, options: dict[str, Any], sampling: Sampling, message: str
 ) -> None:
     trainer = make_trainer(ProRLRollout("http://unused"), policy, tmp_path, options=options)
@@ -64,12 +64,12 @@ def test_hooks_that_trl_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         checks.check_hooks()
 
 
-def test_unsupported_trl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_trl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trl.__version__", "1.15.0")
     with pytest.raises(ImportError, match=r"trl 1\.15\.0 is installed"):
         ProRLRollout("http://unused")
 
 
-def test_misspelt_weights_option_is_refused() -> None:
+def test_a_misspelt_weights_option_is_refused() -> None:
     with pytest.raises(ValueError, match="'strem'"):
         ProRLRollout("http://unused", weights="strem")

@@ -62,7 +62,7 @@ def make_rollout(
     reward: float | None = 1.0,
     ends_in: int = -1,
 ) -> Rollout:
-    """`ends_in`: the segment of the last turn."""
+    """Returns a rollout; `ends_in` is the segment of its last turn."""
     parts = list(segments) or [make_segment([1, 0, 1])]
     at = range(len(parts))[ends_in]
     turn = Turn(segment=at, start=0, stop=1, text="3", finish_reason="stop", model_s=0, backend="b")
@@ -95,7 +95,7 @@ def make_row(rollout: Rollout, segments: Segments = "refuse", overlong: Overlong
 # --- prompts to groups --------------------------------------------------------------------------
 
 
-def test_task_travels_in_the_last_message() -> None:
+def test_a_task_travels_in_the_last_message() -> None:
     prompt = with_task(QUESTION, task_id="t1", agent="math", data={"answer": 3}, image="py:3.11")
     task = task_of(prompt, default_agent="other")
     assert (task.task_id, task.agent, task.image) == ("t1", "math", "py:3.11")
@@ -110,7 +110,7 @@ def test_keys_that_a_dataset_filled_up_are_ignored() -> None:
     assert task_of(filled, default_agent=None) == task_of(prompt, default_agent=None)
 
 
-def test_prompt_without_a_task_is_named_by_its_content() -> None:
+def test_a_prompt_without_a_task_gets_an_id_from_its_content() -> None:
     task = task_of(QUESTION, default_agent="math")
     assert task.agent == "math"
     assert task.task_id == task_of([*QUESTION], default_agent="math").task_id
@@ -132,7 +132,7 @@ def test_unusable_prompts_are_refused(prompt: Any, agent: str | None, message: s
         task_of(prompt, default_agent=agent)
 
 
-def test_bad_task_is_refused_when_the_dataset_is_built() -> None:
+def test_a_bad_task_is_refused_when_the_dataset_is_built() -> None:
     with pytest.raises(ValueError, match="task_id"):
         with_task(QUESTION, task_id="not an id", agent="math")
 
@@ -146,7 +146,7 @@ def test_every_block_becomes_one_group(blocks: list[int], n: int) -> None:
     assert {group.n for group in groups} == {n}
 
 
-def test_prompts_not_in_blocks_are_refused() -> None:
+def test_prompts_that_are_not_in_blocks_are_refused() -> None:
     one, other = QUESTION, QUESTION[1:]
     with pytest.raises(ValueError, match="prompts 2 to 3 must be 2 copies of one prompt"):
         make_groups([one, one, one, other], 2)
@@ -157,7 +157,7 @@ def test_prompts_not_in_blocks_are_refused() -> None:
 # --- rollouts to rows ---------------------------------------------------------------------------
 
 
-def test_trajectory_becomes_a_row_token_for_token() -> None:
+def test_a_trajectory_becomes_a_row_token_for_token() -> None:
     row = make_row(make_rollout())
     assert row.prompt_ids == [7, 8]
     assert row.completion_ids == [10, 11, EOS]
@@ -168,7 +168,7 @@ def test_trajectory_becomes_a_row_token_for_token() -> None:
     assert row.failure is None
 
 
-def test_failed_rollout_is_one_token_without_weight_or_reward() -> None:
+def test_a_failed_rollout_is_one_token_without_weight_or_reward() -> None:
     error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="died", retryable=True)
     row = make_row(make_rollout(state=RolloutState.FAILED, error=error, reward=None))
     assert (row.completion_ids, row.env_mask, row.logprobs) == ([EOS], [0], [0.0])
@@ -177,14 +177,14 @@ def test_failed_rollout_is_one_token_without_weight_or_reward() -> None:
     assert row.failure == error
 
 
-def test_cancelled_rollout_failed_for_a_passing_reason() -> None:
+def test_a_cancelled_rollout_is_a_retryable_failure() -> None:
     failure = make_row(make_rollout(state=RolloutState.CANCELLED, reward=None)).failure
     assert failure is not None
     assert failure.retryable
     assert "cancelled" in failure.message
 
 
-def test_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
+def test_an_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
     rollout = make_rollout(make_segment([1, 1], last=9), finish_reason=FinishReason.LENGTH)
     masked, kept = make_row(rollout, overlong="mask"), make_row(rollout, overlong="keep")
     assert masked.env_mask == [0, 0]
@@ -193,7 +193,7 @@ def test_overlong_rollout_leaves_the_loss_but_keeps_its_reward() -> None:
     assert masked.completion_ids == kept.completion_ids == [10, 9]
 
 
-def test_several_segments_are_refused_unless_one_is_asked_for() -> None:
+def test_several_segments_are_refused_unless_one_is_chosen() -> None:
     rollout = make_rollout(make_segment([1, 1, 1]), make_segment([1, 0, 0, 1], version=6))
     failure = make_row(rollout).failure
     assert failure is not None
@@ -210,7 +210,7 @@ MASKS = st.lists(st.integers(0, 1), min_size=1, max_size=6)
 
 
 @given(masks=st.lists(MASKS, min_size=1, max_size=5).filter(lambda masks: any(map(any, masks))))
-def test_the_longest_segment_has_the_most_sampled_tokens_and_others_are_counted(
+def test_longest_means_most_sampled_tokens_and_the_rest_is_counted(
     masks: list[list[int]],
 ) -> None:
     parts = [make_segment(mask, last=100 + number) for number, mask in enumerate(masks)]
@@ -296,7 +296,7 @@ def test_columns_always_fit_what_trl_needs(
         assert reward is not None or mask == [0]
 
 
-def test_metrics_name_whom_to_blame() -> None:
+def test_metrics_count_failures_by_blame() -> None:
     error = ErrorInfo(kind="E", blame=Blame.BACKEND, message="m")
     failed = make_rollout(state=RolloutState.FAILED, error=error, reward=None)
     overlong = make_rollout(finish_reason=FinishReason.MAX_TURNS)
@@ -319,7 +319,7 @@ def test_tokens_left_out_are_a_mean_over_rollouts_that_did_not_fail() -> None:
     assert "prorl/left_out_tokens" not in row_metrics(rows[:1], newest_version=5)
 
 
-def test_summary_counts_reasons_and_says_what_to_do() -> None:
+def test_the_summary_counts_reasons_and_says_what_to_do() -> None:
     error = ErrorInfo(kind="BackendError", blame=Blame.BACKEND, message="gone", hint="restart it")
     failed = make_rollout(state=RolloutState.FAILED, error=error, reward=None)
     summary = failure_summary([make_row(failed), make_row(failed), make_row(make_rollout())])
@@ -328,6 +328,6 @@ def test_summary_counts_reasons_and_says_what_to_do() -> None:
     )
 
 
-def test_payload_is_text_so_that_datasets_keep_it() -> None:
+def test_the_payload_is_text_so_that_datasets_keep_it() -> None:
     payload = with_task(QUESTION, task_id="t", agent="a", data={"x": [1]})[-1]["prorl"]
     assert json.loads(payload)["data"] == {"x": [1]}

@@ -51,11 +51,11 @@ def test_no_group_without_variance_is_trained_on(
     assert sum(unfiltered) > sum(trained_on)  # easy tasks have the highest reward
     assert len({one.rollout_id for one in observed}) == 4 * 8
     assert not {"count-0", "count-1", "count-4"} & {one.task_id for one in observed}
-    with RolloutClient(service_url) as client:  # nothing runs on after training
+    with RolloutClient(service_url) as client:  # nothing keeps running after training
         assert set(client.status().rollouts) <= TERMINAL_STATES
 
 
-def test_without_it_such_groups_are_trained_on(
+def test_groups_without_variance_are_trained_on_by_default(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(service_url, **TWO_TURNS)
@@ -64,7 +64,7 @@ def test_without_it_such_groups_are_trained_on(
     assert max(logged(trainer, "frac_reward_zero_std")) > 0
 
 
-def test_without_staleness_all_is_sampled_by_the_newest_policy(
+def test_only_the_newest_policy_samples_without_staleness(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     spec = SamplerSpec(max_staleness=0)
@@ -105,7 +105,7 @@ def test_a_deadline_leaves_the_missing_groups_without_weight(
 
 
 @pytest.mark.logs(ALL_FAIL)
-def test_when_all_groups_fail_training_ends_with_the_reason(
+def test_training_ends_with_the_reason_when_all_groups_fail(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(service_url, dynamic_sampling=True, **TWO_TURNS)
@@ -117,7 +117,7 @@ def test_when_all_groups_fail_training_ends_with_the_reason(
     assert not states.keys() & {RolloutState.QUEUED, RolloutState.INIT}
 
 
-def test_long_rollouts_are_punished_for_what_they_sampled(
+def test_long_rollouts_are_punished_for_their_sampled_tokens(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     observed: list[Rollout] = []
@@ -134,10 +134,10 @@ def test_long_rollouts_are_punished_for_what_they_sampled(
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
-def test_training_survives_a_service_that_is_restarted(
+def test_training_survives_a_restart_of_the_service(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_journal: bool
 ) -> None:
-    """It is killed while a draw is open."""
+    """The service is killed while a draw is open."""
     monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
     port, polls, follow = port_to_come_back_to(), count(), RolloutClient.sampler
     journal = ["--journal", str(tmp_path / "journal.sqlite"), "--resume"] if has_journal else []
@@ -179,7 +179,7 @@ def test_rewards_of_other_columns_give_a_warning(policy: Path, tmp_path: Path) -
         checks.warn_about_rewards(trainer, rollouts.reward_funcs)
 
 
-def test_other_prompts_come_in_another_order_each_time_round() -> None:
+def test_prompts_come_in_another_order_in_each_round() -> None:
     data = dataset([None] * 20)
     prompts = prompts_without_end(data, seed=0)
     rounds = [[next(prompts)[0]["content"] for _ in range(20)] for _ in range(2)]

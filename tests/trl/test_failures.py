@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.mark.logs(ALL_FAIL)
-def test_training_goes_on_after_a_step_in_which_everything_failed(
+def test_training_continues_after_a_step_in_which_everything_failed(
     alone: str,
     policy: Path,
     tmp_path: Path,
@@ -74,7 +74,7 @@ def test_a_dead_engine_is_not_taken_for_a_short_deadline(
 def test_training_survives_an_engine_that_dies_and_comes_back(
     policy: Path, tmp_path: Path, kind: str
 ) -> None:
-    """The engine dies before the second update, and its successor knows the first weights only."""
+    """The engine dies before the second update, and its successor has only the first weights."""
     port = local.free_port()
 
     def start_engine() -> AbstractContextManager[local.LocalProcess]:
@@ -101,10 +101,10 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
     assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
 
 
-def test_training_survives_a_service_that_is_restarted(
+def test_training_survives_a_restart_of_the_service(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is killed in the second step, with one of eight rollouts received."""
+    """The service is killed in the second step, when one of eight rollouts is received."""
     monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
     port = local.free_port()
     observed: list[Rollout] = []
@@ -145,7 +145,7 @@ def test_training_survives_a_service_that_is_restarted(
     assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
 
 
-def test_training_does_not_wait_for_a_service_that_forgets_for_ever(
+def test_training_does_not_wait_forever_for_a_service_that_forgets(
     service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0.1)
@@ -162,7 +162,7 @@ def test_training_does_not_wait_for_a_service_that_forgets_for_ever(
 
 
 @pytest.mark.logs(ALL_FAIL)
-def test_training_does_not_go_on_without_rollouts_for_ever(
+def test_training_does_not_continue_forever_without_rollouts(
     alone: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(alone, **TWO_TURNS | {"deadline_s": 1})
@@ -173,7 +173,9 @@ def test_training_does_not_go_on_without_rollouts_for_ever(
     assert len(logged(trainer, "prorl/failed")) == rollout.MAX_LOST_CALLS - 1
 
 
-def test_interrupt_cancels_what_is_running(service_url: str, policy: Path, tmp_path: Path) -> None:
+def test_an_interrupt_cancels_running_rollouts(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
     def interrupt_once_rollouts_run() -> None:
         with RolloutClient(service_url) as client:
             for _ in range(200):
@@ -197,7 +199,7 @@ def test_interrupt_cancels_what_is_running(service_url: str, policy: Path, tmp_p
         assert not client.status().rollouts.get(RolloutState.INIT)
 
 
-def test_any_error_cancels_what_is_running(
+def test_any_error_cancels_running_rollouts(
     service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stream(*_: Any) -> Iterator[Rollout]:
@@ -216,7 +218,7 @@ def test_any_error_cancels_what_is_running(
 @pytest.mark.parametrize(
     ("faults", "on_failure"), [(["agent", "agent"], "unscorable"), (["agent", None], "raise")]
 )
-def test_failures_that_cannot_pass_end_training(
+def test_permanent_failures_end_training(
     service_url: str, policy: Path, tmp_path: Path, faults: list[str | None], on_failure: Any
 ) -> None:
     rollouts = ProRLRollout(service_url, on_failure=on_failure, **TWO_TURNS)
@@ -234,10 +236,10 @@ def test_another_tokenizer_of_the_same_size_is_refused(
         trainer.train()
 
 
-def test_evaluation_before_training_is_of_the_trainers_weights(
+def test_evaluation_before_training_uses_the_trainers_weights(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
-    """The engine has those of another training."""
+    """The engine has the weights of another training."""
     trainer = make_trainer(ProRLRollout(service_url, **TWO_TURNS), policy, tmp_path)
     trainer.train()
     trainer = make_trainer(ProRLRollout(service_url, **TWO_TURNS), policy, tmp_path)
@@ -245,7 +247,7 @@ def test_evaluation_before_training_is_of_the_trainers_weights(
     assert max(logged(trainer, "eval_sampling/sampling_logp_difference/max")) < 1e-4
 
 
-def test_refused_task_ends_training_with_the_reason(
+def test_a_refused_task_ends_training_with_the_reason(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(service_url, **TWO_TURNS)
@@ -254,7 +256,7 @@ def test_refused_task_ends_training_with_the_reason(
         trainer.train()
 
 
-def test_unreachable_service_ends_training_at_once(
+def test_an_unreachable_service_ends_training_immediately(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollout, "FIRST_CONTACT_S", 0.2)

@@ -57,7 +57,7 @@ class Trainer:
 
 
 def policy(version: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    """`dtype` of the matrix; vectors stay as they are."""
+    """Returns weights of `version`; `dtype` applies to the matrix, not to the vector."""
     return {
         "layer.weight": torch.full((5, 3), float(version), dtype=dtype),
         "norm.weight": torch.full((3,), float(version)),
@@ -73,7 +73,7 @@ def has(engine: NcclVllm, version: int) -> bool:
 async def engines(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[dict[str, NcclVllm]]:
-    """Two of them by URL, with one worker and two."""
+    """Yields two engines by URL, with one and two workers."""
     monkeypatch.setattr(nccl, "is_possible", lambda: True)
     async with AsyncExitStack() as stack:
         stack.enter_context(installed(monkeypatch))
@@ -97,7 +97,7 @@ async def trainer(settings: Settings) -> AsyncIterator[Trainer]:
 
 
 async def states(url: str, wanted: set[BackendState]) -> list[str]:
-    """Waits for them. Returns the reasons."""
+    """Waits until the backends are in the wanted states; returns their reasons."""
     while True:
         with RolloutClient(url) as client:
             backends = await asyncio.to_thread(client.backends)
@@ -119,7 +119,7 @@ async def test_all_workers_of_all_engines_receive_what_the_trainer_broadcasts(
     assert sorted(rank for engine in engines.values() for rank in engine.ranks) == [1, 2, 3]
 
 
-async def test_an_engine_that_was_started_again_waits_for_the_next_weights_in_a_new_group(
+async def test_a_restarted_engine_waits_for_the_next_weights_in_a_new_group(
     engines: dict[str, NcclVllm], trainer: Trainer
 ) -> None:
     await trainer.send(1)
@@ -133,7 +133,7 @@ async def test_an_engine_that_was_started_again_waits_for_the_next_weights_in_a_
 
 
 @pytest.mark.logs("backend .* is down", "stays paused")
-async def test_where_one_engine_fails_no_other_changes_its_weights(
+async def test_engines_keep_their_weights_if_one_of_them_fails(
     engines: dict[str, NcclVllm], trainer: Trainer
 ) -> None:
     await trainer.send(1)
@@ -149,7 +149,7 @@ async def test_where_one_engine_fails_no_other_changes_its_weights(
     assert has(other, 2)
 
 
-async def test_a_service_that_is_started_again_takes_engines_that_have_the_weights(
+async def test_a_restarted_service_takes_engines_that_have_the_weights(
     engines: dict[str, NcclVllm], settings: Settings
 ) -> None:
     async with serving(settings) as url:
@@ -162,7 +162,7 @@ async def test_a_service_that_is_started_again_takes_engines_that_have_the_weigh
         assert all(has(engine, 2) for engine in engines.values())
 
 
-async def test_a_trainer_that_cannot_broadcast_is_refused_with_what_helps(
+async def test_a_trainer_that_cannot_broadcast_is_refused_with_a_hint(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nccl, "is_possible", lambda: False)
@@ -171,7 +171,7 @@ async def test_a_trainer_that_cannot_broadcast_is_refused_with_what_helps(
     assert "vLLM 0.28" in str(caught.value)
 
 
-async def test_a_group_of_other_engines_is_gone(
+async def test_an_unknown_or_wrongly_sized_group_is_refused(
     engines: dict[str, NcclVllm], trainer: Trainer
 ) -> None:
     await trainer.send(1)
@@ -186,8 +186,8 @@ async def test_a_group_of_other_engines_is_gone(
 
 
 @pytest.mark.skipif(not VLLM.exists(), reason="run scripts/setup-vllm")
-def test_the_stand_ins_are_called_as_vllm_is() -> None:
-    """What the plug-in uses of vLLM has the names and parameters of the stand-in's."""
+def test_the_stand_ins_have_the_signatures_of_vllm() -> None:
+    """The parts of vLLM that the plug-in uses have the names and parameters of the stand-ins."""
     script = Path(__file__).parent / "nccl_signatures.py"
     done = subprocess.run([str(VLLM), str(script)], capture_output=True, text=True, check=True)
     theirs = json.loads(done.stdout.splitlines()[-1])

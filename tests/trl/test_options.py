@@ -1,4 +1,4 @@
-"""What else users of GRPOTrainer turn on, with rollouts of the service."""
+"""Other options that users of GRPOTrainer turn on, with rollouts of the service."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 def test_one_generation_serves_several_steps(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
-    """Gradient accumulation, several optimizer steps a generation, and each batch used twice."""
+    """Uses gradient accumulation, several optimizer steps per generation, and each batch twice."""
     observed: list[Rollout] = []
     rollouts = ProRLRollout(service_url, observe=observed.extend, **TWO_TURNS)
     options = {
@@ -56,7 +56,9 @@ def test_training_is_resumed_from_a_checkpoint(
         assert client.status().policy_version == 1
 
 
-def test_a_spec_has_the_trainers_arguments(service_url: str, policy: Path, tmp_path: Path) -> None:
+def test_a_spec_provides_the_trainers_arguments(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
     def task(number: int) -> Task:
         message = Message(role="user", content=f"count to {number}")
         return Task(task_id=f"t{number}", agent="letters", messages=[message], data={"x": number})

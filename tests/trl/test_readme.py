@@ -20,7 +20,7 @@ SNIPPET = re.compile(r"## With TRL\n+```python\n(.*?)```", re.DOTALL)
 MODEL = "Qwen/Qwen3-4B"
 PORT = 8080
 STEPS = 3
-"""Three epochs of one task."""
+"""Number of steps: three epochs of one task."""
 WITHOUT_GPU = """
 from transformers import training_args
 
@@ -30,7 +30,7 @@ training_args.is_torch_bf16_gpu_available = lambda: True  # autocast does bf16 o
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A tiny model where transformers looks first for one of this name."""
+    """Builds a tiny model where transformers first looks for one of this name."""
     directory = tmp_path / MODEL
     build_tiny_model(directory, tie_word_embeddings=True)
     return directory
@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=vllm_engine.ENGINES)
 def service(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Iterator[str]:
-    """Where the snippet looks for it, unless another service is there."""
+    """Starts a service at the snippet's port, or at another if that port is taken."""
     with (
         vllm_engine.engine(request.param, model, log=tmp_path / "engine.log") as engine,
         local.service([engine.url], log=tmp_path / "service.log", port=_port()) as service,
@@ -74,6 +74,6 @@ def test_the_snippet_trains_as_it_is_printed(service: str, tmp_path: Path) -> No
     assert ended.returncode == 0, ended.stderr[-5000:]
     with RolloutClient(service) as client:
         status = client.status()
-    # What the last step made is not sent: no rollout came after it.
+    # The weights of the last step are not sent: no rollout came after it.
     assert status.policy_version == STEPS - 1
     assert f"'step': {STEPS}" in ended.stdout or "train_runtime" in ended.stdout

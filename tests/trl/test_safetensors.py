@@ -44,7 +44,7 @@ def test_matrices_are_cast_to_a_narrower_type_on_the_way_out(
 
 
 @given(shapes=SHAPES, elements=st.integers(1, 30))
-def test_what_is_written_by_several_threads_is_what_is_sent(
+def test_a_file_written_by_several_threads_equals_what_is_sent(
     shapes: list[list[int]], elements: int
 ) -> None:
     tensors = {f"w{index}": torch.randn(shape) for index, shape in enumerate(shapes)}
@@ -57,7 +57,7 @@ def test_what_is_written_by_several_threads_is_what_is_sent(
         assert path.stat().st_size == file.size
 
 
-def test_a_file_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     class Broken:
         tensors: ClassVar = {"good": torch.zeros(4, 4), "bad": torch.zeros(4, 4)}
 
@@ -98,7 +98,7 @@ def test_names_are_those_of_the_checkpoint() -> None:
     ]
 
 
-def test_newest_two_versions_are_kept(tmp_path: Path) -> None:
+def test_the_newest_two_versions_are_kept(tmp_path: Path) -> None:
     for version in range(4):
         file = SafetensorsFile(PolicyWeights({"w": torch.full((2,), float(version))}))
         path = save(file, tmp_path, version)
@@ -112,10 +112,10 @@ def test_newest_two_versions_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"use_dora": True}, {"use_rslora": True}], ids=["lora", "dora", "rslora"]
 )
-def test_adapters_are_merged_into_what_is_sent_and_the_base_stays_as_it_is(
+def test_adapters_are_merged_into_sent_weights_and_the_base_stays_as_is(
     policy: Path, dtype: torch.dtype, options: dict[str, bool]
 ) -> None:
-    """To the bit, after any number of updates."""
+    """Both hold to the bit, after any number of updates."""
     config = LoraConfig(
         r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False, **options
     )

@@ -1,4 +1,4 @@
-"""The way of a trainer's weights to the service: a file in its directory, or HTTP."""
+"""Transfer of a trainer's weights to the service: by a file in its directory, or over HTTP."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from tests.server.serving import Settings, serving
 
 
 class Client(RolloutClient):
-    """Notes by which way weights go."""
+    """Records the ways by which weights are sent."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -42,7 +42,7 @@ class OnAnotherHost(Client):
 
 
 class AcrossARestart(Client):
-    """The service is started again when the file is written, and has swept its directory."""
+    """Acts as if the service restarted after the file was written and swept its directory."""
 
     def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
         if not self.ways:
@@ -78,7 +78,7 @@ def send_once(client: Client, version: int = 1) -> None:
         (AcrossARestart, ["directory", "directory"]),
     ],
 )
-async def test_a_trainer_that_sees_the_services_directory_writes_there_others_send(
+async def test_weights_go_by_a_shared_directory_or_else_over_http(
     engine: StubEngine,
     url: str,
     kind: type[Client],
@@ -103,7 +103,7 @@ async def test_files_that_are_no_longer_needed_are_removed(
     assert len(files) == 1
 
 
-async def test_weights_that_are_refused_are_an_error(engine: StubEngine, url: str) -> None:
+async def test_refused_weights_are_an_error(engine: StubEngine, url: str) -> None:
     engine.refuses_weights = True
     with pytest.raises(ServiceCallError):
         await asyncio.to_thread(send_once, Client(url))

@@ -39,7 +39,7 @@ def test_engine_and_trainer_agree_on_every_token_after_every_update(
         assert client.status().policy_version == 2
 
 
-def test_without_correction_trl_measures_nothing(
+def test_trl_measures_nothing_without_correction(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(service_url, importance_sampling="off", **TWO_TURNS)
@@ -49,7 +49,9 @@ def test_without_correction_trl_measures_nothing(
     assert logged(trainer, "sampling/sampling_logp_difference/max") == []
 
 
-def test_weights_can_be_left_alone(service_url: str, policy: Path, tmp_path: Path) -> None:
+def test_weights_of_engines_can_be_left_alone(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
     with RolloutClient(service_url) as client:
         before = client.status().policy_version
         rollouts = ProRLRollout(service_url, weights="none", **TWO_TURNS)
@@ -60,7 +62,7 @@ def test_weights_can_be_left_alone(service_url: str, policy: Path, tmp_path: Pat
 
 
 def test_trl_updates_its_own_vllm_server(service_url: str, policy: Path, tmp_path: Path) -> None:
-    """`use_vllm=True, vllm_mode="server"`, with an engine that only counts."""
+    """Uses `use_vllm=True, vllm_mode="server"`, with an engine that only counts updates."""
 
     class VllmGeneration:
         updates = 0
@@ -78,7 +80,7 @@ def test_trl_updates_its_own_vllm_server(service_url: str, policy: Path, tmp_pat
     assert len(logged(trainer, "sampling/sampling_logp_difference/max")) == 2
 
 
-def test_the_longest_segment_is_trained_on_and_what_is_left_out_is_counted(
+def test_the_longest_segment_is_trained_on_and_the_rest_is_counted(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     observed: list[Rollout] = []
@@ -102,7 +104,7 @@ def test_the_longest_segment_is_trained_on_and_what_is_left_out_is_counted(
     assert min(logged(trainer, "grad_norm")) > 0
 
 
-def test_completion_length_limits_rollouts_and_cut_off_ones_are_not_trained_on(
+def test_completion_length_limits_rollouts_and_cut_ones_are_not_trained_on(
     service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rollouts = ProRLRollout(service_url, sampling=Sampling(max_tokens_per_turn=4))

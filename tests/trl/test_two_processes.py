@@ -18,7 +18,7 @@ CHANGED = "model.layers.0.self_attn.q_proj.weight"
 
 def run_on_two(module: str, *arguments: str) -> None:
     """Runs `module` in two processes that torchrun starts on the CPU."""
-    # It listens before it says at which port: no other process can take the port in between.
+    # torchrun listens before it announces its port: no other process can take the port in between.
     launch = ["torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     environment = os.environ | {
         "ACCELERATE_USE_CPU": "1",
@@ -33,7 +33,7 @@ def run_on_two(module: str, *arguments: str) -> None:
 
 
 def train_on_two(url: str, policy: Path, output: Path, kind: str) -> list[dict[str, Any]]:
-    """What each process wrote."""
+    """Returns what each process wrote."""
     run_on_two("tests.trl.worker", url, str(policy), str(output), kind)
     return [json.loads((output / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
 
@@ -44,7 +44,7 @@ def test_one_group_is_split_over_two_processes_and_both_see_its_failure(
     with RolloutClient(service_url) as client:
         before = client.status().rollouts
         first, second = train_on_two(service_url, policy, tmp_path, "failing")
-        assert client.status().rollouts == before  # what was taken has been acknowledged
+        assert client.status().rollouts == before  # all received rollouts were acknowledged
     rows = first["completion_ids"] + second["completion_ids"]
     assert len(rows) == 4
     assert len({tuple(row) for row in rows}) == 4
@@ -64,7 +64,7 @@ def test_an_informative_group_is_drawn_once_for_both_processes(
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-def test_weights_in_shards_are_gathered_under_the_names_of_the_checkpoint(
+def test_sharded_weights_are_gathered_under_the_checkpoints_names(
     policy: Path, tmp_path: Path
 ) -> None:
     run_on_two("tests.trl.sharded_worker", str(policy), str(tmp_path))

@@ -1,4 +1,4 @@
-"""What the training tests and their worker processes share."""
+"""Data sets, options and trainers for the training tests and their worker processes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout, with_task
 
 ALL_FAIL = "the last 32 rollouts all failed"
-"""What a service logs when they do."""
+"""Log line of a service whose rollouts all fail."""
 AGENTS = ["tests.trl.letters:LettersAgent", "tests.trl.letters:ForgetfulAgent"]
 SERVICE_OPTIONS = ["--sandbox", "process", *(f"--agent={agent}" for agent in AGENTS)]
 
@@ -39,7 +39,7 @@ TWO_TURNS: dict[str, Any] = {
 
 
 def dataset(faults: Sequence[str | None], agent: str = "letters") -> Dataset:
-    """One task for each fault of `LettersAgent`; None is a task that works."""
+    """Returns one task for each fault of `LettersAgent`; None is a task that works."""
     return Dataset.from_list(
         [
             {

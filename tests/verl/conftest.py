@@ -1,4 +1,4 @@
-"""These tests run in an environment of their own (`scripts/test-verl`): no other has verl."""
+"""Tests of the VeRL plug-in, collected only where verl is installed (`scripts/test-verl`)."""
 
 import warnings
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +13,9 @@ except PackageNotFoundError:
     collect_ignore_glob = ["test_*.py"]
 else:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # verl imports what Ray deprecates, and engines that lack
+        warnings.simplefilter(
+            "ignore"
+        )  # verl imports deprecated parts of Ray, and engines that are missing
         import verl.experimental.agent_loop
         import verl.trainer.ppo.v1.trainer_base
         import verl.workers.rollout.replica  # noqa: F401

@@ -1,5 +1,5 @@
-"""An engine of VeRL's, as a Ray actor, whose answers follow from its prompts. Ray's workers load it
-by name."""
+"""Stand-in for an engine of VeRL's: a Ray actor whose answers follow from its prompts. Ray's
+workers load it by name."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 
 class CountingServer:
-    """Samples 100, 101, ... one token a call of `step`, or all at once if it is not `is_slow`."""
+    """Samples ids from 100 + the prompt's length; if `is_slow`, two of them when it is aborted."""
 
     def __init__(self) -> None:
         self.reset()
@@ -32,7 +32,7 @@ class CountingServer:
         }
 
     def abort(self, version: int) -> None:
-        """As before new weights: what runs is given back half done."""
+        """Ends running calls half done, as before new weights."""
         self.version, self.is_slow = version, False
         self.aborting.set()
 
@@ -67,7 +67,7 @@ class CountingServer:
 
 
 def _aborted(version: int) -> TokenOutput:
-    """As vLLM's does for a call that comes to an engine whose memory is the trainer's."""
+    """Answers as vLLM does for a call to an engine whose memory the trainer has."""
     return TokenOutput(
         token_ids=[], log_probs=None, stop_reason="aborted", extra_fields={"global_steps": version}
     )

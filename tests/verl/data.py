@@ -1,4 +1,4 @@
-"""What a run of verl reads: a tiny policy with its tokenizer, and tasks as parquet files.
+"""Input of a run of verl: a tiny policy with its tokenizer, and tasks as parquet files.
 
 Nothing here knows the service; columns other than verl's own go into `extra_info` as they are.
 """
@@ -14,7 +14,7 @@ from prorl_service.inference.engine.tiny import build_tiny_model
 
 
 def build_policy(directory: Path) -> Path:
-    """Random weights; what it says is noise that some rewards can tell apart."""
+    """Builds a policy with random weights, whose noise some rewards can tell apart."""
     build_tiny_model(directory, initializer_range=0.1)
     return directory
 
@@ -27,7 +27,7 @@ def row(
     data_source: str = "tiny",
     extra_info: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One task in the columns that verl's dataset and reward managers read."""
+    """Returns one task in the columns that verl's dataset and reward managers read."""
     return {
         "prompt": [{"role": "user", "content": content}],
         "data_source": data_source,
@@ -42,7 +42,7 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def write_counting_tasks(directory: Path, count: int = 16) -> None:
-    """`train.parquet` and `val.parquet`."""
+    """Writes `train.parquet` and `val.parquet`."""
     rows = [row(f"count to {number}", index=number) for number in range(count)]
     write_rows(directory / "train.parquet", rows)
     write_rows(directory / "val.parquet", rows[:4])

@@ -1,5 +1,5 @@
-"""A reward that random text earns in part, for verl's own reward loop. Loaded by path: no imports
-but the standard library."""
+"""Rewards that random text earns in part, for verl's own reward loop. Loaded by path, so they
+import only the standard library."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from typing import Any
 def lower_case(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any
 ) -> float:
-    """Share of lower-case letters."""
+    """Returns the share of lower-case letters."""
     return sum(letter.islower() for letter in solution_str) / max(1, len(solution_str))
 
 
 def lower_case_and_more(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Any, **_: Any
 ) -> dict[str, float]:
-    """What no agent of the service gives; `service` is what one gave."""
+    """Returns a score that no agent of the service gives; `service` is the agent's reward."""
     share = lower_case(data_source, solution_str, ground_truth)
     return {"score": 10 + share, "acc": share, "service": extra_info["prorl"]["reward"]}
 

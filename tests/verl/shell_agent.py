@@ -1,5 +1,5 @@
-"""An agent for training tests that uses its shell whatever the policy says: the length of the first
-turn is measured by a command in the sandbox, and the reward is the share of letters in both."""
+"""An agent for training tests that uses its shell whatever the policy says: a command in the
+sandbox measures the length of the first turn; the reward is the share of letters in both turns."""
 
 import asyncio
 from typing import ClassVar
@@ -11,8 +11,8 @@ from prorl_service.schemas import FinishReason, Message, Task
 
 
 class ShellAgent(AgentHandler):
-    """`task.data`: "fault" makes all its rollouts fail, "easy" gives them all the same reward,
-    "pause_s" is how long each lasts at least."""
+    """Agent controlled by `task.data`: "fault" makes all its rollouts fail, "easy" gives them all
+    the same reward, "pause_s" is the shortest duration of each in seconds."""
 
     name: ClassVar[str] = "shell"
 

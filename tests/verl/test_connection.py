@@ -1,4 +1,4 @@
-"""What a trainer and its service tell each other when they meet."""
+"""Connection of a trainer to its service, and what the two tell each other."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ OPTIONS = ["--sandbox", "process"]
 
 
 def connection(url: str, model: Path, tokenizer: Path) -> Connection:
-    """`tokenizer`: the service's."""
+    """Returns a connection; `tokenizer` is the service's."""
     sections = config(
         prorl__url=url,
         prorl__tokenizer=str(tokenizer),

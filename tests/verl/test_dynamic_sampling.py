@@ -74,7 +74,7 @@ def test_every_prompt_is_drawn_or_dropped_once(engine_url: str, tmp_path: Path) 
     assert trainer.sampling.metrics()["prorl/sampling/failed"] == 0
 
 
-def test_a_service_that_forgot_its_candidates_is_given_them_again(
+def test_a_service_that_forgot_its_candidates_gets_them_again(
     engine_url: str, tmp_path: Path
 ) -> None:
     port = port_to_come_back_to()
@@ -88,10 +88,10 @@ def test_a_service_that_forgot_its_candidates_is_given_them_again(
         for _ in range(6):
             trainer.step(1)
     informative = {f"uid-{number}" for number in range(0, 12, 3)}
-    assert informative <= set(trainer.drawn)  # and not those after them alone
+    assert informative <= set(trainer.drawn)  # not only the candidates after them
 
 
-def test_no_hope_is_said(engine_url: str, tmp_path: Path) -> None:
+def test_a_draw_raises_if_all_groups_fail(engine_url: str, tmp_path: Path) -> None:
     with local.service([engine_url], log=tmp_path / "log", options=OPTIONS) as service:
         trainer = Trainer(service.url)
         trainer.sampling.put(_failing(number) for number in range(40))

@@ -29,7 +29,7 @@ CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"full_determinism":
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[list[Any], Any]]:
-    """Two engines and their router."""
+    """Yields two engines and their router."""
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     servers = [ray.remote(CountingServer).remote() for _ in range(2)]
     yield servers, ray.remote(GlobalRequestLoadBalancer).remote(servers=named(servers))
@@ -111,7 +111,7 @@ async def test_a_session_stays_with_its_engine(backend: Backend, servers: list[A
     assert sum(map(len, seen)) == 4 * len(sessions)
 
 
-async def test_a_call_goes_on_with_new_weights_and_says_where(
+async def test_a_call_continues_with_new_weights_and_reports_their_versions(
     backend: Backend, servers: list[Any]
 ) -> None:
     for server in servers:
@@ -124,13 +124,13 @@ async def test_a_call_goes_on_with_new_weights_and_says_where(
     assert generation.policy_versions == [1, 1, 2, 2, 2]
     assert generation.token_ids == [103, 104, 105, 106, 107]
     prompts = [one for server in servers for one in (await server.seen.remote())["prompts"]]
-    assert prompts == [[1, 2, 3], [1], [1, 2, 3, 103, 104]]  # the second finds an engine back
+    assert prompts == [[1, 2, 3], [1], [1, 2, 3, 103, 104]]  # the second is a probe for an engine
 
 
 async def test_calls_of_an_engine_that_leaves_go_to_another(
     backend: Backend, servers: list[Any], cluster: tuple[list[Any], Any]
 ) -> None:
-    """It may turn them away before the router knows that it has left."""
+    """The engine may turn calls away before the router knows that it has left."""
     for server in servers:
         await server.set.remote(version=1, has_left=True)
     call = asyncio.create_task(generate(backend))
@@ -144,7 +144,7 @@ async def test_calls_of_an_engine_that_leaves_go_to_another(
     assert (await other.seen.remote())["prompts"] == [[1], [1, 2, 3]]
 
 
-async def test_calls_wait_for_engines_where_all_of_them_come_and_go(
+async def test_calls_wait_while_all_engines_are_away(
     servers: list[Any], cluster: tuple[list[Any], Any]
 ) -> None:
     _, balancer = cluster
@@ -158,7 +158,9 @@ async def test_calls_wait_for_engines_where_all_of_them_come_and_go(
     assert (await call).token_ids == [103, 104, 105, 106, 107]
 
 
-async def test_a_client_that_goes_away_ends_its_call(backend: Backend, servers: list[Any]) -> None:
+async def test_a_client_that_goes_away_cancels_its_call(
+    backend: Backend, servers: list[Any]
+) -> None:
     for server in servers:
         await server.set.remote(is_slow=True)
     call = asyncio.create_task(generate(backend))
@@ -191,7 +193,7 @@ async def test_closed_engines_sample_nothing_and_give_calls_back(
     assert (await generate(backend, "late")).policy_versions == [1] * 5
 
 
-async def test_engines_are_lent_until_an_aborted_call_could_go_on(
+async def test_engines_are_lent_until_an_aborted_call_can_continue(
     backend: Backend, servers: list[Any], engines: Engines
 ) -> None:
     news: list[bool] = []
@@ -212,9 +214,7 @@ async def test_engines_are_lent_until_an_aborted_call_could_go_on(
     assert news == [True, False]
 
 
-async def test_no_more_calls_are_in_flight_than_allowed(
-    backend: Backend, servers: list[Any]
-) -> None:
+async def test_calls_in_flight_stay_within_the_limit(backend: Backend, servers: list[Any]) -> None:
     await asyncio.gather(*(generate(backend, f"s{index}") for index in range(40)))
     assert await total(servers, "most") <= 4
 
@@ -229,7 +229,7 @@ async def test_bad_requests_are_refused(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", KEY, f"Basic {KEY}", "Bearer "])
-async def test_only_the_service_is_answered(
+async def test_the_gateway_answers_only_the_service(
     backend: Backend, servers: list[Any], given: str | None
 ) -> None:
     body = {"token_ids": [1], "sampling_params": {"max_tokens": 1, "temperature": 1}}

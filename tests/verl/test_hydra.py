@@ -1,5 +1,5 @@
-"""How a user chooses the plug-in: Hydra finds it wherever it is installed, and what is wrong is
-said before Ray starts."""
+"""Choice of the plug-in by a user: Hydra finds it wherever it is installed, and mistakes are
+reported before Ray starts."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def composed(python: str, path: str) -> list[dict[str, Any]]:
 
 
 def from_wheel(directory: Path) -> list[dict[str, Any]]:
-    """Output in an environment that has the wheel and little else."""
+    """Returns the output in an environment that has the wheel and little else."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "wheel", "--no-deps", "-w", str(directory), str(ROOT)], check=True)
     (wheel,) = directory.glob("*.whl")
@@ -118,7 +118,7 @@ def command(*arguments: str, start: Sequence[str] = STOCK) -> "subprocess.Comple
 @pytest.mark.parametrize(
     "start", [STOCK, ["prorl_verl"]], ids=["verl.trainer.main_ppo", "prorl_verl"]
 )
-def test_the_configuration_can_be_looked_at(start: list[str]) -> None:
+def test_the_configuration_can_be_shown(start: list[str]) -> None:
     done = command("--cfg", "job", start=start)
     assert done.returncode == 0, done.stderr
     assert f"agent_loop_manager_class: {MANAGER}" in done.stdout
@@ -134,7 +134,7 @@ def test_a_wrong_address_ends_the_command_before_ray_starts() -> None:
 
 
 def configuration(url: str, **prorl: Any) -> Any:
-    """What `on_job_start` is given, with as much of it as is read there."""
+    """Returns as much of a configuration as `on_job_start` reads."""
     own = {**CONFIG["prorl"], "url": url, **prorl}
     return OmegaConf.create({**CONFIG, "prorl": own, "hydra": {"job": {"num": "???"}}})
 
@@ -146,7 +146,7 @@ def complaint(config: Any, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_each_mistake_has_one_clear_line(
+def test_each_mistake_is_reported_in_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("right" * 8)
@@ -169,7 +169,7 @@ def test_each_mistake_has_one_clear_line(
     assert "supports verl<0.9, but verl 0.9" in complaint(configuration("http://x"), capsys)
 
 
-def test_engines_of_others_are_refused(
+def test_a_service_with_other_engines_is_refused(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -180,7 +180,7 @@ def test_engines_of_others_are_refused(
     assert f"has other engines already: {engine.url}" in said
 
 
-def test_what_verl_moved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_verl_moved_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     contract.check()
     server = "verl.workers.rollout.llm_server:LLMServerClient"
     monkeypatch.setitem(contract.PARAMETERS, f"{server}._acquire_server", {"request_id", "color"})

@@ -1,4 +1,4 @@
-"""A row of the data set that cannot run costs the training that row."""
+"""Rows of a data set that cannot run: each costs the training only itself."""
 
 from collections.abc import AsyncIterator
 

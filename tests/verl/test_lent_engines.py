@@ -1,7 +1,6 @@
-"""Rollouts that are carried over training phases pay for none of them with their budget.
+"""Rollouts that are carried over training phases, which do not count against their budget.
 
-A real service and a real gateway; of the trainer there is what concerns them: it closes its engines
-while it trains.
+The service and the gateway are real; the trainer is reduced to closing its engines while it trains.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ def engines() -> Iterator[tuple[Any, Engines]]:
     ray.shutdown()
 
 
-async def test_training_phases_of_three_budgets_fail_nothing_that_is_carried(
+async def test_carried_rollouts_survive_training_phases_of_three_budgets(
     engines: tuple[Any, Engines], tiny_model: Path, tmp_path: Path
 ) -> None:
     server, own = engines

@@ -1,4 +1,4 @@
-"""What VeRL logs of rollouts."""
+"""Metrics of rollouts in VeRL's log."""
 
 import json
 from pathlib import Path
@@ -32,11 +32,13 @@ def test_validation_is_kept_apart_and_each_rollout_counts_once() -> None:
     assert taken["val-prorl/failed"] == 0
     assert taken["val-prorl/policy_lag"] == 4
     assert taken["val-prorl/overlong"] == 1
-    assert taken["prorl/reward"] == 0.5  # of the rollout, though it has two rows
+    assert taken["prorl/reward"] == 0.5  # counted once, although the rollout has two rows
     assert measurements.take() == {}
 
 
-def test_what_verl_logs_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verls_log_contains_the_measurements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Tracking, "log", Tracking.log)
     file = tmp_path / "log.jsonl"
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(file))

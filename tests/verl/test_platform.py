@@ -1,4 +1,4 @@
-"""Stock verl on our CPU platform, before the plug-in comes in: what the other tests stand on."""
+"""Stock verl on the CPU platform, without the plug-in: the basis of the other tests."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def directory(tmp_path: Path, policy: Path) -> Path:
 def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
     run = run_main_ppo(directory, REWARD)
     assert [step["training/global_step"] for step in run.metrics] == [1, 2]
-    # The second step was sampled with the weights that the first one made.
+    # The second step was sampled with the weights that the first step made.
     assert max(run.values("training/rollout_probs_diff_max")) < 1e-6
     assert min(run.values("actor/grad_norm")) > 0
     assert list(weights_given(run)) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""From the batch that VeRL's trainer gives out to groups of the service."""
+"""Conversion of a batch from VeRL's trainer to groups of the service."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def batch(**changes: object) -> TensorDict:
     return TensorDict(columns, batch_size=[2])
 
 
-def test_each_row_is_a_group() -> None:
+def test_each_row_becomes_a_group() -> None:
     prompts = prompts_of(
         batch(), SETTINGS, run_id="run", sampling=Sampling(), n=4, partition="train"
     )
@@ -44,7 +44,7 @@ def test_one_value_may_hold_for_all_rows() -> None:
     assert all("validate" not in one.columns for one in prompts)
 
 
-def test_what_is_no_task_is_refused() -> None:
+def test_a_row_that_is_no_task_is_refused() -> None:
     nobody = SETTINGS.model_copy(update={"agent": None})
     with pytest.raises(ValueError, match="names no agent"):
         prompts_of(batch(), nobody, run_id="r", sampling=Sampling(), n=1, partition="train")

@@ -1,4 +1,4 @@
-"""The service is killed while a step samples and comes back knowing nothing: training goes on."""
+"""Restart of a service that is killed while a step samples and comes back knowing nothing."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 class RestartedService:
-    """A thread that starts the service, kills it when rollouts run, and starts it again."""
+    """A thread that starts the service, kills it when rollouts run, and restarts it."""
 
     def __init__(self, directory: Path) -> None:
         self.port = port_to_come_back_to()
@@ -61,7 +61,9 @@ class RestartedService:
 
 
 @pytest.mark.parametrize("is_filtered", [False, True], ids=["groups", "dynamic sampling"])
-def test_training_goes_on(directory: Path, is_filtered: bool) -> None:
+def test_training_continues_after_a_restart_of_the_service(
+    directory: Path, is_filtered: bool
+) -> None:
     write_tasks(directory, *[{"pause_s": 2}] * 8)
     with RestartedService(directory) as service:
         run = train(directory, service.url, algorithm__filter_groups__enable=is_filtered)

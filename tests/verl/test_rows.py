@@ -1,4 +1,4 @@
-"""From rollouts to rows: what VeRL trains on is what was sampled."""
+"""Conversion of rollouts to rows: VeRL trains on exactly what was sampled."""
 
 import torch
 from hypothesis import given
@@ -108,7 +108,7 @@ def test_tensors_are_unpadded_and_agree(part: Segment) -> None:
     assert all(type(tag[name]) is int for name in tag if name != "status")
 
 
-def test_segments_keep_their_order_and_lose_what_was_not_sampled() -> None:
+def test_segments_keep_their_order_and_need_a_sampled_token() -> None:
     parts = [segment([1, 1]), segment([0, 0]), segment([0, 1])]
     rows = rows_of(rollout_of(parts), max_response_tokens=99)
     assert [row.response_mask for row in rows] == [[1, 1], [0, 1]]
@@ -122,7 +122,7 @@ def test_punishment_is_in_the_reward_but_not_in_acc() -> None:
     assert row.metrics == {"acc": 1.0, "overlong_penalty": -1.0, "cut_off": 1.0}
 
 
-def test_a_failed_rollout_has_no_row_but_a_reason() -> None:
+def test_a_failed_rollout_has_a_reason_and_no_row() -> None:
     error = ErrorInfo(kind="SandboxError", blame=Blame.SANDBOX, message="gone")
     failed = rollout_of([segment([1])], state=RolloutState.FAILED, error=error, reward=None)
     cancelled = rollout_of([segment([1])], state=RolloutState.CANCELLED, reward=None)

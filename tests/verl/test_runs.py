@@ -33,7 +33,7 @@ def rollout(rollout_id: str, state: RolloutState) -> Rollout:
 
 
 class StuckService(AsyncRolloutClient):
-    """Ends the first rollout of each group; the others not even when they are cancelled."""
+    """Ends only the first rollout of each group, even if the others are cancelled."""
 
     async def submit(
         self, groups: Sequence[Group], *, invalid: Literal["refuse", "fail"] = "refuse"

@@ -1,5 +1,5 @@
-"""What VeRL's reward loop makes of rollouts: its reward managers, on the service's reward or a
-function of the user's."""
+"""Scoring of rollouts by VeRL's reward loop: its reward managers, on the service's reward or a
+user's function."""
 
 import asyncio
 from pathlib import Path
@@ -39,7 +39,7 @@ def score(
     takes_segments: bool = True,
     overlong: SoftPunishment | None = None,
 ) -> tuple[Rollout, list[Row]]:
-    """Scores by a reward manager in this process."""
+    """Scores with a reward manager in this process."""
 
     async def run() -> tuple[Rollout, list[Row]]:
         scoring = Scoring(
@@ -66,14 +66,14 @@ class LocalWorker:
         return self._worker.compute_score(data)
 
 
-def test_by_default_the_reward_is_the_services(policy: Path) -> None:
+def test_the_reward_is_the_services_by_default(policy: Path) -> None:
     _, (row,) = score(config_of(policy), rollout_of([segment([1, 1])], reward=0.5))
     assert row.reward == 0.5
     assert row.metrics == {"acc": 0.5, "overlong_penalty": 0.0, "cut_off": 0.0}
 
 
 def test_dapos_overlong_buffer_lowers_the_services_reward(policy: Path) -> None:
-    """4 of the 8 tokens are beyond what the buffer of 5 leaves of 9."""
+    """The buffer of 5 leaves 4 of 9 tokens free; 4 of the 8 sampled ones exceed them."""
     config = config_of(
         policy,
         "reward.reward_manager.name=dapo",
@@ -88,7 +88,7 @@ def test_dapos_overlong_buffer_lowers_the_services_reward(policy: Path) -> None:
     assert row.metrics["overlong"]
 
 
-def test_a_function_of_the_users_gets_what_verl_gives_it_and_what_the_service_says(
+def test_a_users_function_gets_verls_arguments_and_the_services_result(
     policy: Path,
 ) -> None:
     config = config_of(
@@ -118,7 +118,7 @@ def test_a_function_of_the_users_gets_what_verl_gives_it_and_what_the_service_sa
     ("function", "message"),
     [("fails", "KeyError: 'no such key'"), ("is_nan", "ValueError: the reward is nan")],
 )
-def test_a_function_that_fails_costs_its_rollout_alone(
+def test_a_function_that_fails_costs_only_its_rollout(
     policy: Path, function: str, message: str
 ) -> None:
     config = config_of(
@@ -133,7 +133,7 @@ def test_a_function_that_fails_costs_its_rollout_alone(
     assert (failure.kind, failure.message) == ("RewardFunctionFailed", message)
 
 
-def test_several_segments_are_for_grpo_alone() -> None:
+def test_only_grpo_takes_several_segments() -> None:
     parts = [segment([1, 1]), segment([1])]
     rollout, rows = score(None, rollout_of(parts), takes_segments=False)
     assert rows == []

@@ -1,5 +1,5 @@
-"""VeRL's `separate_async`: engines of their own go on while the trainer trains on mini-batches, and
-those that the trainer has beside itself come for validation and leave again."""
+"""VeRL's `separate_async`: standalone engines keep sampling while the trainer trains on
+mini-batches, and the trainer's hybrid engines join for validation and leave again."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ SEPARATE: dict[str, object] = {
     "trainer.test_freq": 2,
     "algorithm.filter_groups.enable": True,
     "algorithm.filter_groups.metric": "acc",
-    "prorl.dynamic_sampling.oversubscription": 1,  # or one step began what the next one takes
+    "prorl.dynamic_sampling.oversubscription": 1,  # otherwise one step begins groups for the next
 }
 HYBRID, STANDALONE = 0, 1
 STALENESS = "training/off_policy/trajectory_staleness_worst/max"
@@ -43,8 +43,8 @@ STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_engines_of_their_own_go_on_while_the_trainer_trains(directory: Path) -> None:
-    """What teaches something takes longer than a step does, but for the first."""
+def test_standalone_engines_keep_sampling_while_the_trainer_trains(directory: Path) -> None:
+    """Informative tasks take longer than any step except the first."""
     tasks: list[dict[str, Any]] = [{"pause_s": 3}, {"easy": True}] * 8
     write_tasks(directory, *tasks)
     with local.service([], log=directory / "service.log", options=SERVICE_OPTIONS) as service:
@@ -61,10 +61,10 @@ def test_engines_of_their_own_go_on_while_the_trainer_trains(directory: Path) ->
     assert max(run.values("training/off_policy/trajectory_spans/max")) == 2
     staleness = run.values(STALENESS)
     assert set(staleness) == {0, 1}
-    # Whoever mistook one version for another would be found out here.
+    # A mix-up of versions would show here.
     assert [value < EXACT for value in run.values(DIFFERENCE)] == [age == 0 for age in staleness]
 
-    # VeRL draws twice a step; what is counted is the step's.
+    # VeRL draws twice a step; the metrics are those of the step.
     useless = run.values("prorl/sampling/uninformative")
     assert sum(useless) > 0
     expected = [BATCH / (BATCH + count) for count in useless]

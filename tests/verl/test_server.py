@@ -1,4 +1,4 @@
-"""The server of the rollout `tiny`, without Ray: what verl and the plug-in expect of vLLM's."""
+"""The server of the rollout `tiny`, without Ray, as verl and the plug-in expect vLLM's to be."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def generate(
     return await server.generate(prompt_ids, sampling_params, request_id="any")
 
 
-async def test_logprobs_are_those_of_the_policy_whatever_runs_besides(
+async def test_logprobs_are_those_of_the_policy_whatever_else_runs(
     server: TinyServer, policy: Path
 ) -> None:
     model = Qwen3ForCausalLM.from_pretrained(policy, dtype=torch.float32)
@@ -44,7 +44,7 @@ async def test_logprobs_are_those_of_the_policy_whatever_runs_besides(
         assert torch.allclose(torch.tensor(output.log_probs), expected, atol=1e-4)
 
 
-async def test_a_seed_decides(server: TinyServer) -> None:
+async def test_a_seed_determines_the_output(server: TinyServer) -> None:
     first, same, other = [await generate(server, seed=seed) for seed in (1, 1, 2)]
     assert first.token_ids == same.token_ids != other.token_ids
 
@@ -57,7 +57,7 @@ async def test_stop_tokens_end_the_output_and_belong_to_it(server: TinyServer) -
     assert output.stop_reason == "completed"
 
 
-async def test_aborted_requests_answer_with_what_they_have(server: TinyServer) -> None:
+async def test_aborted_requests_return_what_they_have(server: TinyServer) -> None:
     call = asyncio.create_task(generate(server, **LONG))
     await tokens(server, 3)
     await server.abort_all_requests()
@@ -66,7 +66,7 @@ async def test_aborted_requests_answer_with_what_they_have(server: TinyServer) -
     assert 3 <= len(output.token_ids) == len(output.log_probs) < 200
 
 
-async def test_requests_wait_for_the_weights_to_come(server: TinyServer, policy: Path) -> None:
+async def test_requests_wait_for_new_weights(server: TinyServer, policy: Path) -> None:
     await server.abort_all_requests()
     await server.sleep()
     call = asyncio.create_task(generate(server))
@@ -78,7 +78,7 @@ async def test_requests_wait_for_the_weights_to_come(server: TinyServer, policy:
     assert (await call).extra_fields["global_steps"] == 7
 
 
-async def test_who_comes_to_a_server_that_left_is_sent_away(server: TinyServer) -> None:
+async def test_a_server_that_left_aborts_new_requests(server: TinyServer) -> None:
     await server.abort_all_requests(reject_request=True)
     await server.sleep()
     output = await generate(server)
@@ -88,7 +88,7 @@ async def test_who_comes_to_a_server_that_left_is_sent_away(server: TinyServer) 
     assert (await generate(server)).stop_reason == "completed"
 
 
-async def test_sleep_waits_for_what_runs(server: TinyServer) -> None:
+async def test_sleep_waits_for_running_requests(server: TinyServer) -> None:
     call = asyncio.create_task(generate(server, **LONG))
     await tokens(server, 3)
     await server.sleep()
@@ -105,13 +105,15 @@ async def test_a_cancelled_call_stops_sampling(server: TinyServer) -> None:
 
 
 @pytest.mark.parametrize("params", [{"repetition_penalty": 1.1}, {"n": 2}, {"unheard_of": 1}])
-async def test_what_it_cannot_do_is_refused(server: TinyServer, params: dict[str, Any]) -> None:
+async def test_unsupported_parameters_are_refused(
+    server: TinyServer, params: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match=next(iter(params))):
         await generate(server, **params)
 
 
 async def tokens(server: TinyServer, count: int) -> None:
-    """Returns when so many were sampled."""
+    """Returns when `count` tokens were sampled."""
     async with asyncio.timeout(30):
         while server.batcher.counters.generation_tokens < count:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(0)

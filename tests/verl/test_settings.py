@@ -61,7 +61,7 @@ DAPO = {"reward__reward_manager__name": "dapo"}
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """`a__b__c=1` sets a key of a node within."""
+    """Returns `CONFIG` with changes; `a__b__c=1` sets the key `c` of the node `a.b`."""
     changed = deepcopy(CONFIG)
     for path, value in changes.items():
         *nodes, key = path.split("__")
@@ -72,7 +72,7 @@ def config(**changes: Any) -> dict[str, Any]:
     return changed
 
 
-def test_a_response_is_as_long_as_either_allows() -> None:
+def test_a_response_is_as_long_as_both_limits_allow() -> None:
     assert settings_of(CONFIG).limits.max_response_tokens == 100
     shorter = config(prorl__limits={"max_response_tokens": 40, "max_turns": 3})
     assert settings_of(shorter).limits.max_response_tokens == 40
@@ -140,7 +140,9 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
         ({"prorl__overlong": {"max_tokens": 400, "buffer_tokens": 8}}, "never reached"),
     ],
 )
-def test_what_would_train_wrongly_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_would_train_wrongly_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
     check_configuration(CONFIG, settings_of(CONFIG))
     changed = config(**changes)
     with pytest.raises(BadConfiguration, match=message):
@@ -200,14 +202,14 @@ def test_agent_loops_of_verl_in_the_data_are_refused(tmp_path: Path) -> None:
         },
     ],
 )
-def test_room_is_needed_for_what_the_engine_takes_and_is_shared_between_gpus(
+def test_a_smaller_engine_limit_or_more_gpus_make_room_for_a_rollout(
     changes: dict[str, Any],
 ) -> None:
     fits = config(actor_rollout_ref__actor__use_dynamic_bsz=True, **changes)
     check_configuration(fits, settings_of(fits))
 
 
-def test_training_and_validation_sample_as_verl_says() -> None:
+def test_training_and_validation_sample_as_verl_configures() -> None:
     settings = settings_of(config(prorl__thinking=False))
     train = sampling_of(CONFIG, settings, validate=False)
     assert (train.temperature, train.top_p, train.top_k, train.thinking) == (0.9, 0.95, 0, False)
@@ -216,12 +218,12 @@ def test_training_and_validation_sample_as_verl_says() -> None:
     assert [group_size(CONFIG, validate=validate) for validate in (False, True)] == [8, 2]
 
 
-def test_a_step_has_as_many_draws_as_verl_makes_of_it() -> None:
+def test_draws_per_step_follow_verls_trainer_mode() -> None:
     assert draws_per_step(CONFIG) == 1
     assert draws_per_step(config(trainer__v1__trainer_mode="separate_async")) == 4
 
 
-def test_synchronous_training_stays_on_policy_unless_it_is_asked_not_to() -> None:
+def test_synchronous_training_stays_on_policy_unless_asked_otherwise() -> None:
     spec = sampler_spec(CONFIG, settings_of(CONFIG), "sync")
     assert (spec.surplus, spec.max_staleness, spec.groups_ahead) == ("cancel", 0, 0)
     assert spec.oversubscription == 1.5

@@ -22,12 +22,12 @@ SERVICE_OPTIONS = ["--sandbox", "bubblewrap", "--agent", "tests.verl.shell_agent
 PRORL = {
     "--config-name": "prorl_ppo_trainer",
     "rollout": "prorl",
-    # What a random policy says has no end of its own; so it has two turns.
+    # A random policy does not end its turns; with this limit it has two.
     "prorl.max_tokens_per_turn": 10,
     "data.max_response_length": 40,
 }
 EXACT = 1e-6
-"""Tolerance of a probability, between engine and trainer, in fp32."""
+"""Largest difference of a probability between engine and trainer, in fp32."""
 DIFFERENCE = "training/rollout_probs_diff_max"
 
 
@@ -38,7 +38,7 @@ def service(tmp_path: Path) -> Iterator[LocalProcess]:
 
 
 def write_tasks(directory: Path, *tasks: dict[str, Any]) -> None:
-    """One for each `task.data`."""
+    """Writes one task for each `task.data`."""
     rows = [
         row(f"count to {number}", index=number)
         | {"prorl": task_payload(task_id=f"count-{number}", agent="shell", data=data)}
@@ -86,7 +86,7 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     assert_nothing_is_left(service, run)
 
 
-def test_a_reward_function_of_the_user_scores_what_the_service_ran(
+def test_a_users_reward_function_scores_rollouts_of_the_service(
     directory: Path, service: LocalProcess
 ) -> None:
     write_tasks(directory, *[{}] * 8)
@@ -111,7 +111,7 @@ def test_a_reward_function_of_the_user_scores_what_the_service_ran(
     assert_nothing_is_left(service, run)
 
 
-def test_one_prompt_whose_rollouts_all_fail_is_replaced(
+def test_a_prompt_whose_rollouts_all_fail_is_replaced(
     directory: Path, service: LocalProcess
 ) -> None:
     write_tasks(directory, *[{}, {"fault": True}, {}, {}] * 4)
@@ -123,7 +123,7 @@ def test_one_prompt_whose_rollouts_all_fail_is_replaced(
 
 
 @pytest.mark.parametrize("use_v1", [False, True], ids=["V0", "V1"])
-def test_an_agent_loop_of_verl_may_be_a_rollout(
+def test_an_agent_loop_of_verl_can_run_rollouts_of_the_service(
     directory: Path, service: LocalProcess, use_v1: bool
 ) -> None:
     write_tasks(directory, *[{}] * 8)
@@ -134,7 +134,7 @@ def test_an_agent_loop_of_verl_may_be_a_rollout(
     assert_nothing_is_left(service, run)
 
 
-def test_dynamic_sampling_trains_on_informative_groups_alone(
+def test_dynamic_sampling_trains_only_on_informative_groups(
     directory: Path, service: LocalProcess
 ) -> None:
     write_tasks(directory, *[{}, {"easy": True}] * 8)
@@ -158,7 +158,9 @@ def test_dynamic_sampling_trains_on_informative_groups_alone(
     assert_nothing_is_left(service, run)
 
 
-def test_rollouts_go_on_over_updates_of_the_weights(directory: Path, service: LocalProcess) -> None:
+def test_rollouts_continue_over_updates_of_the_weights(
+    directory: Path, service: LocalProcess
+) -> None:
     """Half of them pause longer than a step takes."""
     write_tasks(directory, *[{}, {"pause_s": 3}] * 8)
     run = train(
@@ -169,7 +171,7 @@ def test_rollouts_go_on_over_updates_of_the_weights(directory: Path, service: Lo
         trainer__v1__trainer_mode="colocate_async",
         algorithm__filter_groups__enable=True,
         algorithm__filter_groups__metric="acc",
-        prorl__dynamic_sampling__oversubscription=1,  # or one step began what the next one takes
+        prorl__dynamic_sampling__oversubscription=1,  # otherwise a step begins the next one's
     )
     spans = run.values("training/off_policy/trajectory_spans/max")
     assert max(spans) == 2

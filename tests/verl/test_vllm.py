@@ -1,4 +1,4 @@
-"""VeRL trains with its own vLLM replica on a CPU: by its own rollouts, and by the service's.
+"""Training of VeRL with its own vLLM replica on a CPU, by its own rollouts and the service's.
 
 Runs in the environment of `scripts/setup-verl-vllm`.
 """
@@ -41,7 +41,7 @@ EXACT = 1e-5
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All its ids are the tokenizer's: VeRL has vLLM sample no others."""
+    """Returns a policy whose ids are all the tokenizer's; VeRL lets vLLM sample only those."""
     directory = build_policy(tmp_path_factory.mktemp("policy"))
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     model.resize_token_embeddings(len(AutoTokenizer.from_pretrained(directory)))

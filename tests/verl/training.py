@@ -1,7 +1,7 @@
-"""Runs verl's stock command on a CPU, in a process of its own, and reads what it logged.
+"""Runs of verl's stock command on a CPU, in a separate process, and what they logged.
 
-Every process that a run starts carries its mark, or is forked from the one process that all runs
-have workers from, and is gone when `run_main_ppo` returns, whatever became of the run.
+Every process that a run starts carries its mark, or is forked from the server that forks workers
+for all runs, and is gone when `run_main_ppo` returns, however the run ended.
 """
 
 import atexit
@@ -29,16 +29,16 @@ ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 TIMEOUT_S = 1500
-"""A minute is usual; more on a machine that is busy."""
+"""Seconds that a run may take: usually a minute, more on a busy machine."""
 GRACE_S = 10
-"""What Ray's processes get to notice that the command has ended."""
+"""Seconds for Ray's processes to notice that the command has ended."""
 
 CPU = OmegaConf.load(ROOT / "configs/cluster/cpu.yaml")
-"""What verl needs on a CPU."""
+"""Settings that verl needs on a CPU."""
 
 
 def _leaves(config: DictConfig, prefix: str = "++") -> Iterator[tuple[str, object]]:
-    """As overrides for Hydra."""
+    """Yields the leaves of a configuration as overrides for Hydra."""
     for key, value in config.items():
         if isinstance(value, DictConfig):
             yield from _leaves(value, f"{prefix}{key}.")
@@ -80,16 +80,16 @@ OVERRIDES: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class CompletedRun:
-    """`metrics` are what verl logged at each step, in order."""
+    """Result of a run; `metrics` is what verl logged at each step, in order."""
 
     returncode: int
     lines: list[str]
     metrics: list[dict[str, float]]
     survivors: list[str]
-    """Command lines of processes that outlived the command; they are ended by now."""
+    """Command lines of processes that outlived the command and could not be ended."""
 
     def values(self, name: str) -> list[float]:
-        """Raises `KeyError` if a step did not log `name`."""
+        """Returns `name` at each step. Raises `KeyError` if a step did not log it."""
         return [step[name] for step in self.metrics]
 
 
@@ -130,7 +130,7 @@ def run_main_ppo(
 
 
 def weights_given(run: CompletedRun, server: int = 0) -> dict[int, str]:
-    """A digest by the step that made them, in the order in which they came; all of them differ."""
+    """Returns digests of weights by the step that made them, in order of arrival; all differ."""
     pattern = re.compile(rf"tiny server {server}, weights of step (\d+): (\w+)")
     found = [match.groups() for line in run.lines if (match := pattern.search(line))]
     assert len({digest for _, digest in found}) == len(found)
@@ -138,14 +138,14 @@ def weights_given(run: CompletedRun, server: int = 0) -> dict[int, str]:
 
 
 def worker_command() -> str:
-    """What Ray is to run instead of Python, quoted for Hydra."""
+    """Returns the command that Ray runs instead of Python, quoted for Hydra."""
     _, address = _fork_server()
     return f"'{sys.executable} -S -E {forks.__file__} {address}'"
 
 
 @cache
 def _fork_server() -> tuple[psutil.Popen, Path]:
-    """For all runs of this process, which it ends with: its imports take five seconds."""
+    """Starts a server for all runs of this process, because its imports take five seconds."""
     directory = Path(tempfile.mkdtemp(prefix="forks-"))  # its path must be short
     address = directory / "socket"
     command = [*DIE_WITH_US, sys.executable, "-m", forks.__name__, "serve", str(address)]
@@ -157,7 +157,7 @@ def _fork_server() -> tuple[psutil.Popen, Path]:
 
 
 def _forks() -> list[psutil.Process]:
-    """Ray's workers: they have the environment of the process that they were forked from."""
+    """Returns Ray's workers; they have the environment of the server, hence no run's mark."""
     if not _fork_server.cache_info().currsize:
         return []
     server, _ = _fork_server()
@@ -185,7 +185,10 @@ def _metrics(file: Path) -> list[dict[str, float]]:
 
 
 def end_survivors(mark: str) -> list[str]:
-    """Ray's processes leave the command's group and session, but not its environment."""
+    """Ends a run's processes; returns command lines of any that still run.
+
+    Ray's processes leave the command's group and session, but keep its environment.
+    """
     started = [process for process in psutil.process_iter() if _is_marked(process, mark)]
     _, survivors = psutil.wait_procs([*started, *_forks()], timeout=GRACE_S)
     for process in survivors:

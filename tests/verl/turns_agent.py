@@ -1,4 +1,4 @@
-"""The agent of the tests of lent engines: some turns, and nothing else."""
+"""An agent for the tests of lent engines that only takes some turns."""
 
 from typing import ClassVar
 

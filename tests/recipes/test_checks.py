@@ -124,7 +124,7 @@ def test_too_few_tasks_for_a_step_are_refused(tiny_model: Path) -> None:
         checks.fitting(tiny(*given), [instance("mako-1.3.5").task()] * 3, tiny_model)
 
 
-def test_resume_never_refuses_an_output_with_checkpoints(tmp_path: Path) -> None:
+def test_an_output_with_checkpoints_is_refused_with_resume_never(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/checkpoint-1").mkdir(parents=True)
     with pytest.raises(BadSettings, match="resume=never"):
         launch.check_output(tiny(f"output={tmp_path}", "resume=never"))

@@ -330,5 +330,5 @@ def test_ids_of_any_runner_are_found_in_the_files(id_: str, tests: list[str]) ->
     assert likely_tests(SOURCES, [id_]) == tests
 
 
-def test_without_tests_there_is_nothing_to_find() -> None:
+def test_nothing_is_found_in_files_without_tests() -> None:
     assert likely_tests({"c.py": "x = 1\n"}, ["test_x"]) == []

@@ -164,7 +164,7 @@ async def test_a_known_tag_is_served_with_a_warning_without_its_registry(
     assert error.value.retryable
 
 
-async def test_failures_of_a_registry_are_told_apart(cache: ImageCache, layout: Layout) -> None:
+async def test_failures_of_a_registry_are_distinguished(cache: ImageCache, layout: Layout) -> None:
     digest = layout.add("x")
     async with FakeRegistry(layout) as registry:
         reference = registry.reference()

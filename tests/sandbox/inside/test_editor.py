@@ -12,7 +12,7 @@ from tests.sandbox.helpers import bash, output, running
 
 
 class Files:
-    """Calls of the editor; it sends paths relative to `home` as absolute ones."""
+    """Calls of the editor, with paths relative to `home` sent as absolute ones."""
 
     def __init__(self, sandbox: RemoteSandbox, home: str) -> None:
         self.sandbox = sandbox
@@ -291,7 +291,7 @@ async def test_history_is_bounded(files: Files) -> None:
 
 
 async def test_files_of_the_kernel_are_refused(files: Files) -> None:
-    """The editor runs in the sandbox's first process, which may read what only it may."""
+    """The editor runs in the sandbox's first process, which may read files that others may not."""
     await output(
         files.sandbox,
         "ln -s /proc/1/maps; ln -s /proc; ln -s /proc/self/fd/1 messages; ln -s loop loop",

@@ -1,1 +1,1 @@
-"""What runs inside a sandbox. Imports nothing of ours: it is copied there."""
+"""Programs that run inside a sandbox. They are copied there, and import nothing else of ours."""

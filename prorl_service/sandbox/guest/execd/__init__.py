@@ -5,7 +5,7 @@ Python, which is the service's own (>= 3.11). Standard input is its one connecti
 it kills everything it started and exits.
 
 A zygote imports it once, and each sandbox is a fork of a zygote. So modules are imported at the
-top of a file: an import in a function would cost every sandbox its time and memory. And what is
-loaded is kept small: each zygote holds it all, and each fork copies the page tables of it. asyncio
-would add 4 MB to 7, and dataclasses 1 MB.
+top of a file: an import in a function would cost every sandbox its time and memory. The modules are
+few: each zygote holds them all, and each fork copies their page tables. asyncio would add 4 MB
+to 7, and dataclasses 1 MB.
 """

@@ -1,13 +1,13 @@
 """The bash tool: one shell, one command at a time, whatever the commands do to it.
 
 A command that is cancelled, or not done by its deadline, is interrupted, then terminated, then
-killed; when none of that brings the shell back, the shell itself is killed. A shell that is gone is
+killed; if the shell still does not come back, the shell itself is killed. A shell that is gone is
 replaced by a new one in the working directory, and the result says so. Output that comes between
-two commands is read at once, so that background jobs never block on it, and belongs to the next
+two commands is read immediately, so that background jobs never block on it, and belongs to the next
 result.
 
 Between commands the shell is lent to the service, which runs short commands in it by itself and
-comes here with what takes longer: each switch between processes costs as much as a short command.
+hands over longer ones: each switch between processes costs as much as a short command.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ from .shell import Shell
 
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 GRACE_S = 1.0
-"""How long each step of the escalation may take to bring the shell back."""
+"""Seconds that each step of the escalation may take to bring the shell back."""
 
 READING_S = 0.001
-"""How often it is looked whether bash has read a command that is to be interrupted at once, and
-what an interrupted one has left."""
+"""Seconds between checks whether bash has read a command that is to be interrupted immediately, and
+of what an interrupted one has left."""
 
 
 class BashTool:
     def __init__(self, loop: Loop, handover: socket.socket | None, *, output_bytes: int) -> None:
-        """`handover` is where the descriptors of a lent shell go; None if it is never lent."""
+        """`handover` takes the descriptors of a lent shell; None if the shell is never lent."""
         self._loop = loop
         self._handover = handover
         self._handed_over: Shell | None = None
@@ -54,8 +54,8 @@ class BashTool:
         self._shell: Shell | None = self._start_shell()
 
     def __call__(self, request: Request) -> None:
-        """The payload is what was read while the shell was lent; `nonce` tells that the command was
-        begun then; `elapsed_s` is what the service has had of the time for it."""
+        """Takes a command. The payload is what was read while the shell was lent; `nonce` is set if
+        the command started then; `elapsed_s` is the part of its time that the service has used."""
         if "nonce" not in request.arguments:
             self._take_back(request.payload)
         command = request.arguments.get("command")
@@ -105,7 +105,7 @@ class BashTool:
         if shell is not self._handed_over:
             try:
                 send_fds(self._handover, shell.descriptors)
-            except OSError:  # as many are under way as may be
+            except OSError:  # too many descriptors are in flight
                 return False
             self._handed_over = shell
         shell.lend()
@@ -116,7 +116,7 @@ class BashTool:
         try:
             return self._start_shell()
         except OSError:
-            # No process left to be had. The first of a PID namespace may end all the others.
+            # The sandbox has no process left. Process 1 of a PID namespace may kill all the others.
             if os.getpid() != 1:
                 raise
             with contextlib.suppress(ProcessLookupError):
@@ -138,7 +138,7 @@ class BashTool:
             self._request.stream(data)
 
     def _stop(self, request: Request, reason: str) -> None:
-        """Begin to end the call, which is running or waiting."""
+        """Begins to end the call, which is running or waiting."""
         if request is not self._request:
             self._waiting.remove(request)
             self._loop.clear_timer(request)
@@ -176,15 +176,15 @@ class BashTool:
         if self._ending and not self._settling:
             self._settle(rest)
             return
-        # Output that is here already is not to come after what will be read elsewhere.
+        # Output that was read here must not come after what the service will read.
         self._finish(exit_code, may_lend=not rest)
         if rest:
             self._append(rest)
 
     def _settle(self, rest: bytes) -> None:
-        """An interrupt that meets bash just as it starts a program makes it drop the command, and
-        wait for the program with the next. So the next one is empty, and what has the terminal
-        meanwhile is killed."""
+        """Runs an empty command. An interrupt that meets bash just as it starts a program makes it
+        drop the command and wait for the program with the next; so the next one is empty, and what
+        has the terminal meanwhile is killed."""
         assert self._shell is not None
         self._settling = True
         self._append(rest)
@@ -202,7 +202,7 @@ class BashTool:
             self._shell.kill()
 
     def _finish(self, exit_code: int | None, *, may_lend: bool = False) -> None:
-        """Answer the command that is running, if one is, and go on to the next."""
+        """Answers the running command, if any, and continues with the next."""
         request, output, ending, restarted = (
             self._request,
             self._output,
@@ -229,7 +229,7 @@ class BashTool:
             truncated=output.dropped_bytes > 0,
             restarted=restarted,
         )
-        # Nobody takes the answer of a call that was cancelled, nor the shell with it.
+        # The caller of a cancelled call has left, and cannot take the shell.
         lent = may_lend and ending != CANCELLED and self._lend()
         request.reply_tool(text, is_error=exit_code != 0 or restarted, data=data, lent=lent)
         self._next()

@@ -1,6 +1,6 @@
-"""One command of a bash: the script that runs it, the mark that tells its end, words of its result.
+"""One bash command: the script that runs it, the mark at its end, the notes and data of its result.
 
-For both ends of the connection: whichever of the two reads the terminal while the command runs.
+Both ends of the connection use this: either may read the terminal while the command runs.
 """
 
 import os
@@ -11,13 +11,13 @@ _COMMAND = b"\\builtin eval '%s' </dev/null\n"
 # The empty line ends what a syntax error in the command may have left open in the parser. errexit
 # is for one command: kept on, the next failing command would take the shell down. Prompts are
 # emptied because activation scripts set them. `2>/dev/null` hides this line from `set -x`, and the
-# backslash keeps aliases out. bash reads its commands byte by byte, so there are few of them.
+# backslash keeps aliases out. The line is short because bash reads its commands byte by byte.
 _END = (
     b"\n"
     b"{ \\builtin printf '\\036%s %%d\\036' \"$?\" >/dev/tty;"
     b"PS1= PS2= PROMPT_COMMAND=;\\builtin set +e;} 2>/dev/null\n"
 )
-# A letter tells of a standard output that is no terminal: a tenth of the time of a short command.
+# A letter marks a standard output that is not a terminal: a tenth of the time of a short command.
 _END_WITH_CHECK = (
     b"\n"
     b"{ _p=$?;[[ -t 1 ]]||_p+=m;\\builtin printf '\\036%s %%s\\036' \"$_p\" >/dev/tty;"
@@ -34,23 +34,23 @@ _MUTED = "the command redirected the shell's own output with `exec`; it is shown
 
 
 def may_mute(command: str) -> bool:
-    """Whether it may do so itself, or define a function that does."""
+    """Returns whether `command` may mute the shell, or define a function that does."""
     return _MAY_MUTE.search(command) is not None
 
 
 def new_nonce(*, checked: bool) -> str:
-    """`checked`: the end of its command tells whether the shell is muted."""
+    """Returns a nonce; with `checked`, the end of the command says whether the shell is muted."""
     return _CHECKED * checked + os.urandom(_NONCE_BYTES).hex()
 
 
 def script(command: str, nonce: str) -> bytes:
-    """What bash is to read. `command` has no NUL."""
+    """Returns what bash is to read. `command` must not contain NUL."""
     quoted = command.encode("utf-8", "replace").replace(b"'", b"'\\''")
     return _COMMAND % quoted + _end(nonce)
 
 
 def end_bytes(nonce: str) -> int:
-    """Length of the end of the script; bash has not read it while the command runs."""
+    """Returns the length of the script's end, which bash has not read while the command runs."""
     return len(_end(nonce))
 
 
@@ -60,17 +60,17 @@ def _end(nonce: str) -> bytes:
 
 
 class EndMark:
-    """Finds the end of a command in what its terminal says, which comes in pieces."""
+    """Finds the end of a command in the output of its terminal, which comes in pieces."""
 
     def __init__(self, nonce: str) -> None:
         self._mark = b"\x1e%s " % nonce.encode()
         self.held = b""
-        """What may be the beginning of the mark."""
+        """Bytes that may be the beginning of the mark."""
         self.muted = False
-        """Whether the command left bash with a standard output that is not its terminal."""
+        """True if the command left bash with a standard output that is not its terminal."""
 
     def feed(self, data: bytes) -> tuple[bytes, int | None, bytes]:
-        """Output, the exit code if here is the end, and what came after the end."""
+        """Returns output, the exit code if the command has ended, and what came after its end."""
         data = self.held + data
         self.held = b""
         start = data.find(self._mark)

@@ -1,10 +1,10 @@
 """The str_replace_editor tool: views, makes and edits text files without a shell.
 
 Commands, messages and line numbers are those that models know from the editor of this name. Files
-are bytes here: line ends, a missing last one, tabs, mode, owner, links and bytes that are no UTF-8
-stay as they are. A file is written in place, not replaced by another, so another reader may see it
-half written; where the disk is full it keeps its old content. Everything is done at once, hence the
-limits of size. It works in the first process of the sandbox, so files of the kernel are refused.
+are bytes here: line ends, a missing last one, tabs, mode, owner, links and bytes that are not UTF-8
+stay as they are. A file is written in place, so another reader may see it half written; if the disk
+is full, it keeps its old content. Calls block the server, hence the limits on size. The editor
+works in process 1 of the sandbox, so files of the kernel are refused.
 """
 
 import os
@@ -140,7 +140,7 @@ class Editor:
         self._remember(path, before, after)
 
     def _edited(self, path: str, content: bytes, first: int, last: int) -> str:
-        """The lines `first` to `last` are new."""
+        """Returns the answer to an edit; lines `first` to `last` are new."""
         lines = text.lines_of(content)
         first, last = max(1, first - text.CONTEXT), min(len(lines), last + text.CONTEXT)
         snippet = text.numbered(f"a snippet of {path}", lines, first, last)
@@ -159,7 +159,7 @@ class _Edit:
     def __init__(self, path: str, before: bytes | None, after: bytes) -> None:
         self.path = path
         self.before = before
-        """None where there was no file."""
+        """Content before the edit; None if there was no file."""
         self.after = after
 
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ def _overwrite(path: str, before: bytes, after: bytes) -> None:
         try:
             _write_all(fd, after)
         except OSError:
-            _write_all(fd, before)  # there was room for it
+            _write_all(fd, before)  # it fitted before
             os.ftruncate(fd, len(before))
             raise
         os.ftruncate(fd, len(after))

@@ -1,4 +1,4 @@
-"""Descriptors on their way out of a sandbox: a socket of packets beside the connection.
+"""Passing of descriptors out of a sandbox, over a socket of packets next to the connection.
 
 The connection itself carries them only before anything else, while it has no event loop.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def offer(connection: socket.socket) -> socket.socket:
-    """Send one end of a new socket as the first of `connection`; the other is the caller's."""
+    """Sends one end of a new socket as the first byte of `connection`; returns the other end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     with theirs:
@@ -19,7 +19,7 @@ def offer(connection: socket.socket) -> socket.socket:
 
 
 def receive(connection: int) -> socket.socket | None:
-    """The other side of `offer`; waits for it. None if a byte comes without one."""
+    """Waits for what `offer` sends, and returns it. None if a byte comes without a socket."""
     with socket.socket(fileno=os.dup(connection)) as copy:
         _, fds = receive_fds(copy, 1, 1)
     if not fds:
@@ -30,12 +30,12 @@ def receive(connection: int) -> socket.socket | None:
 
 
 def send_fds(to: socket.socket, fds: Sequence[int]) -> None:
-    """Raises `OSError` where there is no room for more."""
+    """Sends descriptors. Raises `OSError` if there is no room for more."""
     socket.send_fds(to, [b"x"], fds)
 
 
 def receive_fds(come: socket.socket, max_bytes: int, max_fds: int) -> tuple[bytes, list[int]]:
-    """Not to be inherited: `socket.recv_fds` takes a flag for that, and forgets it."""
+    """Receives descriptors that are not inherited: `socket.recv_fds` ignores its flag for that."""
     message, fds, _, _ = socket.recv_fds(come, max_bytes, max_fds)
     for fd in fds:
         os.set_inheritable(fd, False)
@@ -43,7 +43,7 @@ def receive_fds(come: socket.socket, max_bytes: int, max_fds: int) -> tuple[byte
 
 
 def take_fds(come: socket.socket) -> list[int]:
-    """The last that were sent, if any are new."""
+    """Returns the last descriptors that were sent, if any are new; closes the others."""
     newest: list[int] = []
     with contextlib.suppress(BlockingIOError):
         while True:

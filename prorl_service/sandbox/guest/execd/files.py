@@ -1,6 +1,6 @@
-"""Whole files to and from the sandbox, without a shell. Relative to the working directory.
+"""Whole files to and from the sandbox, without a shell. Relative paths start in the workdir.
 
-Small ones are done at once, which takes less than a millisecond; others by a worker.
+Small files are copied immediately, which takes less than a millisecond; others by a worker.
 """
 
 import errno
@@ -16,17 +16,17 @@ from .worker import in_worker
 
 INLINE_BYTES = 1 << 20
 MAX_PARTS = 500
-"""Most parts of a path: fewer than Python's own calls may be nested."""
+"""Maximum parts of a path: fewer than Python's limit on nested calls."""
 _COPY_BYTES = 1 << 18
 
 _MODE = 0o666
 
-# A FIFO must not block the server, nor a terminal become its own.
+# A FIFO must not block the server, and a terminal must not become its own.
 NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def checked_path(path: str) -> str:
-    """Raises `OSError` for what no file can be called, where Python has other errors."""
+    """Returns `path`. Raises `OSError` for an impossible one, where Python has other errors."""
     if path.count("/") > MAX_PARTS:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     try:
@@ -60,7 +60,7 @@ def download(request: Request, max_bytes: int) -> None:
     path = checked_path(request.arguments["path"])
     max_bytes = min(max_bytes, request.arguments.get("max_bytes", max_bytes))
     with open(open_regular(path, os.O_RDONLY), "rb") as file:
-        # Files of /proc have any length, and are told to have none.
+        # Files of /proc have any length, but report none.
         content = file.read(min(max_bytes, INLINE_BYTES) + 1)
         if max(os.fstat(file.fileno()).st_size, len(content)) > max_bytes:
             raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
@@ -81,12 +81,12 @@ def _read(file: BinaryIO, content: bytes, max_bytes: int, out: BinaryIO) -> None
 
 
 def open_regular(path: str, flags: int, directory: int | None = None) -> int:
-    """A descriptor that never blocks. Raises `OSError` for all but regular files."""
+    """Opens a file without ever blocking. Raises `OSError` unless it is a regular file."""
     return _regular(os.open(path, flags | NEVER_WAIT, _MODE, dir_fd=directory))
 
 
 def open_stored(path: str, flags: int) -> int:
-    """`open_regular`, but not for files of the kernel: the first process of a sandbox may read and
+    """Like `open_regular`, but refuses files of the kernel: process 1 of a sandbox may read and
     write those about itself, on behalf of any caller."""
     fd = linux.open_without_magic(path, flags | NEVER_WAIT, _MODE)
     try:
@@ -98,12 +98,12 @@ def open_stored(path: str, flags: int) -> int:
 
 
 def refuse_kernels(found: os.stat_result) -> None:
-    """Raises `OSError` for what is not stored anywhere, but made up by the kernel."""
+    """Raises `OSError` for a file that is not stored anywhere, but made up by the kernel."""
     if found.st_dev in _kernels_devices():
         raise OSError(errno.EPERM, "a file of the kernel: use bash")
 
 
-@cache  # from the first call on, when the sandbox has its own
+@cache  # first called when the sandbox has its own
 def _kernels_devices() -> frozenset[int]:
     found = {os.stat(path).st_dev for path in ("/proc", "/sys") if os.path.exists(path)}
     return frozenset(found - {os.stat("/").st_dev})

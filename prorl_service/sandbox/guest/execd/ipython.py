@@ -18,13 +18,13 @@ from .output import HeadTail
 from .request import Request
 
 GRACE_S = 5.0
-"""Seconds an interrupt may take to end the code. They are many, for a kernel that is killed loses
-its variables, and a machine may be busy."""
+"""Seconds an interrupt may take to end the code. They are many because a killed kernel loses its
+variables, and a machine may be busy."""
 
 
 class IPythonTool:
     def __init__(self, loop: Loop, *, kernel: dict[str, Any] | None, output_bytes: int) -> None:
-        """`kernel` are the arguments `python` and `packages` of `Kernel`; None: there is none."""
+        """`kernel` has the arguments `python` and `packages` of `Kernel`; None means no kernel."""
         self._loop = loop
         self._installation = kernel
         self._output_bytes = output_bytes
@@ -56,7 +56,7 @@ class IPythonTool:
         restart = self._request.arguments.get("restart", False)
         if self._kernel is not None and (restart or self._kernel.is_ending):
             self._restarting = True
-            self._kernel.kill()  # goes on when it has ended
+            self._kernel.kill()  # `_kernel_exited` continues
         else:
             self._run(self._request)
 
@@ -86,7 +86,7 @@ class IPythonTool:
             self._request.stream(data)
 
     def _stop(self, request: Request, reason: str) -> None:
-        """Begin to end the call, which is running or waiting."""
+        """Begins to end the call, which is running or waiting."""
         if request is not self._request:
             self._waiting.remove(request)
             self._loop.clear_timer(request)
@@ -103,7 +103,7 @@ class IPythonTool:
         self._loop.set_timer(self._request, time.monotonic() + GRACE_S, self._kernel.kill)
 
     def _replied(self, reply: dict[str, Any]) -> None:
-        if self._request is None:  # what runs inside made it up
+        if self._request is None:  # the user's code made it up
             return
         status = "ok" if reply["status"] == "ok" else "error"
         self._finish("interrupted" if self._ending else status, reply)
@@ -119,7 +119,7 @@ class IPythonTool:
             self._finish("restarted")
 
     def _finish(self, status: str, reply: dict[str, Any] | None = None) -> None:
-        """Answer the call that is running, and go on to the next."""
+        """Answers the running call, and continues with the next."""
         request, output = self._request, self._output
         assert request is not None
         self._loop.clear_timer(request)

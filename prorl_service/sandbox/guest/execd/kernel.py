@@ -1,8 +1,8 @@
 """The two processes of one IPython kernel: the kernel itself, and the client that talks with it.
 
-All text that the kernel and its children print comes through one pipe, hence in order; what became
-of a request, and its images, is told by the client. When either process ends, so does the other.
-Queues, time-outs, truncation and restarts are not known here.
+All text that the kernel and its children print comes through one pipe, hence in order; the client
+reports the results of requests and their images. When either process ends, so does the other.
+Queues, time-outs, truncation and restarts are up to `ipython`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _MAX_LAST_READS = 256
 
 MAX_IMAGES = 16
 MAX_IMAGE_CHARS = 4 << 20
-"""Maximum length in base64 of all images of one reply together."""
+"""Maximum total length, in base64, of the images of one reply."""
 
 READ, WRITE = 0, 1
 
@@ -43,10 +43,10 @@ class Kernel:
         on_reply: Callable[[dict[str, Any]], None],
         on_exit: Callable[[int], None],
     ) -> None:
-        """Starts in the working directory of this process, and may be told to run at once.
+        """Starts it in the working directory of this process; `run` may be called immediately.
 
-        `python` is how to start the service's own, `packages` the directory of what it needs
-        besides. `on_reply` gets `status`, `execution_count` and `images`. Raises `OSError`.
+        `python` starts the service's own Python, and `packages` is the directory of what a kernel
+        on it needs. `on_reply` gets `status`, `execution_count` and `images`. Raises `OSError`.
         """
         self._loop = loop
         self._on_output = on_output
@@ -78,11 +78,11 @@ class Kernel:
 
     @property
     def is_ending(self) -> bool:
-        """Whether one of the two has ended, and `on_exit` will be called without more ado."""
+        """True once either process has ended: `on_exit` will be called soon."""
         return len(self._alive) < 2
 
     def run(self, code: str) -> None:
-        """Start `code`; `on_reply` or `on_exit` will be called."""
+        """Starts `code`; `on_reply` or `on_exit` will be called."""
         self._unwritten += encode({}, code.encode("utf-8", "backslashreplace"))
         self._write()
 
@@ -90,7 +90,7 @@ class Kernel:
         self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """Also what the kernel started, unless that left its process group."""
+        """Kills both processes, and what the kernel started, unless that left its process group."""
         self._signal(signal.SIGKILL)
         if self._client in self._alive:
             os.kill(self._client, signal.SIGKILL)
@@ -100,14 +100,14 @@ class Kernel:
             os.killpg(self._kernel, number)
 
     def _write(self) -> None:
-        """Write what the pipe takes now; code may be longer than it."""
+        """Writes what the pipe takes now; the code may be longer."""
         self._loop.unwatch(self._requests)
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._requests, self._unwritten) :]
         except BlockingIOError:
             self._loop.watch(self._requests, self._write, selectors.EVENT_WRITE)
-        except BrokenPipeError:  # its exit says the rest
+        except BrokenPipeError:  # `_exited` does the rest
             self._unwritten = b""
 
     def _output_came(self) -> None:
@@ -134,7 +134,7 @@ class Kernel:
 
     def _read_output_so_far(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            for _ in range(_MAX_LAST_READS):  # something else may be writing for ever
+            for _ in range(_MAX_LAST_READS):  # another process may write forever
                 if not self._read_output():
                     return
 
@@ -155,7 +155,7 @@ class Kernel:
 
 
 def check(reply: dict[str, Any]) -> None:
-    """It comes from where the user's code runs. Raises `ProtocolError`."""
+    """Raises `ProtocolError` for an invalid reply: it comes from where the user's code runs."""
     images = reply.get("images")
     if (
         not isinstance(reply.get("status"), str)
@@ -177,14 +177,14 @@ def _is_image(image: Any) -> bool:
 
 
 def _pipe(ours: int) -> tuple[int, int]:
-    """A pipe of which our end, `READ` or `WRITE`, never blocks."""
+    """Makes a pipe whose end `ours`, `READ` or `WRITE`, never blocks."""
     ends = os.pipe()
     os.set_blocking(ends[ours], False)
     return ends
 
 
 def _options(python: list[str], packages: str) -> dict[str, Any]:
-    """Abstract sockets: seen in this network namespace alone, gone with the kernel, short."""
+    """Uses abstract sockets: only this network namespace sees them; short, gone with the kernel."""
     return {
         "connection": {
             "transport": "ipc",
@@ -200,7 +200,7 @@ def _options(python: list[str], packages: str) -> dict[str, Any]:
 
 
 def _spawn_kernel(options: dict[str, Any], output: int) -> tuple[int, int]:
-    """Its process, and a descriptor that gives a byte when it is ready."""
+    """Returns the kernel's process id, and a descriptor that gives a byte when it is ready."""
     ready, is_ready = os.pipe()
     os.set_inheritable(is_ready, True)
     options = {**options, "is_ready": is_ready}
@@ -230,7 +230,7 @@ def _spawn_client(
 def _spawn(
     python: list[str], program: str, options: dict[str, Any], descriptors: dict[int, int]
 ) -> int:
-    """Leads a session of its own. This program's standard input is the service's connection."""
+    """Starts a program in its own session. Its standard input is empty: ours is the connection."""
     given = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in descriptors.items()]
     argv = [*python, os.path.join(PROGRAMS, program)]
     return os.posix_spawnp(

@@ -1,4 +1,4 @@
-"""What the execution server does to itself before it starts anything, and last of all."""
+"""Limits that the execution server puts on itself before it starts anything, and its exit."""
 
 import contextlib
 import os
@@ -8,17 +8,20 @@ import signal
 from . import linux
 
 NICENESS = 5
-"""The service that waits for a hundred sandboxes must not wait behind them."""
+"""Niceness of a sandbox: a service with a hundred of them must not wait behind them."""
 
 
 def be_killed_first() -> None:
-    """When memory runs out. `namespaces.enter` makes it final for what this process will start."""
+    """Marks this process as the first to be killed when memory runs out.
+
+    `namespaces.enter` makes that final for its descendants.
+    """
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def confine(*, workdir: str, rlimits: dict[str, int]) -> None:
-    """Go to `workdir`, and take the limits."""
+    """Changes to `workdir`, and sets the limits."""
     os.chdir(workdir)
     os.nice(NICENESS)
     with contextlib.suppress(PermissionError):
@@ -29,14 +32,14 @@ def confine(*, workdir: str, rlimits: dict[str, int]) -> None:
         hard = resource.getrlimit(kind)[1]
         allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (allowed, allowed))
-    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # nobody may trace it
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # no process may trace it
     if os.getpid() != 1:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # orphans stay in sight
         signal.signal(signal.SIGTERM, lambda *_: kill_all_and_exit())
 
 
 def kill_all_and_exit() -> None:
-    """End every process of this sandbox, this one last. The kernel does so for a PID namespace."""
+    """Ends every process of this sandbox, this one last. The kernel does so for a PID namespace."""
     if os.getpid() != 1:
         signal.set_wakeup_fd(-1)
         _kill_descendants()
@@ -44,7 +47,7 @@ def kill_all_and_exit() -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill children until none are left: a killed one's children become this process's own."""
+    """Kills children until all are gone: a killed one's children become this process's own."""
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             children = file.read().split()

@@ -1,6 +1,6 @@
-"""The system calls that Python does not have, with the errors that Python has.
+"""System calls that Python lacks, with the errors that Python has.
 
-Numbers are those of x86_64 and aarch64, the machines the system-call filter knows as well.
+The numbers are those of x86_64 and aarch64, as in the system-call filter.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def fork_into(namespaces: int) -> int:
-    """`os.fork` with the child in new namespaces at once. For a process with one thread."""
+    """Like `os.fork`, with the child in new namespaces. Only for a process with one thread."""
     pid: int = _libc.syscall(_CLONE, ctypes.c_ulong(namespaces | signal.SIGCHLD), 0, 0, 0, 0)
     _check(pid)
     return pid
@@ -74,7 +74,7 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def open_without_magic(path: str, flags: int, mode: int) -> int:
-    """`os.open`, but links of /proc into other processes' files are errors (Linux >= 5.6)."""
+    """Like `os.open`, but links of /proc into other processes' files are errors (Linux >= 5.6)."""
     how = (ctypes.c_uint64 * 3)(
         flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, _RESOLVE_NO_MAGICLINKS
     )
@@ -97,7 +97,7 @@ def prctl(option: int, *arguments: int) -> None:
 
 
 def keep_capabilities(kept: int) -> None:
-    """Give up all others for good. `kept` is a set of bits; what `exec` may regain included."""
+    """Drops all other capabilities for good, even across `exec`. `kept` is a set of bits."""
     with open("/proc/sys/kernel/cap_last_cap") as file:
         last = int(file.read())
     for number in range(last + 1):
@@ -110,7 +110,7 @@ def keep_capabilities(kept: int) -> None:
 
 
 def filter_system_calls(program: bytes) -> None:
-    """Install a filter, an array of `struct sock_filter`, for this process and its descendants."""
+    """Installs a filter, an array of `struct sock_filter`, for this process and its descendants."""
 
     class Program(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]

@@ -34,20 +34,20 @@ class Loop:
         self._watched[fd] = callback
 
     def unwatch(self, fd: int) -> None:
-        """Forget `fd`, if it is watched."""
+        """Forgets `fd`, if it is watched."""
         if self._watched.pop(fd, None) is not None:
             with contextlib.suppress(OSError):  # closed already
                 self._epoll.unregister(fd)
 
     def set_timer(self, owner: Hashable, deadline: float, callback: Callable[[], None]) -> None:
-        """Call once at `deadline` (of `time.monotonic`). An owner has one timer: the last set."""
+        """Calls `callback` once at `deadline` (`time.monotonic`). Replaces the owner's timer."""
         self._timers[owner] = (deadline, callback)
 
     def clear_timer(self, owner: Hashable) -> None:
         self._timers.pop(owner, None)
 
     def on_exit(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Call once with the exit code of the child `pid`, 128 + signal where one killed it."""
+        """Calls `callback` once with the exit code of `pid`, 128 + signal if a signal killed it."""
         self._exits[pid] = callback
 
     def run(self) -> None:
@@ -69,7 +69,7 @@ class Loop:
         now = time.monotonic()
         due = [owner for owner, (when, _) in self._timers.items() if when <= now]
         for owner in due:
-            # One that is due may have cleared another.
+            # A due timer may have cleared another.
             _, callback = self._timers.pop(owner, (now, None))
             if callback is not None:
                 callback()
@@ -79,7 +79,7 @@ class Loop:
         self.reap(os.WNOHANG)
 
     def reap(self, options: int = 0) -> None:
-        """Take note of ended children; without `os.WNOHANG`, wait until no child is left."""
+        """Reaps ended children; without `os.WNOHANG`, waits until no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, options)

@@ -1,8 +1,8 @@
 """Keeps the memory of all processes together below a limit, where the kernel does not.
 
-Limits of a process (`confine`) say nothing of their sum. This adds it up from the first command on,
-the more often the nearer the limit is, and kills the largest process while it is too much; what is
-allocated in between is overshoot. For the first process of a PID namespace, which sees all others.
+Limits on each process (`confine`) do not bound their sum. This adds it up from the first command
+on, more often near the limit, and kills the largest process while the sum is too large; allocations
+in between overshoot. It works in process 1 of a PID namespace, which sees all others.
 """
 
 import contextlib
@@ -14,21 +14,21 @@ from .loop import Loop
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.05, 1.0
 GROWTH_BYTES_PER_S = 4 << 30
-"""What programs are taken to allocate and touch, when it is decided how soon to look again."""
+"""Assumed growth of the memory of programs, which decides how soon to check again."""
 
 HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
-"""Private, shared and swapped memory, without files, and page tables."""
+"""Fields for private, shared and swapped memory, without files, and for page tables."""
 
 
 class MemoryGuard:
     def __init__(self, loop: Loop, limit_bytes: int | None) -> None:
-        """Without a limit it does nothing."""
+        """Makes a guard, which does nothing without a limit."""
         self._loop = loop
         self._limit_bytes = limit_bytes
         self._watching = False
 
     def watch(self) -> None:
-        """Something begins to run. Goes on for ever: a single shell may start all at any time."""
+        """Starts to check, forever: a single shell may start anything at any time."""
         if self._limit_bytes is not None and not self._watching:
             self._watching = True
             self._check()
@@ -47,7 +47,7 @@ class MemoryGuard:
 
 
 def held_bytes() -> dict[int, int]:
-    """What every process but this one holds."""
+    """Returns the bytes that each process holds, by its id, except this one."""
     own = os.getpid()
     sizes = {}
     for name in os.listdir("/proc"):

@@ -1,11 +1,11 @@
 """Turns a process in new namespaces into the first process of a sandbox in a container.
 
-Over an image, the container's root becomes the lower layer of an overlay whose upper layer is a
-file system in memory of limited size: every sandbox sees the image unchanged and may write all of
-it. What the container mounts besides (its /proc, /dev, host files) stays behind. Otherwise the root
-stays as it is, which is read-only, and what can be written is put over it: the working directory
-and /tmp, in memory of limited size. The process enters a user namespace that maps one user, the
-container's own, and keeps no capability but, as root, those for its files.
+With an image, the container's root becomes the lower layer of an overlay whose upper layer is a
+file system in memory of limited size: every sandbox sees the image unchanged and may write anywhere
+in it. Other mounts of the container (its /proc, /dev, host files) stay behind. Without an image,
+the root stays read-only, and the working directory and /tmp are mounted over it, in memory of
+limited size. The process enters a user namespace that maps one user, the container's own, and drops
+all capabilities; as root it keeps those for its files.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ CAPABILITIES_FOR_FILES = sum(
     1 << number
     for number in (CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_SETGID, CAP_SETUID)
 )
-"""Nothing that reaches beyond its own files: no mounts, devices, network, tracing."""
+"""Capabilities for its own files only: no mounts, devices, network, tracing."""
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS = {
@@ -43,18 +43,18 @@ SYSTEM_V = {
     "msgmni": "128",
     "sem": "250 32000 32 128",
 }
-"""Most of what belongs to no process: shared memory, queues of 16 KB, 2 MB of semaphores."""
+"""Limits on what outlives processes: shared memory, queues of 16 KB, 2 MB of semaphores."""
 OF_USER = {
     "max_inotify_instances": "8",
     "max_inotify_watches": "8192",
     "max_fanotify_groups": "8",
     "max_fanotify_marks": "8192",
 }
-"""What the kernel counts for each user, and has 128 of for all sandboxes, or a quarter of a GB."""
+"""Limits on what the kernel counts per user: all sandboxes share 128, or a quarter of a GB."""
 TCP_BUFFERS = {"tcp_rmem": "4096 131072 262144", "tcp_wmem": "4096 16384 262144"}
-"""Least, first and most of each connection: the kernel's own most is 4 to 6 MB."""
+"""Minimum, initial and maximum of a connection; the kernel's own maximum is 4 to 6 MB."""
 MAX_TERMINALS = 64
-"""The host has some 3000 for all sandboxes, and without one no shell can be started."""
+"""Limit of a sandbox: the host has some 3000 for all, and a shell needs one to start."""
 FILES_PER_MB = 256
 HOST_NAME = "sandbox"
 
@@ -62,11 +62,11 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool) -> None:
-    """To be called once by the first process of `NAMESPACES`, which is root of the container.
+    """Enters the sandbox. Called once by the first process of `NAMESPACES`, the container's root.
 
-    `runtime` is the directory the container has this program in; below it, `mnt` is an empty one.
-    `user` is who it will be. `of_image`: all of the root may be written; otherwise `workdir` and
-    /tmp alone, which share `disk_mb`.
+    `runtime` is the container's directory with this program; its subdirectory `mnt` is empty.
+    `user` is the process's user afterwards. With `of_image`, all of the root is writable; without,
+    only `workdir` and /tmp, which share `disk_mb`.
     """
     linux.set_host_name(HOST_NAME)
     _bring_up_loopback()
@@ -114,7 +114,7 @@ def _cover_root(workdir: str, disk_mb: int) -> None:
 
 
 def _enter_user_namespace(proc: int, user: int) -> None:
-    """Last of all: what was mounted before cannot be undone in it, and what it has is counted."""
+    """Enters a user namespace last: it cannot undo earlier mounts, and its resources count."""
     linux.unshare(linux.CLONE_NEWUSER)
     to_root = f"{user} 0 1"
     for name, text in (("setgroups", "deny"), ("uid_map", to_root), ("gid_map", to_root)):
@@ -144,8 +144,8 @@ def _mount_overlay(base: str, disk_mb: int) -> str:
 def _mount_proc(path: str) -> None:
     os.makedirs(path, exist_ok=True)
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    # Its user owns the limits of its namespaces, and could raise them; and any process could leave
-    # its place among those that are killed when memory runs out.
+    # Its user owns the limits of its namespaces, and could raise them if /proc were writable;
+    # any process could then leave those that are killed first when memory runs out.
     linux.mount("proc", path, "proc", flags | linux.MS_RDONLY)
 
 

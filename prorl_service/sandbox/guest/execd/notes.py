@@ -1,5 +1,5 @@
-"""Notes to the model: lines in brackets at the end of a tool's output. For both ends of the
-connection.
+"""Notes to the model: lines in brackets at the end of a tool's output. Both ends of the connection
+use them.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ CANCELLED = "cancelled"
 
 
 def with_notes(text: str, notes: Sequence[str]) -> str:
-    """The output, and a line for each thing the model should know that is not in it."""
+    """Returns the output, followed by one line for each note."""
     lines = [f"[{note}]" for note in notes]
     if lines and text:
         lines.insert(0, text.rstrip("\n"))
@@ -17,6 +17,6 @@ def with_notes(text: str, notes: Sequence[str]) -> str:
 
 
 def stop_note(reason: str, timeout_s: float, *, awaited: str = "") -> str:
-    """Why a call was stopped. `awaited` is what a call that had not started waited for."""
+    """Says why a call was stopped. `awaited` is what a call that had not started waited for."""
     note = f"{reason} after {timeout_s:g} s" if reason == TIMED_OUT else reason
     return f"{note}, before {awaited} was free" if awaited else note

@@ -2,7 +2,7 @@
 
 
 class HeadTail:
-    """Keeps the first and the last half of `limit_bytes`, and counts what fell out in between."""
+    """Keeps the first and the last half of `limit_bytes`, and counts the bytes dropped between."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._head_limit = limit_bytes // 2
@@ -28,7 +28,7 @@ class HeadTail:
             self.dropped_bytes += excess
 
     def data(self) -> bytes:
-        """What was kept, with one line for the gap."""
+        """Returns what was kept, with one line for the gap."""
         self._cut()
         if not self.dropped_bytes:
             return bytes(self._head + self._tail)
@@ -37,5 +37,5 @@ class HeadTail:
         return bytes(self._head + gap + self._tail)
 
     def text(self) -> str:
-        """The same as UTF-8 with replacement, line ends as `\\n`."""
+        """Returns `data` decoded as UTF-8 with replacement, with line ends as `\\n`."""
         return self.data().decode("utf-8", "replace").replace("\r\n", "\n")

@@ -2,8 +2,8 @@
 
 Every header carries the `id` of its request, so answers may come in any order and a request may
 have several: those with `part` come first, pieces of output or of a long payload. A request
-`cancel` has the id of the one it ends, and no answer. Both sides use this module; neither trusts
-the lengths the other announces.
+`cancel` has the id of the one it ends, and no answer. Both sides use this module; each checks the
+lengths that the other announces.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 MAX_HEADER_BYTES = 16 << 20
 PART_BYTES = 1 << 18
-"""No part is longer."""
+"""Maximum length of a part."""
 
 _LENGTHS = struct.Struct(">II")
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -21,13 +21,13 @@ _from_json = json.JSONDecoder().raw_decode
 
 
 class ProtocolError(Exception):
-    """What came is no frame, or one larger than agreed."""
+    """The bytes are not a frame, or the frame is larger than agreed."""
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     text = _to_json(header).encode()
     if len(text) > MAX_HEADER_BYTES or len(payload) >= 1 << 32:
-        raise ProtocolError(f"too large a frame: {len(text)} + {len(payload)} bytes")
+        raise ProtocolError(f"frame too large: {len(text)} + {len(payload)} bytes")
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
 
 
@@ -39,12 +39,12 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """The frames that `data` completes. Raises `ProtocolError`, after which it is lost."""
+        """Yields the frames that `data` completes. After a `ProtocolError` the stream is lost."""
         self._buffer += data
         while len(self._buffer) >= _LENGTHS.size:
             header_bytes, payload_bytes = _LENGTHS.unpack_from(self._buffer)
             if header_bytes > MAX_HEADER_BYTES or payload_bytes > self._max_payload_bytes:
-                raise ProtocolError(f"too large a frame: {header_bytes} + {payload_bytes} bytes")
+                raise ProtocolError(f"frame too large: {header_bytes} + {payload_bytes} bytes")
             payload_start = _LENGTHS.size + header_bytes
             end = payload_start + payload_bytes
             if len(self._buffer) < end:

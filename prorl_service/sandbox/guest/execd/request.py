@@ -11,7 +11,7 @@ Answer = Callable[[dict[str, Any], bytes], None]
 
 
 class Request:
-    """Must be answered once. `deadline` is of `time.monotonic`, counted from arrival."""
+    """A request, which must be answered once. `deadline` is on `time.monotonic`, from arrival."""
 
     def __init__(self, header: dict[str, Any], payload: bytes, answer: Answer, loop: Loop) -> None:
         self._id = header["id"]
@@ -33,7 +33,7 @@ class Request:
     def reply_tool(
         self, output: str, *, is_error: bool, data: dict[str, Any] | None = None, lent: bool = False
     ) -> None:
-        """The answer of a tool: text for the model, and what the tool says besides. `lent`: the
+        """Answers for a tool: with text for the model, and the tool's data. `lent` means that the
         shell is the service's until its next request for it."""
         result = {"is_error": is_error, "data": data or {}}
         if lent:
@@ -41,22 +41,22 @@ class Request:
         self.reply(output.encode("utf-8", "replace"), **result)
 
     def fail(self, message: str, errno: int | None = None) -> None:
-        """The operation could not be done; `errno` where the operating system said so."""
+        """Answers that the operation failed; `errno` is set if the operating system said why."""
         self._end({"id": self._id, "error": {"message": message, "errno": errno}}, b"")
 
     def stream(self, data: bytes) -> None:
-        """Show output of a tool that is still running to whoever asked for it; else nothing."""
+        """Sends output of a tool that is still running, if the request asked for it."""
         if self._stream is not None:
             self._stream.append(data)
 
     def send_part(self, data: bytes) -> None:
-        """A piece of a payload that is not to be held as a whole: up to `PART_BYTES`."""
+        """Sends a piece, up to `PART_BYTES`, of a payload that is never held as a whole."""
         self._answer({"id": self._id, "part": True}, data)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Call it once if nobody waits for the answer any more. It must be answered all the same.
+        """Sets what is called once if the caller has left. The request must still be answered.
 
-        A call without one goes on to its end.
+        A call without a callback continues to its end.
         """
         self._on_cancel = callback
 

@@ -1,8 +1,8 @@
-"""The server itself: requests from standard input's socket, handed to operations and tools.
+"""The server itself: hands requests from standard input's socket to operations and tools.
 
-An operation is a function of one `Request` that answers it, at once or later; it must not block. A
-tool is an operation a model may call by name. To add one is to add an entry to a table, or to send
-its source in `add_tool`.
+An operation is a function of one `Request` that answers it, immediately or later; it must not
+block. A tool is an operation that a model may call by name. A new one is an entry in a table, or
+source sent in `add_tool`.
 """
 
 import gc
@@ -30,7 +30,7 @@ Operation = Callable[[Request], None]
 
 CONNECTION = 0
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_READ_BYTES = 1 << 16  # more would be mapped and unmapped anew for each read
+_READ_BYTES = 1 << 16  # more would be mapped and unmapped for each read
 
 
 def serve(
@@ -42,12 +42,12 @@ def serve(
     file_bytes: int,
     kernel: dict[str, Any] | None,
 ) -> None:
-    """Until the connection ends."""
+    """Serves until the connection ends."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     confine(workdir=workdir, rlimits=rlimits)
     handover = receive(CONNECTION)
-    # The first request tells that this process is where its limits are: children inherit that.
+    # The first request comes once this process is in its control group, which children inherit.
     select.select([CONNECTION], [], [])
     loop = Loop()
     bash = BashTool(loop, handover, output_bytes=output_bytes)
@@ -69,7 +69,7 @@ def serve(
     connection = Connection(loop, operations, FrameDecoder(file_bytes))
     loop.watch(CONNECTION, connection.read)
     gc.collect()
-    gc.freeze()  # what is here now stays: no need to look at it again
+    gc.freeze()  # what is loaded now stays: collections need not look at it
     loop.run()
 
 
@@ -85,7 +85,7 @@ def call_tool(tools: dict[str, Operation], guard: MemoryGuard, request: Request)
 
 
 def add_tool(tools: dict[str, Operation], own: frozenset[str], request: Request) -> None:
-    """Take the function `tool` of the source in the payload. The service vouches for it."""
+    """Adds the function `tool` of the source in the payload. The service vouches for it."""
     name = request.arguments["name"]
     if name in own:
         raise ValueError(f"{name!r} is a tool of the server itself")

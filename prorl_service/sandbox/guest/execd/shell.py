@@ -1,12 +1,12 @@
-"""One bash on a pseudo-terminal: it is sent a command, and its output and exit code come back.
+"""One bash on a pseudo-terminal: commands go in, their output and exit codes come out.
 
 bash is interactive, so that job control gives every command a process group of its own and an
 error in one command never ends the shell. It reads commands from a pipe, not from the terminal:
 no echo, no 4096-byte lines, nothing a command could read by mistake. Commands themselves get an
-empty standard input. A command's end is told by a mark with a nonce, printed to the terminal after
-its last output, hence in order with it. Time-outs, truncation and restarts are not known here.
+empty standard input. A mark with a nonce shows a command's end; it is printed to the terminal after
+the last output, hence in order with it. Time-outs, truncation and restarts are up to `bash`.
 
-While it is lent somebody else writes the commands and reads the terminal, by the same descriptors.
+While the shell is lent, the service writes commands and reads the terminal by the same descriptors.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ RESTORED_SIGNALS = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
 )
-"""Ignored by this program or by Python; inherited as ignored they could not be reset by bash."""
+"""Signals that this program or Python ignores; bash could not reset them if it inherited that."""
 
 _INIT = b"PS1= PS2=; declare +x PS1; unset HISTFILE; set +o history +H\n"
 
@@ -68,8 +68,8 @@ class Shell:
         self._send(_INIT)
 
     def run(self, command: str) -> None:
-        """Start `command`; `on_exit` is called with its exit code, or `on_done` with what came
-        after it and whether it muted the shell as well."""
+        """Starts `command`. `on_done` gets its exit code, what came after its end and whether it
+        muted the shell; if the shell ends instead, `on_exit` gets the shell's exit code."""
         self._checked |= may_mute(command)
         nonce = new_nonce(checked=self._checked)
         self._end, self._end_bytes = EndMark(nonce), end_bytes(nonce)
@@ -77,7 +77,7 @@ class Shell:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Descriptors of the terminal, and for commands."""
+        """Descriptors of the terminal, and of the pipe for commands."""
         return self._terminal, self._commands
 
     @property
@@ -85,12 +85,12 @@ class Shell:
         return self._exit_code is not None
 
     def lend(self) -> None:
-        """Leave the descriptors alone until it is taken back. No command may be running."""
+        """Stops using the descriptors until `take_back`. No command may be running."""
         self._lent = True
         self._loop.unwatch(self._terminal)
 
     def take_back(self, data: bytes, nonce: str | None) -> None:
-        """`data` is what was read and not used; `nonce` is of a command that has been started."""
+        """Takes the shell back. `data` was read and not used; `nonce` is of a started command."""
         self._lent = False
         self._loop.watch(self._terminal, self._read)
         if nonce:
@@ -100,15 +100,15 @@ class Shell:
             self._exited(self._exit_code)
 
     def is_reading(self) -> bool:
-        """Whether bash is still at the command's text: an interrupt now would be lost."""
+        """Returns whether bash still reads the command's text: an interrupt now would be lost."""
         unread = bytearray(4)
         fcntl.ioctl(self._commands, termios.FIONREAD, unread)
         return int.from_bytes(unread, sys.byteorder) > self._end_bytes
 
     def signal_foreground(self, number: int) -> None:
-        """Signal what is running; an interrupt also makes bash drop the rest of the command.
+        """Signals what is running; an interrupt also makes bash drop the rest of the command.
 
-        bash first: once its child is dead it would take the interrupt for one of its next line.
+        bash comes first: once its child is dead, it would apply the interrupt to its next line.
         """
         with contextlib.suppress(OSError):
             group = os.tcgetpgrp(self._terminal)
@@ -118,7 +118,7 @@ class Shell:
                 os.killpg(group, number)
 
     def end_foreground_job(self) -> None:
-        """Ends the foreground job that a command has left."""
+        """Kills the foreground job that a command has left."""
         with contextlib.suppress(OSError):
             group = os.tcgetpgrp(self._terminal)
             if group > 1 and group != self.pid:
@@ -134,14 +134,14 @@ class Shell:
         self._write()
 
     def _write(self) -> None:
-        """Write what the pipe takes now; a command may be longer than it."""
+        """Writes what the pipe takes now; the command may be longer."""
         self._loop.unwatch(self._commands)
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._commands, self._unwritten) :]
         except BlockingIOError:
             self._loop.watch(self._commands, self._write, selectors.EVENT_WRITE)
-        except BrokenPipeError:  # its exit says the rest
+        except BrokenPipeError:  # `_exited` does the rest
             self._unwritten = b""
 
     def _read(self) -> None:
@@ -149,7 +149,7 @@ class Shell:
             self._feed(os.read(self._terminal, _READ_BYTES))
         except BlockingIOError:
             pass
-        except OSError:  # EIO: hung up. What that means is told by the exit of the process.
+        except OSError:  # EIO: hung up. `_exited` does the rest.
             self._loop.unwatch(self._terminal)
 
     def _feed(self, data: bytes) -> None:
@@ -171,10 +171,10 @@ class Shell:
 
     def _exited(self, code: int) -> None:
         self._exit_code = code
-        if self._lent:  # its last words are another's to read
+        if self._lent:  # its last output is the service's to read
             return
         # The exit of a session's leader hangs its terminal up: reads end with an error once what
-        # was written is read, whoever else holds the terminal.
+        # was written is read, even if other processes hold the terminal.
         with contextlib.suppress(OSError):
             for _ in range(_MAX_LAST_READS):
                 self._feed(os.read(self._terminal, _READ_BYTES))
@@ -194,9 +194,9 @@ class Shell:
 
 
 def _spawn() -> tuple[PtyProcess, int]:
-    """A bash on a terminal, and the descriptor to write its commands to.
+    """Starts bash on a terminal. Returns it, and the descriptor to write its commands to.
 
-    `PtyProcess.spawn` forks and goes on as this program: what each touches then is copied.
+    `PtyProcess.spawn` is not used: it forks, and every page touched before its `exec` is copied.
     """
     with contextlib.ExitStack() as after, contextlib.ExitStack() as failing:
         read, write = os.pipe()
@@ -214,7 +214,7 @@ def _spawn() -> tuple[PtyProcess, int]:
             setsigdef=RESTORED_SIGNALS,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, read, 0),
-                # The first terminal that the leader of a session opens becomes its own.
+                # The first terminal that the leader of a session opens becomes its controlling one.
                 (os.POSIX_SPAWN_OPEN, 1, os.ttyname(other_end), os.O_RDWR, 0),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
@@ -226,7 +226,7 @@ def _spawn() -> tuple[PtyProcess, int]:
 
 
 def _set_up(terminal: int) -> None:
-    """No echo, and no translation of line ends: bytes as they are, and twice the speed."""
+    """Turns off echo and translation of line ends: bytes as they are, and twice the speed."""
     attributes = termios.tcgetattr(terminal)
     attributes[1] &= ~termios.OPOST
     attributes[3] &= ~termios.ECHO
@@ -235,7 +235,7 @@ def _set_up(terminal: int) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This program's own, without what is for its Python, and with no prompt from the first."""
+    """Returns this program's variables, without those of its Python, and with an empty prompt."""
     environment = {**os.environ, "PS1": ""}
     environment.pop("LD_LIBRARY_PATH", None)
     return environment

@@ -1,7 +1,7 @@
-"""Output of a call that is still running, on its way to whoever watches.
+"""Output of a call that is still running, for viewers.
 
-Coalesced and bounded: a piece leaves at most every `INTERVAL_S`, and of what came since the last
-one its first and last bytes are kept. The result of the call is not touched by it.
+Coalesced and bounded: a piece leaves at most every `INTERVAL_S`, with the first and last bytes of
+what came since the last one. The result of the call does not depend on it.
 """
 
 import time
@@ -12,7 +12,7 @@ from .output import HeadTail
 
 INTERVAL_S = 0.1
 FIRST_AFTER_S = 0.01
-"""What comes within it leaves together with the first byte."""
+"""Seconds after the first byte whose output leaves together with it."""
 PIECE_BYTES = 16 * 1024
 
 

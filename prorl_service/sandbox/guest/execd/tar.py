@@ -1,8 +1,8 @@
-"""A directory as an uncompressed tar, and back. Done by a worker, so that no tree can do harm.
+"""A directory as an uncompressed tar, and back. A worker does it, so that a tree cannot do harm.
 
 A snapshot has directories, regular files and symbolic links: their names below the directory, modes
-and times of change. Links are kept, never followed; sockets, FIFOs and devices are left out, and so
-is what is removed while it is being read. Names come in order, so that equal trees give equal tars.
+and modification times. Links are kept, never followed; sockets, FIFOs and devices are left out, and
+so are files that are removed meanwhile. Names are sorted, so that equal trees give equal tars.
 """
 
 import errno
@@ -106,7 +106,7 @@ class _Bounded:
 
 
 class _Padded:
-    """A file that grows shorter while it is read still has the length its header says."""
+    """Pads a file that shrinks while it is read to the length in its header."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,7 +1,7 @@
 """Lines of text as bytes, for the editor: found, shown, replaced and inserted. Opens no files.
 
-A line may end with `\\n` or `\\r\\n`, and the last one without either. What is asked for matches
-both, and what is put in takes the line end of its place.
+A line may end with `\\n` or `\\r\\n`, and the last one may have no end. A search matches both, and
+new text takes the line end of its place.
 """
 
 import re
@@ -14,17 +14,17 @@ _MAX_PLACES = 20
 
 
 class Problem(Exception):
-    """What the model asked for cannot be done; the text is for the model."""
+    """A request of the model that cannot be done; the text is for the model."""
 
 
 def lines_of(content: bytes) -> list[bytes]:
-    """Without their ends."""
+    """Returns the lines without their ends."""
     lines = content.replace(b"\r\n", b"\n").split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def numbered(what: str, lines: list[bytes], first: int, last: int) -> str:
-    """Lines `first` to `last`, counted from 1."""
+    """Formats lines `first` to `last`, counted from 1."""
     shown = "\n".join(
         f"{number:6}\t{line.decode('utf-8', 'replace')}"
         for number, line in enumerate(lines[first - 1 : last], first)
@@ -33,7 +33,7 @@ def numbered(what: str, lines: list[bytes], first: int, last: int) -> str:
 
 
 def checked_range(view_range: Any, line_count: int) -> tuple[int, int, str]:
-    """The first and last line to show, and what to say about it."""
+    """Returns the first and last line to show, and a note for the model."""
     if view_range is None:
         return 1, line_count, ""
     if not (isinstance(view_range, list) and [*map(type, view_range)] == [int, int]):
@@ -57,7 +57,7 @@ def checked_range(view_range: Any, line_count: int) -> tuple[int, int, str]:
 
 
 def replace(path: str, content: bytes, old: bytes, new: bytes) -> tuple[bytes, int, int]:
-    """The new content, and the first and last line of what is new in it."""
+    """Returns the new content, and the first and last line of what is new in it."""
     old, new = _unix(old), _unix(new)
     if not old:
         raise Problem("No replacement was performed. `old_str` must not be empty.")
@@ -80,7 +80,7 @@ def replace(path: str, content: bytes, old: bytes, new: bytes) -> tuple[bytes, i
 
 
 def insert(content: bytes, line: Any, new: bytes) -> bytes:
-    """With the lines of `new` after `line`, 0 for the start. A last empty line is a line too."""
+    """Inserts the lines of `new` after `line`, 0 for the start. A last empty line counts too."""
     lines = _split(content)
     if type(line) is not int:
         raise Problem("Parameter `insert_line` is required for command: insert. It is an integer.")
@@ -98,7 +98,7 @@ def insert(content: bytes, line: Any, new: bytes) -> bytes:
 
 
 def _split(content: bytes) -> list[bytes]:
-    """Lines with their ends."""
+    """Returns the lines with their ends."""
     parts = content.split(b"\n")
     return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
@@ -108,7 +108,7 @@ def _unix(text: bytes) -> bytes:
 
 
 def _line_end_at(content: bytes, position: int) -> bytes:
-    """That of the line at `position`; of the line before where it has none."""
+    """Returns the end of the line at `position`, or of the line before if that has no end."""
     end = content.find(b"\n", position)
     if end < 0:
         end = content.rfind(b"\n")

@@ -1,8 +1,8 @@
-"""Work on files that may take long or be made to hang: done by a process of its own.
+"""Worker processes, for work on files that may take long or be made to hang.
 
-What it writes reaches the service piece by piece and is never held as a whole. It ends with its
-work, its call's deadline or cancellation. At its limit of processes a sandbox refuses such work
-with `EAGAIN`.
+Their output reaches the service piece by piece and is never held as a whole. A worker ends with its
+work, or at its call's deadline or cancellation. A sandbox at its limit of processes refuses such
+work with `EAGAIN`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _BUG = 255
 
 
 def in_worker(request: Request, work: Callable[[BinaryIO], None]) -> None:
-    """Answer `request` with what `work` writes, or the errno of the `OSError` that it raises."""
+    """Answers `request` with what `work` writes, or the errno of the `OSError` that it raises."""
     read, write = os.pipe()
     try:
         pid = os.fork()
@@ -43,7 +43,7 @@ def in_worker(request: Request, work: Callable[[BinaryIO], None]) -> None:
 
 
 def _work(write: int, work: Callable[[BinaryIO], None]) -> None:
-    """Never returns. The service's connection is not this process's."""
+    """Works and exits, after closing the service's connection, which is not this process's."""
     code = _BUG
     try:
         os.close(0)
@@ -81,6 +81,6 @@ def _ended(request: Request, read: int, code: int) -> None:
     elif code == 128 + signal.SIGKILL:
         request.fail(f"not done within {request.timeout_s:g} s")
     elif code == _BUG:
-        request.fail("the worker failed, see what the server wrote")
+        request.fail("the worker failed: see the messages of the server")
     else:
         request.fail(os.strerror(code), code)

@@ -2,7 +2,7 @@
 
 A message on standard input, a socket of packets, is the JSON of `Order` with two descriptors: the
 new sandbox's connection and where it writes its messages. The answer is a descriptor of the new
-process. The zygote runs nothing of the model's. In a container its end is the end of all its
+process. The zygote never runs a model's commands. In a container its end is the end of all its
 sandboxes: it is the first process of the PID namespace.
 """
 
@@ -23,9 +23,9 @@ from .server import CONNECTION, serve
 
 class Order(TypedDict):
     namespaces: dict[str, Any] | None
-    """Arguments of `namespaces.enter`, without `runtime`; None: not isolated."""
+    """Arguments of `namespaces.enter`, without `runtime`; None if it is not isolated."""
     environment: dict[str, str]
-    """Over the container's own."""
+    """Variables that are set over the container's own."""
     filter: str
     """System-call filter, in hexadecimal digits; empty for none."""
     serve: dict[str, Any]
@@ -38,8 +38,8 @@ _CONTAINERS_OWN = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "PS1")
 
 
 def main() -> None:
-    """Serve until the connection ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits: the service holds descriptors
+    """Serves until the connection ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no waiting here: the service holds descriptors
     for name in [name for name in os.environ if name.startswith(_CONTAINERS_OWN)]:
         del os.environ[name]
     # A user may have as many descriptors in flight between processes as the sender may have open;
@@ -80,15 +80,15 @@ def _fork(order: Order, connection: int, messages: int) -> int:
         if order["filter"]:
             linux.filter_system_calls(bytes.fromhex(order["filter"]))
         serve(**order["serve"])
-    except BaseException as error:  # the boundary: what went wrong is for the service to read
+    except BaseException as error:  # the boundary: the service reads what went wrong
         os.write(2, f"{type(error).__name__}: {error}".encode())
     os._exit(1)
 
 
 def probe(arguments: str) -> None:
-    """Exit with 0 if a sandbox can be made here, with what is in the way otherwise.
+    """Exits with 0 if a sandbox can be made here, otherwise with the error as a message.
 
-    `arguments` is the JSON of what `Order` has for `namespaces.enter`.
+    `arguments` is the JSON of `namespaces` in `Order`.
     """
     pid = linux.fork_into(namespaces.NAMESPACES)
     if pid == 0:

@@ -1,9 +1,9 @@
 """The Jupyter client of one kernel: requests of the execution server in, the kernel's replies out.
 
-A program of its own, on the service's Python: the server itself is the standard library alone.
+A separate program on the service's Python, since the server uses only the standard library.
 Standard input and output are pipes to the server, in frames of `execd.protocol`; see `execd.kernel`
 for the options, which are JSON in a variable. It ends when the server does; when the kernel ends,
-the server ends it. Only the shell channel is used: all else takes another way, see `launch`.
+the server ends it. Only the shell channel is used: `launch` says how the rest travels.
 """
 
 import json
@@ -18,7 +18,7 @@ _READ_BYTES = 1 << 16
 def main() -> None:
     options = json.loads(os.environ.pop("PRORL_KERNEL"))
     sys.path += [options["packages"], os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-    # These take longer than all else here, and the kernel starts at the same time.
+    # These imports take longest, and the kernel starts at the same time.
     import jupyter_client.session
     import zmq
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def relay(session: Any, shell: Any) -> None:
-    """Until the server is gone."""
+    """Relays until the server is gone."""
     import zmq
     from execd.protocol import FrameDecoder, encode  # type: ignore[import-not-found]
 
@@ -60,7 +60,7 @@ def _request(code: str) -> dict[str, Any]:
         "store_history": True,
         "user_expressions": {},
         "allow_stdin": False,
-        # There is never a second request in the queue, but the next may come while it is emptied.
+        # The queue never has a second request, but the next may come while an error empties it.
         "stop_on_error": False,
     }
 

@@ -1,14 +1,14 @@
 """Starts IPython's kernel: on the image's Python, or else on the service's own.
 
-Text does not take Jupyter's way (buffers of its own, a queue that drops, one JSON message each):
-standard output and error stay what they are, one pipe to the execution server, and results,
-displays and tracebacks are printed to it too. So all text is in order, also that of subprocesses;
-a fast writer has to wait; and what was printed before a crash is there. Images go back with the
-reply of the request that made them.
+Text bypasses Jupyter (with its buffers, a queue that drops, and one JSON message each): standard
+output and error stay one pipe to the execution server, and results, displays and tracebacks are
+printed to it too. So all text is in order, also that of subprocesses; a fast writer has to wait;
+and what was printed before a crash is kept. Images go back with the reply of the request that
+made them.
 
-Of this package and `execd` this alone may run on an image's Python. It needs 3.7 or newer, as
-ipykernel 6 does (a test reads it as 3.7); an older one ends with a syntax error. See `execd.kernel`
-for who starts this, and for its options, which are JSON in a variable.
+Only this file of this package and `execd` may run on an image's Python. It needs 3.7 or newer, as
+ipykernel 6 does (a test reads it as 3.7); an older one ends with a syntax error. `execd.kernel`
+starts it and defines its options, which are JSON in a variable.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ sys.path[0] = ""
 is_own = OPTIONS["python"] is None
 if is_own:
     sys.path.insert(1, OPTIONS["packages"])
-    # What users start with it wants the image's packages, and this may need its loader to start.
+    # What users start with it needs the image's packages, and this one may need its loader.
     sys.executable = which("python3") or sys.executable
     if find_spec("matplotlib") is None:
-        # The image's programs may have it, but not what the kernel would tell them to draw with.
+        # The image's programs may have it, but not the backend that the kernel would set for them.
         os.environ.setdefault("MPLBACKEND", "agg")
 
 # For debuggers and completion: not needed, and a third of the time to start.
@@ -68,14 +68,14 @@ except ImportError:
 
 
 class Images:
-    """What was displayed since the last reply, as base64 by display id."""
+    """Images displayed since the last reply, as base64 by display id."""
 
     def __init__(self) -> None:
         self._images: dict[Any, dict[str, str]] = {}
         self._clear_at_next = False
 
     def add(self, key: str | None, mime: str, data: str) -> str:
-        """Returns what there is to say about it."""
+        """Adds an image. Returns a note if it is dropped instead, else nothing."""
         if self._clear_at_next:
             self.clear(wait=False)
         known = dict(self._images)
@@ -99,7 +99,7 @@ class Images:
 
 
 class Text(io.TextIOWrapper):
-    """Standard output or error, which nothing but the end of the process closes."""
+    """Standard output or error that only the end of the process closes."""
 
     def __init__(self) -> None:
         output = open(os.dup(1), "wb")  # noqa: SIM115
@@ -110,7 +110,7 @@ class Text(io.TextIOWrapper):
 
 
 def mend_streams() -> None:
-    """The kernel flushes them before it replies, and without a reply nothing goes on."""
+    """Replaces broken streams: the kernel flushes them before it replies, and must reply."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
@@ -119,7 +119,7 @@ def mend_streams() -> None:
 
 
 class KernelSession(Session):
-    """Prints what others publish. Only replies are sent."""
+    """Prints what an ordinary session publishes. Sends only replies."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -174,7 +174,7 @@ class KernelSession(Session):
 
 
 def _ends(traceback: str) -> str:
-    """Its first and last lines: one of a recursion without end has thousands."""
+    """Returns a traceback's first and last lines: an endless recursion has thousands."""
     lines = traceback.splitlines()
     left_out = len(lines) - TRACEBACK_HEAD - TRACEBACK_TAIL
     if left_out <= 0:
@@ -188,7 +188,7 @@ def _base64(data: str | bytes) -> str:
 
 
 class KernelApp(IPKernelApp):
-    """Knows its connection, and needs no file for it."""
+    """A kernel that knows its connection, and needs no file for it."""
 
     def init_connection_file(self) -> None:
         pass
@@ -213,11 +213,11 @@ def main() -> None:
         del os.environ["IPYTHONDIR"]
     for name in UNWANTED:
         del sys.modules[name]
-    app.kernel._execute_sleep = 0  # for output on its way elsewhere
+    app.kernel._execute_sleep = 0  # it waits for output that does not come this way
     app.shell.system = app.shell.system_raw  # no terminal between a command and our pipe
     app.shell.ask_exit = lambda: None  # would end the kernel a little later, in the next request
     app.shell.events.register("post_execute", mend_streams)
-    # Without a handler of its own asyncio sleeps on after an interrupt, so `await` would not end.
+    # Without a handler, asyncio would continue to sleep after an interrupt: `await` would not end.
     loop: Any = IOLoop.current()
     loop.asyncio_loop.add_signal_handler(signal.SIGURG, lambda: None)
     os.write(OPTIONS["is_ready"], b"1")

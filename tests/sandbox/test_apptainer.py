@@ -183,7 +183,7 @@ async def test_a_file_that_is_no_image_is_refused(
 ) -> None:
     (tmp_path / "file.sif").write_text("no image")
     belong_to_container_user(tmp_path)
-    with pytest.raises(TaskError, match=r"cannot be used: no container: .*FATAL"):
+    with pytest.raises(TaskError, match=r"cannot be used: the container failed: .*FATAL"):
         async with started(apptainer, image=tmp_path / "file.sif"):
             pass
     assert containers() == []

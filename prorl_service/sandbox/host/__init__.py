@@ -1,1 +1,1 @@
-"""How the service starts, reaches, limits and ends what runs inside a sandbox."""
+"""The service's side of sandboxes: starts, reaches, limits and ends what runs inside."""

@@ -1,9 +1,9 @@
-"""A Python with the execution server that runs in any image, whatever it has: also in one without
-Python, or with another C library.
+"""A Python with the execution server that runs in any image, even in one without Python or with
+another C library.
 
 It is the service's own Python, copied once into the cache with every shared library it loads, and
-started through the dynamic loader that comes with them. With it are the execution server, the
-packages of a Jupyter kernel, and an /etc for sandboxes that have no image.
+started through the dynamic loader that comes with them. The copy also has the execution server, the
+packages of a Jupyter kernel, and an /etc for sandboxes without an image.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.host.kernel_packages import kernel_packages
 
 INSIDE = "/.prorl"
-"""Where every sandbox that isolates has it."""
+"""Path of the copy inside every sandbox that isolates."""
 
 _GUEST = Path(guest.__path__[0])
 _SOURCES = (_GUEST / "execd", _GUEST / "jupyter", Path(ptyprocess.__path__[0]))
@@ -41,25 +41,25 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
 def python(at: str = INSIDE) -> list[str]:
-    """The beginning of a command line."""
+    """Returns the start of a command line that runs this Python."""
     loader = [f"{at}/libraries/loader", "--library-path", f"{at}/libraries"]
     return [*loader, f"{at}/python/bin/{_PYTHON_NAME}"]
 
 
 def server(program: str, *arguments: str, at: str = INSIDE) -> list[str]:
-    """The command line of a program that may import the execution server."""
+    """Returns the command line of a program that may import the execution server."""
     boot = f"import sys; sys.path.append('{at}/lib'); {program}"
-    # It looks at neither the environment nor other packages, which is faster and safer.
+    # It ignores the environment and other packages, which is faster and safer.
     return [*python(at), "-I", "-S", "-c", boot, *arguments]
 
 
 def kernel(at: str = INSIDE) -> dict[str, Any]:
-    """What `execd.ipython` needs to know."""
+    """Returns what `execd.ipython` needs to know."""
     return {"python": python(at), "packages": f"{at}/{_PACKAGES}"}
 
 
 def directory() -> Path:
-    """The copy for this service, made if there is none: two seconds of work, 150 MB.
+    """Returns this service's copy, made if missing: two seconds of work, 150 MB.
 
     Raises `SandboxError`.
     """
@@ -69,8 +69,8 @@ def directory() -> Path:
             _make_at(path)
     except OSError as error:
         raise SandboxError(
-            f"the runtime of sandboxes cannot be made: {error}",
-            hint="name a directory that can be written in $PRORL_CACHE",
+            f"the runtime of the sandboxes cannot be made: {error}",
+            hint="set $PRORL_CACHE to a directory that can be written",
             retryable=False,
         ) from error
     return path
@@ -87,9 +87,9 @@ def _make_at(path: Path) -> None:
         shutil.rmtree(making, ignore_errors=True)
 
 
-@cache  # tens of milliseconds of reading, and asked for with every sandbox
+@cache  # it reads for tens of milliseconds, and every sandbox needs it
 def _key() -> str:
-    """A digest of everything that goes into the copy."""
+    """Returns a digest of everything that goes into the copy."""
     state = hashlib.sha256(f"{sys.version} {sys.base_prefix}".encode())
     for source in sorted([*_GUEST.glob("*/*.py"), *_ETC.iterdir()]):
         state.update(source.read_bytes())
@@ -119,7 +119,7 @@ def _make(path: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     if source.is_file():
-        shutil.copy2(source, target)  # byte code goes by the time
+        shutil.copy2(source, target)  # byte code depends on the source's time
     else:
         shutil.copytree(source, target, ignore=_LEFT_OUT, symlinks=True)
 
@@ -135,7 +135,7 @@ def _copy_libraries(programs: Iterable[Path], target: Path) -> None:
 
 
 def _make_readable(path: Path) -> None:
-    """To the user whom sandboxes run as, whatever this process's umask."""
+    """Lets the user of the sandboxes read everything, whatever this process's umask."""
     for entry in [path, *path.rglob("*")]:
         if not entry.is_symlink():
             entry.chmod(entry.stat().st_mode | (0o555 if entry.is_dir() else 0o444))

@@ -1,7 +1,7 @@
-"""A control group per sandbox, where the service's own group was delegated to it (cgroup v2).
+"""A control group per sandbox, if the service's own group was delegated to it (cgroup v2).
 
-With it the limits of memory, processes and CPU time hold for a sandbox as a whole, and the kernel
-ends all its processes at one word. Elsewhere what `runtime` and `execd.memory` do must suffice.
+It limits memory, processes and CPU time of a sandbox as a whole, and the kernel ends all its
+processes on one command. Without it, `execd.limits` and `execd.memory` must suffice.
 `systemd-run --user --scope -p Delegate=yes prorl serve` delegates one; $PRORL_CGROUP names one that
 was delegated otherwise.
 """
@@ -20,16 +20,16 @@ WANTED = ("memory", "pids", "cpu")
 CPU_PERIOD_US = 100_000
 
 REMOVE_PAUSES_S = [0.01 * 2**number for number in range(9)]
-"""Between looks whether what was killed is gone: five seconds in all."""
+"""Pauses between checks that killed processes are gone: five seconds in all."""
 
 _numbers = count()
 
 
 class ControlGroup:
-    """For one sandbox."""
+    """The control group of one sandbox."""
 
     def __init__(self, path: Path, limits: SandboxLimits, controllers: frozenset[str]) -> None:
-        """Raises `OSError`."""
+        """Makes the group. Raises `OSError`."""
         self._path = path
         path.mkdir()
         try:
@@ -41,11 +41,11 @@ class ControlGroup:
             raise
 
     def add(self, pid: int) -> None:
-        """Before it has children: those it has already stay where they are."""
+        """Adds a process. Call it before the process has children, which would stay outside."""
         (self._path / "cgroup.procs").write_text(str(pid))
 
     async def remove(self) -> None:
-        """With the processes that are left in it, which the kernel takes a moment to end."""
+        """Kills the processes left in it, which takes a moment, and removes the group."""
         with contextlib.suppress(OSError):
             (self._path / "cgroup.kill").write_text("1")
         for pause_s in REMOVE_PAUSES_S:
@@ -54,7 +54,7 @@ class ControlGroup:
             await asyncio.sleep(pause_s)
 
     def _try_to_remove(self) -> bool:
-        """False while something in it keeps it."""
+        """Returns False while processes in it keep it busy."""
         try:
             self._path.rmdir()
         except OSError as error:
@@ -66,7 +66,7 @@ class Delegation:
     """The part of the hierarchy below the service's own group."""
 
     def __init__(self, path: Path) -> None:
-        """Makes room for groups of sandboxes. Raises `OSError` where that is not allowed."""
+        """Makes room for groups of sandboxes. Raises `OSError` if that is not allowed."""
         self._path = path
         self.controllers = frozenset((path / "cgroup.controllers").read_text().split()) & {*WANTED}
         if not self.controllers:
@@ -80,14 +80,14 @@ class Delegation:
         (path / "cgroup.subtree_control").write_text(enable)
 
     def group(self, limits: SandboxLimits) -> ControlGroup:
-        """Raises `OSError`."""
+        """Makes the group of a new sandbox. Raises `OSError`."""
         name = f"sandbox-{os.getpid()}-{next(_numbers)}"
         return ControlGroup(self._path / name, limits, self.controllers)
 
 
 @cache
 def delegation() -> Delegation | None:
-    """What this process may control; None where that is nothing. Moves it on the first call."""
+    """Returns what this process may control, or None. The first call moves it to a subgroup."""
     try:
         return Delegation(delegated_group())
     except OSError:
@@ -95,12 +95,12 @@ def delegation() -> Delegation | None:
 
 
 def delegated_group() -> Path:
-    """Raises `OSError` where there is none."""
+    """Returns the delegated group. Raises `OSError` if there is no such group."""
     configured = os.environ.get("PRORL_CGROUP")
     if configured:
         return Path(configured)
     path = _own_group()
-    # To an ordinary user it was given if he may write it. Root may write all, and must not move
+    # An ordinary user may write only to a delegated group. Root may write to any, and must not move
     # the processes of a session that is not the service's.
     given = os.access(path / "cgroup.procs", os.W_OK) if os.geteuid() else _marked(path)
     if not given:
@@ -109,7 +109,7 @@ def delegated_group() -> Path:
 
 
 def _marked(path: Path) -> bool:
-    """Whether systemd says so (its documentation: Control Group APIs and Delegation)."""
+    """Returns whether systemd delegated the group (see its Control Group APIs and Delegation)."""
     with contextlib.suppress(OSError):
         return os.getxattr(path, "trusted.delegate") == b"1"
     return False

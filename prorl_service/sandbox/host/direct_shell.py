@@ -1,9 +1,9 @@
 """A sandbox's bash while it is lent to the service: short commands run without a detour.
 
-The service writes to the shell and reads its terminal on its own event loop, which spares two
-switches between processes, half the time of a short command. What takes longer or says more goes
-back to the execution server, which knows about time-outs, streams and floods: this knows nothing
-of them, and bounds what one sandbox may have of the loop.
+The service writes to the shell and reads its terminal on its own event loop, which saves two
+switches between processes, half the time of a short command. A command that takes longer or prints
+more goes back to the execution server, which handles time-outs, streams and floods. This module
+leaves them to it, and bounds the share of the loop that one sandbox may take.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ from prorl_service.sandbox.guest.execd.fd_passing import take_fds
 from prorl_service.sandbox.guest.execd.notes import with_notes
 
 SHORT_S = 0.25
-"""A command that takes longer goes back."""
+"""Seconds after which a running command goes back."""
 SHORT_BYTES = 1 << 14
-"""Output since the last command; with more it goes back, also where no command runs."""
+"""Bytes of output since the last command; with more, the shell goes back, even if it is idle."""
 SHORT_READS = 64
-"""Most pieces of it: each costs the loop 8 us, however small it is."""
+"""Maximum reads of that output: each costs the loop 8 us, however small it is."""
 
-_READ_BYTES = 1 << 12  # a terminal gives no more at once
+_READ_BYTES = 1 << 12  # the most that one read of a terminal gives
 _TERMINAL_MASTER = os.makedev(5, 2)
 
 
 class DirectShell:
-    """Not lent to begin with. Runs one command at a time."""
+    """A shell that the service may borrow; not lent to begin with. Runs one command at a time."""
 
     def __init__(
         self, handover: socket.socket, *, max_bytes: int, give_back: Callable[[bytes], None]
     ) -> None:
-        """Owns `handover`, where descriptors come from. `give_back` is called with what was read,
-        where the shell must go back and no command runs."""
+        """Owns `handover`, on which descriptors arrive. `give_back` is called with what was read
+        when an idle shell must go back."""
         self._handover = handover
         self._max_bytes = min(max_bytes, SHORT_BYTES)
         self._give_back = give_back
@@ -50,7 +50,7 @@ class DirectShell:
         self.running: asyncio.Future[ToolResult | None] | None = None
 
     def take(self) -> None:
-        """The execution server says that it is lent."""
+        """Starts to use the shell, which the execution server has lent."""
         if self._handover.fileno() < 0:  # closed meanwhile
             return
         fds = take_fds(self._handover)
@@ -64,7 +64,7 @@ class DirectShell:
         asyncio.get_running_loop().add_reader(self._terminal, self._read)
 
     async def run(self, command: str, timeout_s: float) -> ToolResult | None:
-        """None if it could not be begun or ended here: it must be given up, and done elsewhere."""
+        """Runs a command. None if it could not start or end here: `give_up`, run it elsewhere."""
         self._checked |= bash.may_mute(command)
         nonce = bash.new_nonce(checked=self._checked)
         if not self._lent or "\0" in command or not self._write(bash.script(command, nonce)):
@@ -89,7 +89,7 @@ class DirectShell:
         return True
 
     def give_up(self) -> tuple[bytes, str | None]:
-        """Leave it alone from now on: what was read, and the nonce of a command that runs in it."""
+        """Stops using the shell. Returns unused output, and the nonce of a running command."""
         self._stop_reading()
         read, nonce = bytes(self._output), None
         if self._end is not None:
@@ -130,7 +130,7 @@ class DirectShell:
         assert self._end is not None
         muted = self._end.muted
         if muted:
-            self._write(bash.UNMUTE)  # if there is no room, the next command finds it muted, too
+            self._write(bash.UNMUTE)  # if the pipe is full, the next command finds it muted too
         if self.running is not None and not self.running.done():
             self.running.set_result(_result(self._output, exit_code, muted))
         self._output = bytearray(rest)
@@ -144,7 +144,7 @@ class DirectShell:
             self._leave_command()
 
     def _leave_command(self) -> None:
-        """Whoever waits for it, or has just ceased to, gives it up."""
+        """Ends the wait for the command without a result; its caller then calls `give_up`."""
         if self._end is not None:
             self._stop_reading()
             if self.running is not None and not self.running.done():
@@ -172,9 +172,9 @@ def _result(output: bytearray, exit_code: int, muted: bool) -> ToolResult:
 
 
 def _checked(fds: list[int]) -> tuple[int, int]:
-    """Descriptors of a terminal and a pipe, or -1: reading or writing anything else might block.
+    """Returns descriptors of a terminal and a pipe, or -1 twice: anything else might block.
 
-    Some are missing where this process may open no more.
+    Some are missing if this process cannot open more.
     """
     if len(fds) == 2 and not any(os.get_blocking(fd) for fd in fds):
         terminal, commands = map(os.fstat, fds)

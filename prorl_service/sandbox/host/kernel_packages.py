@@ -1,4 +1,4 @@
-"""Which files of the service's own installation a kernel needs, to be shown to sandboxes."""
+"""Files of the service's own installation that a Jupyter kernel in a sandbox needs."""
 
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
@@ -9,13 +9,13 @@ from packaging.utils import canonicalize_name
 
 ROOTS = ("ipykernel", "jupyter-client")
 NOT_NEEDED = {"debugpy", "jedi"}
-"""For debuggers that attach to a kernel and for completion; larger than all the rest."""
+"""Packages for attached debuggers and for completion; larger than all the rest."""
 
 
 def kernel_packages() -> list[Path]:
-    """Top-level packages, modules and directories of native libraries, of all that is required.
+    """Returns top-level packages, modules and native-library directories of all requirements.
 
-    Copied or linked into one directory under their own names they make a `sys.path` entry for the
+    Copied or linked into one directory under their own names, they make a `sys.path` entry for the
     Python that runs the service. Raises `PackageNotFoundError` when a required one is missing.
     """
     paths = {path for found in _closure() for path in _top_level(found)}
@@ -41,7 +41,7 @@ def _requirements(found: Distribution) -> Iterator[str]:
 
 
 def _top_level(found: Distribution) -> Iterator[Path]:
-    """Also its metadata, which some look for at import; not its scripts, which lie outside."""
+    """Yields also metadata, which some packages read at import; not scripts, which lie outside."""
     for file in found.files or ():
         if ".." not in file.parts and file.parts[0] != "__pycache__":
             yield Path(str(found.locate_file(file.parts[0])))

@@ -1,8 +1,8 @@
 """Processes that are waited for without a thread and signalled without a race.
 
-A pidfd tells the event loop of the end, and cannot be taken for another process. The first 16 KiB
-that the process writes to standard output and error are kept in memory, for the message when it
-fails.
+A pidfd wakes the event loop when the process ends, and never stands for another process. The first
+16 KiB that the process writes to standard output and error are kept in memory, for the message when
+it fails.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _connections: WeakSet[socket.socket] = WeakSet()
 
 
 def close_in_forks(connection: socket.socket) -> None:
-    """A process forked from the service must not hold open what ends a sandbox when it closes."""
+    """Closes `connection` in forks of the service: an open copy would keep the sandbox alive."""
     _connections.add(connection)
 
 
@@ -35,10 +35,10 @@ os.register_at_fork(after_in_child=_close_connections)
 
 
 class Process:
-    """A process that may be another's child."""
+    """A process, which may be another process's child."""
 
     def __init__(self, pidfd: int, messages: int | None = None) -> None:
-        """Owns both descriptors; `messages` is of `bounded_memory`."""
+        """Owns both descriptors; `messages` comes from `bounded_memory`."""
         self._pidfd = pidfd
         self._messages = messages
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -53,11 +53,11 @@ class Process:
             signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
-        """SIGKILL, to all that its end alone would not end."""
+        """Sends SIGKILL, also to what would outlive the process."""
         self.signal(signal.SIGKILL)
 
     def descendants(self) -> list["Process"]:
-        """Those it has now, without those that end while this looks. Raises `OSError`."""
+        """Returns current descendants, without those that end meanwhile. Raises `OSError`."""
         found: list[Process] = []
         parents = [self.pid]
         try:
@@ -74,7 +74,7 @@ class Process:
         return found
 
     def close(self) -> None:
-        """Let go of it and of what it wrote. Its end is not told any more."""
+        """Closes the descriptors. `ended` stays as it is from then on."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
@@ -82,7 +82,7 @@ class Process:
             os.close(self._messages)
 
     def messages(self) -> str:
-        """What it wrote so far."""
+        """Returns what the process wrote so far."""
         if self._messages is None:
             return ""
         written = os.pread(self._messages, MESSAGES_BYTES, 0)
@@ -99,7 +99,7 @@ class Process:
 
 
 class Child(Process):
-    """Leads a session and process group of its own."""
+    """A child process, which leads its own session and process group."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Child(Process):
         cwd: str,
         user: int | None,
     ) -> None:
-        """`user`, also its group, is for a service that is root."""
+        """Starts it. Only a service that is root may set `user`, which is also the group."""
         messages = bounded_memory()
         try:
             self._process = subprocess.Popen(
@@ -135,13 +135,13 @@ class Child(Process):
         super()._on_end()
 
     def kill(self) -> None:
-        """SIGKILL to it and to those it started that did not leave its group."""
+        """Sends SIGKILL to its process group: to it and to descendants that did not leave."""
         if not self.ended.done():
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:
-    """Children of all threads of a process."""
+    """Returns the children of all threads of a process."""
     children: list[int] = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # that thread or the whole process is gone
@@ -150,7 +150,7 @@ def _children(pid: int) -> list[int]:
 
 
 def bounded_memory() -> int:
-    """A file that cannot grow: a sandbox must not store anything in it."""
+    """Makes a file in memory that cannot grow: a sandbox must not use it as storage."""
     fd = os.memfd_create("messages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(fd, MESSAGES_BYTES)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
@@ -158,7 +158,7 @@ def bounded_memory() -> int:
 
 
 async def readable(fd: int) -> None:
-    """Until `fd` can be read without blocking."""
+    """Waits until `fd` can be read without blocking."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     loop.add_reader(fd, ready.set_result, None)

@@ -1,7 +1,7 @@
-"""What bubblewrap sandboxes have as their file system, as arguments of `bwrap`.
+"""The file system of bubblewrap sandboxes, as arguments of `bwrap`.
 
-Nothing here is writable: what is, each sandbox mounts over it (`execd.namespaces`). The root
-directory and /dev are made read-only last, since they are memory.
+Nothing here is writable: each sandbox mounts its writable directories over it (`execd.namespaces`).
+The root directory and /dev are in memory, and made read-only last.
 """
 
 import os
@@ -12,10 +12,10 @@ from prorl_service.sandbox.host import bundle
 WORKDIR = "/workspace"
 
 HOST_ETC = ("alternatives", "ld.so.cache")
-"""Without these some programs of /usr do not start."""
+"""Files of the host without which some programs of /usr do not start."""
 
 DIRECTORIES = ("/etc", "/run", "/var", "/tmp", WORKDIR)
-"""Made first: as parents of a mount they would be closed to everyone but root."""
+"""Directories that are made first: only root could enter those made as parents of a mount."""
 
 
 def arguments(runtime: Path) -> list[str]:
@@ -30,7 +30,7 @@ def arguments(runtime: Path) -> list[str]:
 
 
 def _host_programs() -> list[str]:
-    """/usr, and what are links into it on merged systems and directories of their own elsewhere."""
+    """Binds /usr, and what merged systems link into it and others have as directories."""
     arguments = _read_only("/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)

@@ -1,7 +1,7 @@
 """The service's end of the connection to an execution server: requests out, answers in, any order.
 
-What comes from a sandbox is not trusted: anything but a well-formed answer ends the connection. The
-server is told of each request whose answer nobody waits for any more.
+Data from a sandbox is not trusted: anything except a well-formed answer ends the connection. A
+request whose caller has left is cancelled at the server.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ OnPart = Callable[[bytes], None]
 
 
 class Refused(Exception):
-    """The server answered that it could not; `errno` where its operating system said why."""
+    """The server refused a request; `errno` is set if its operating system said why."""
 
     def __init__(self, message: str, errno: int | None) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Refused(Exception):
 
 
 class Channel(asyncio.Protocol):
-    """One connection. When it ends, every call in flight and every later one fails at once."""
+    """One connection. When it ends, every call in flight and every later one fails immediately."""
 
     def __init__(self, *, max_payload_bytes: int, why_lost: Callable[[], str]) -> None:
         self._decoder = FrameDecoder(max_payload_bytes)
@@ -47,11 +47,11 @@ class Channel(asyncio.Protocol):
         stream: bool = False,
         **arguments: Any,
     ) -> Frame:
-        """The result and payload of `operation`, which has `timeout_s` to finish by itself.
+        """Returns the result and payload of `operation`, which has `timeout_s` to finish by itself.
 
         `on_part` gets what comes before the result; what it raises is raised here. `stream` asks
-        for parts where they are not a payload. Raises `Refused`, and `SandboxError` when the server
-        is gone or silent beyond the margin.
+        for parts that are a tool's output. Raises `Refused`, and `SandboxError` when the server is
+        gone or silent beyond the margin.
         """
         if self._lost.done():
             raise SandboxError(self._lost.result())
@@ -78,7 +78,7 @@ class Channel(asyncio.Protocol):
         return _result(header), answer_payload
 
     def tell(self, operation: str, *, payload: bytes = b"", **arguments: Any) -> None:
-        """Ask for `operation`, and to cancel it at once: nobody waits for its answer."""
+        """Requests `operation` and immediately cancels it, since its answer is not awaited."""
         request_id = next(self._ids)
         header = {"id": request_id, "op": operation, "timeout_s": 0.0, "arguments": arguments}
         if not self._transport.is_closing():
@@ -141,4 +141,4 @@ def _result(header: dict[str, Any]) -> dict[str, Any]:
             return result
         case {"error": {"message": str(message), "errno": int() | None as errno}}:
             raise Refused(message, errno)
-    raise SandboxError("the sandbox broke its protocol: an answer with neither result nor error")
+    raise SandboxError("the sandbox broke its protocol: an answer without result or error")

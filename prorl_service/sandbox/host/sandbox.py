@@ -1,8 +1,8 @@
-"""The verbs of a sandbox whose tools are served by an execution server, forked from a zygote.
+"""A sandbox whose tools are served by an execution server, forked from a zygote.
 
 Owns the server's process and the connection to it, from `start` to the end of `stop`. There is no
 socket file: the server's standard input is one end of a socket pair, so nothing else can reach it,
-and the death of the service closes it, which is what ends the sandbox then.
+and the death of the service closes it, which ends the sandbox.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
-"""For what was told to end to be gone; then its process group is killed."""
+"""Seconds for a stopped sandbox to end; then its process group is killed."""
 
 MARGIN_S = 30.0
-"""Beyond a tool's own budget, for the server to end what it runs and to answer, on a busy host."""
+"""Seconds beyond a tool's budget for the server to end it and to answer, on a busy host."""
 
 
 class RemoteSandbox(ABC):
     _zygote: Zygote | None = None
 
     def __init__(self, zygotes: Zygotes, image: str, limits: SandboxLimits) -> None:
-        """`image` is what `zygotes` knows it by."""
+        """`image` is the image's key in `zygotes`."""
         self._zygotes = zygotes
         self._image = image
         self._limits = limits
@@ -57,19 +57,19 @@ class RemoteSandbox(ABC):
 
     @abstractmethod
     def _order(self) -> dict[str, object]:
-        """What `execd.zygote` calls an order. Raises `OSError`."""
+        """Returns what `execd.zygote` calls an order. Raises `OSError`."""
 
     async def spawn(self, connection: int) -> Process:
-        """Start the server with `connection` as its standard input."""
+        """Starts the server with `connection` as its standard input."""
         self._zygote, process = await self._zygotes.fork(self._image, self._order(), connection)
         return process
 
     def _end(self, child: Process) -> None:
-        """Make everything inside end, at any time after `_spawn`; `child` will be the last."""
+        """Makes everything inside end, `child` last. Works at any time after `spawn`."""
         child.kill()
 
     async def clean_up(self) -> None:
-        """Remove what was made, after everything has ended or where nothing was spawned."""
+        """Removes what was made, after everything has ended or if nothing was spawned."""
         if self._zygote is not None:
             self._zygotes.release(self._zygote)
 
@@ -94,7 +94,7 @@ class RemoteSandbox(ABC):
         ours, shell, child = await self._connect()
         child.ended.add_done_callback(lambda _: shell.close())
         channel = Channel(
-            # Text decoded with replacement is up to three times what was kept of the output.
+            # Text decoded with replacement is up to three times as long as the kept output.
             max_payload_bytes=(self._limits.file_mb << 20) + 4 * self._limits.output_bytes,
             why_lost=self._why_lost,
         )
@@ -107,7 +107,7 @@ class RemoteSandbox(ABC):
         await channel.request("ping", timeout_s=START_TIMEOUT_S)
 
     async def _connect(self) -> tuple[socket.socket, DirectShell, Process]:
-        """To a new server. A container that died unnoticed is replaced."""
+        """Connects to a new server. A container that died unnoticed is replaced."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -163,7 +163,7 @@ class RemoteSandbox(ABC):
         timeout_s: float,
         on_output: OnOutput | None,
     ) -> ToolResult:
-        """Runs in the lent shell if it can, by the execution server otherwise."""
+        """Runs a command in the lent shell if possible, otherwise by the execution server."""
         began_at = time.monotonic()
         while shell.running is not None:
             await asyncio.wait([shell.running])
@@ -184,7 +184,7 @@ class RemoteSandbox(ABC):
         return _tool_result(*answer)
 
     def _abandon(self, shell: DirectShell, arguments: dict[str, Any]) -> None:
-        """Nobody waits for the command any more."""
+        """Returns the shell, and cancels its command, after the caller has left."""
         read, nonce = shell.give_up()
         if nonce is None:
             self._return_shell(read)
@@ -231,11 +231,11 @@ class RemoteSandbox(ABC):
         self._added_tools[name] = source
 
     async def upload(self, path: str, content: bytes) -> None:
-        """Raises `OSError` of the right kind when the file cannot be written."""
+        """Writes a file. Raises the matching `OSError` when it cannot be written."""
         await self._file_request("upload", path, content)
 
     async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
-        """Raises `OSError` of the right kind when there is no such file, or it cannot be read."""
+        """Reads a file. Raises the matching `OSError` when it is missing or cannot be read."""
         limit = {} if max_bytes is None else {"max_bytes": max_bytes}
         return await self._file_request("download", path, b"", **limit)
 
@@ -293,7 +293,7 @@ class RemoteSandbox(ABC):
     async def stop(self) -> None:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
-        # A caller that is cancelled leaves the work to go on; it holds what must be released.
+        # The work outlives a cancelled caller: it holds what must be released.
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -322,11 +322,11 @@ def _tool_result(result: dict[str, Any], output: bytes) -> ToolResult:
     match result:
         case {"is_error": bool(is_error), "data": dict(data)}:
             return ToolResult(output.decode("utf-8", "replace"), is_error, data)
-    raise SandboxError(f"the sandbox broke its protocol: no result of a tool: {result}")
+    raise SandboxError(f"the sandbox broke its protocol: not the result of a tool: {result}")
 
 
 class _Parts:
-    """A payload that comes in parts. Raises `SandboxError` when it is more than agreed."""
+    """A payload that comes in parts. Raises `SandboxError` when it is larger than agreed."""
 
     def __init__(self, max_bytes: int) -> None:
         self._parts: list[bytes] = []
@@ -335,7 +335,7 @@ class _Parts:
     def append(self, part: bytes) -> None:
         self._left -= len(part)
         if self._left < 0:
-            raise SandboxError("the sandbox broke its protocol: more than may be sent")
+            raise SandboxError("the sandbox broke its protocol: a payload larger than agreed")
         self._parts.append(part)
 
     def joined(self) -> bytes:

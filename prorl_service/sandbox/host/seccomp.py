@@ -1,11 +1,11 @@
-"""The system-call filter of a sandbox: what namespaces do not separate is refused.
+"""The system-call filter of a sandbox, for what namespaces do not separate.
 
-Those are the kernel's key rings, sockets towards the hypervisor (AF_VSOCK) and other rare families,
-and the interfaces most kernel holes were in: further user namespaces, bpf, io_uring, perf,
-userfaultfd. Files in memory that have no name are said not to exist, for they could not be counted.
-Limits and scheduling of the execution server, which is process 1, are not its children's to change,
-alone, as a group or as one of its user's processes: policy, niceness, affinity, I/O priority.
-All else is allowed. Made by hand because libseccomp's Python binding is rarely there.
+It refuses the kernel's key rings, sockets to the hypervisor (AF_VSOCK) and other rare families, and
+the interfaces with most kernel holes: further user namespaces, bpf, io_uring, perf, userfaultfd.
+Calls that make nameless files in memory seem not to exist, since such files could not be counted.
+Children of the execution server, which is process 1, cannot change its limits, scheduling policy,
+niceness, affinity or I/O priority, whether by its process, its group or its user. Everything else
+is allowed. Written by hand because libseccomp's Python binding is rarely installed.
 """
 
 import functools
@@ -25,11 +25,11 @@ class Architecture(NamedTuple):
     unshare: int
     memfd_create: int
     of_process: tuple[int, ...]
-    """prlimit64, sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr"""
+    """Numbers of prlimit64, sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr"""
     setpriority: int
     ioprio_set: int
     refused: tuple[int, ...]
-    """add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd"""
+    """Numbers of add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd"""
 
 
 ARCHITECTURES = {
@@ -64,7 +64,7 @@ LOAD, RETURN, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT = 0x20, 0x06, 0x15, 0x35, 0x45
 
 @functools.cache
 def program() -> bytes:
-    """The filter as `struct sock_filter[]`. Where call numbers are not known it allows them all."""
+    """Returns a `struct sock_filter[]`, which allows all calls on machines with unknown numbers."""
     machine = ARCHITECTURES.get(platform.machine())
     return b"".join(_instructions(machine)) if machine else _allow()
 
@@ -92,7 +92,7 @@ def _instructions(machine: Architecture) -> list[bytes]:
         _refuse(ENOSYS),
         _load(NUMBER),
         *_when(IF_AT_LEAST, X32_CALLS, [_refuse(ENOSYS)]),
-        # clone3's flags are out of a filter's sight; without it the C library uses clone.
+        # A filter cannot see the flags of clone3; without it the C library uses clone.
         *(step for number in not_there for step in _when(IF_EQUAL, number, [_refuse(ENOSYS)])),
         *(
             step
@@ -110,7 +110,7 @@ def _instructions(machine: Architecture) -> list[bytes]:
 
 
 def _of_others(whole_user: int) -> list[bytes]:
-    """Filter of calls with (kind, who) that name the server, its group, or a whole user."""
+    """Refuses calls whose (kind, who) names the server, its group, or a whole user."""
     return [
         _load(SECOND_ARGUMENT),
         *_when(IF_EQUAL, SERVER_PID, [_refuse(EPERM)]),

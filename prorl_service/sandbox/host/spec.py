@@ -1,4 +1,4 @@
-"""How an execution server is told what to be: its limits, and the variables it hands on."""
+"""The configuration of an execution server: its namespaces, limits and variables."""
 
 import platform
 from typing import Any
@@ -9,22 +9,22 @@ from prorl_service.utils import descriptors
 
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OPEN_FILES = 1024
-"""Limit of each process, or half of the service's own. The kernel counts descriptors in flight
-between processes for each user: with fewer than its zygote no sandbox can stop the next start."""
+"""Open files per process, at most half of the service's own limit. The kernel counts descriptors in
+flight per user: with fewer than its zygote, a sandbox cannot prevent the next start."""
 SIGNALS = 1024
-"""Pending signals, of which a POSIX timer takes one. A host has thousands for each user."""
+"""Pending signals, of which a POSIX timer takes one. A host has thousands per user."""
 MESSAGE_QUEUE_BYTES = 1 << 17
-"""POSIX message queues; most hosts have 800 KB for each user."""
+"""Bytes of POSIX message queues; most hosts have 800 KB per user."""
 
 ZYGOTE = "from execd.zygote import main; main()"
 PROBE = "from execd.zygote import probe; probe(sys.argv[1])"
-"""Tries what `ZYGOTE` will do; its argument is the JSON of `namespaces`."""
+"""Program that tries what `ZYGOTE` will do; its argument is the JSON of `namespaces`."""
 
 
 def isolated(
     limits: SandboxLimits, namespaces: dict[str, Any], environment: dict[str, str]
 ) -> dict[str, object]:
-    """What `execd.zygote` calls an order, for a sandbox in namespaces of its own."""
+    """Returns what `execd.zygote` calls an order, for a sandbox in namespaces of its own."""
     return {
         "namespaces": namespaces,
         "environment": environment,
@@ -34,7 +34,7 @@ def isolated(
 
 
 def namespaces(limits: SandboxLimits, *, workdir: str, user: int, of_image: bool) -> dict[str, Any]:
-    """The arguments of `execd.namespaces.enter`."""
+    """Returns the arguments of `execd.namespaces.enter`."""
     return {"workdir": workdir, "disk_mb": limits.disk_mb, "user": user, "of_image": of_image}
 
 
@@ -45,11 +45,11 @@ def config(
     own_processes: bool,
     runtime: str = bundle.INSIDE,
 ) -> dict[str, Any]:
-    """The arguments of `execd.server.serve`.
+    """Returns the arguments of `execd.server.serve`.
 
-    `own_processes`: it has a PID and a user namespace to itself. Only there can processes, pending
-    signals and message queues be counted (since Linux 5.14), and memory be added up: anywhere else
-    they would be those of all processes of the service's user.
+    `own_processes` means PID and user namespaces of its own. Processes, pending signals and message
+    queues can be counted (since Linux 5.14) and memory added up only there: elsewhere they would be
+    those of all processes of the service's user.
     """
     rlimits = {
         "CORE": 0,
@@ -72,10 +72,10 @@ def config(
 
 
 def environment(*, home: str, user: str = "agent") -> dict[str, str]:
-    """Variables of every sandbox. None are inherited from the service: its own hold secrets.
+    """Returns the variables of every sandbox. The service's own are left out: they hold secrets.
 
-    Programs are told not to page, prompt or colour. Text is UTF-8, and no more of the locale is
-    set: it would make every program open a dozen files.
+    They stop programs from paging, prompting and colouring. Text is UTF-8; the rest of the locale
+    is not set, because it would make every program open a dozen files.
     """
     return {
         "HOME": home,
@@ -94,7 +94,7 @@ def environment(*, home: str, user: str = "agent") -> dict[str, str]:
 
 
 def host_environment(*, home: str, runtime: str = bundle.INSIDE) -> dict[str, str]:
-    """All variables where the programs are the host's.
+    """Returns all variables of a sandbox with the host's programs.
 
     The service's Python comes last in PATH, so that there always is one.
     """

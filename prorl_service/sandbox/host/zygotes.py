@@ -1,7 +1,7 @@
-"""Running containers that sandboxes are forked from, one per image, and how many are kept.
+"""Running containers that sandboxes are forked from, one per image.
 
-What a container is made of is its kind's business; one kind has a process of no container. Inside
-runs `execd.zygote`, never a command of a model.
+The kind decides what a container is; for `process` it is a plain process. `execd.zygote` runs
+inside, never a model's command.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from prorl_service.utils import descriptors
 from prorl_service.utils.tasks import Changes, TaskOwner, wait_uncancelled
 
 MAX_IDLE = 16
-"""Containers without sandboxes that are kept for the next one: 70 MB of memory each."""
+"""Idle containers that are kept for the next sandbox: 70 MB of memory each."""
 
 MAX_AHEAD = 8
 """Containers that are started, and images that are fetched, before a sandbox is asked for."""
@@ -42,12 +42,12 @@ TRIAL_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 4096
 
 Launch = Callable[[AsyncExitStack], Awaitable[list[str]]]
-"""Gives a container's command line. Enters in the stack what must last as long as the container."""
+"""Function that returns a container's command line. The stack gets what must last as long."""
 
 
 @cache  # asked for with every container
 def container_user() -> int | None:
-    """Who runs containers: `NOBODY` where the service is root and may choose, else None."""
+    """Returns the user of containers: `NOBODY` if the service is root and may choose, else None."""
     if os.geteuid() != 0:
         return None
     maps = [Path(f"/proc/self/{kind}_map").read_text().split() for kind in ("uid", "gid")]
@@ -55,7 +55,7 @@ def container_user() -> int | None:
 
 
 def _covers(id_map: list[int], wanted: int) -> bool:
-    """Whether lines of (first id here, first id outside, number of ids) contain an id."""
+    """Returns whether lines of (first id here, first id outside, number of ids) contain an id."""
     return any(
         first <= wanted < first + count
         for first, count in zip(id_map[::3], id_map[2::3], strict=True)
@@ -63,7 +63,7 @@ def _covers(id_map: list[int], wanted: int) -> bool:
 
 
 def try_once(name: str, command: list[str], *, hint: str) -> None:
-    """Run it as a container is run. Raises `SandboxError` with what is in the way."""
+    """Runs a command as a container is run. Raises `SandboxError` with the reason if it fails."""
     user = container_user()
     try:
         done = subprocess.run(
@@ -87,11 +87,11 @@ def try_once(name: str, command: list[str], *, hint: str) -> None:
 
 
 class ContainerDied(SandboxError):
-    """One that had forked others. It may have forked this one, too: the connection is spoilt."""
+    """A container that had forked others died. It may have used the connection, so that is lost."""
 
 
 class Zygote:
-    """A container of one image. It runs from here on, until `stop` or until it dies."""
+    """A container of one image, which runs until `stop` or until it dies."""
 
     def __init__(
         self, launch: Launch, *, user: int | None, background: TaskOwner, name: str
@@ -99,9 +99,9 @@ class Zygote:
         self._user = user
         self.users = 0
         self.proven = False
-        """It has forked sandboxes."""
+        """True once it has forked a sandbox."""
         self.has_served = False
-        """One of them has answered."""
+        """True once one of its sandboxes has answered."""
         self._ending = False
         self._one_at_a_time = asyncio.Lock()
         self._ready: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ class Zygote:
             stopped = isinstance(error, asyncio.CancelledError)
             reason = SandboxError("the container was stopped") if stopped else error
             self._ready.set_exception(reason)
-            self._ready.exception()  # it is for whoever asks, if anybody does
+            self._ready.exception()  # retrieved: it is for callers, if there are any
 
     async def _run(self, argv: list[str]) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,27 +142,27 @@ class Zygote:
                 await _answer(control, START_TIMEOUT_S)
                 helpers = child.descendants()
                 self._ready.set_result(control)
-                # Without any one of them it is of no use: one serves the files of its image.
+                # The container is useless once one of them ends: one serves the files of its image.
                 whoever = [process.ended for process in (child, *helpers)]
                 await asyncio.wait(whoever, return_when=asyncio.FIRST_COMPLETED)
             except OSError as error:
-                raise SandboxError(f"no container: {child.messages() or error}") from None
+                raise SandboxError(f"the container failed: {child.messages() or error}") from None
             finally:
                 self._ending = True
-                control.shutdown(socket.SHUT_RDWR)  # tells whoever waits here for an answer, too
+                control.shutdown(socket.SHUT_RDWR)  # also wakes a caller that waits for an answer
                 await _end([child, *helpers])
-                async with self._one_at_a_time:  # until then somebody waits at its descriptor
+                async with self._one_at_a_time:  # until then a caller waits on its descriptor
                     pass
 
     async def fork(self, order: dict[str, object], connection: int) -> Process:
-        """A new sandbox with that connection.
+        """Forks a sandbox with that connection.
 
-        Raises `SandboxError`, `ContainerDied` among them, and what starting raised.
+        Raises `SandboxError`, also `ContainerDied`, and what starting the container raised.
         """
         control = await asyncio.shield(self._ready)
         forking = asyncio.create_task(self._fork(control, order, connection))
         try:
-            # An answer that nobody takes would be taken for the next one's.
+            # An answer left unread would be taken for the next one's.
             return await wait_uncancelled(forking)
         except asyncio.CancelledError:
             if forking.exception() is None:
@@ -178,8 +178,8 @@ class Zygote:
                 packet = json.dumps(order).encode()
                 socket.send_fds(control, [packet], [connection, messages])
                 pidfds = await _answer(control, FORK_TIMEOUT_S)
-            if not pidfds:  # the kernel had nowhere to put it
-                raise SandboxError(f"no sandbox: {os.strerror(errno.EMFILE)}")
+            if not pidfds:  # the kernel had no free descriptor for it
+                raise SandboxError(f"the sandbox has no descriptor: {os.strerror(errno.EMFILE)}")
         except BaseException as error:
             os.close(messages)
             if not isinstance(error, OSError):
@@ -191,12 +191,12 @@ class Zygote:
         return Process(pidfds[0], messages)
 
     async def stop(self) -> None:
-        """End it, and with it all its sandboxes."""
+        """Ends the container, and with it all its sandboxes."""
         self._begin_to_end()
         await asyncio.wait([self._life])
 
     def _begin_to_end(self) -> None:
-        if self.usable:  # once: a second time would interrupt the end itself
+        if self.usable:  # a second cancellation would interrupt the end itself
             self._life.cancel()
 
 
@@ -206,22 +206,22 @@ class Zygotes:
     def __init__(
         self, launch: Callable[[str, AsyncExitStack], Awaitable[list[str]]], *, user: int | None
     ) -> None:
-        """`launch` is given the image, too. `user` runs them, or the service's own if None."""
+        """`launch` also takes the image. `user` runs the containers; None: the service's own."""
         descriptors.raise_limit()
         self._launch = launch
         self._user = user
         self._running: dict[str, Zygote] = {}
         self._ahead: dict[str, Zygote | None] = {}
-        """None: it was given up for another's image, and is not started again ahead."""
+        """Containers started ahead, by image; None: given up for another, not started ahead."""
         self._changes = Changes()
         self._background = TaskOwner()
 
     async def fork(
         self, image: str, order: dict[str, object], connection: int
     ) -> tuple[Zygote, Process]:
-        """A new sandbox of the image, and its container, to be given back.
+        """Forks a sandbox of the image. Returns its container, to be released, and the sandbox.
 
-        Raises as `Zygote.fork`.
+        Raises what `Zygote.fork` raises.
         """
         zygote = self.acquire(image)
         try:
@@ -231,15 +231,15 @@ class Zygotes:
             raise
 
     def acquire(self, image: str) -> Zygote:
-        """A container of the image, started if there is none."""
+        """Returns the container of the image, started if needed; `release` it later."""
         if image in self._running and not self._running[image].usable:
-            self._end(image)  # it died; what is left of it takes a while
+            self._end(image)  # it died; its remains take a while to end
         zygote = self._running.pop(image, None)
         if zygote is None:
             launch = partial(self._launch, image)
             name = f"container {image!r}"
             zygote = Zygote(launch, user=self._user, background=self._background, name=name)
-        self._running[image] = zygote  # the last used is the last in order
+        self._running[image] = zygote  # the most recently used comes last
         zygote.users += 1
         return zygote
 
@@ -255,13 +255,13 @@ class Zygotes:
         return self._background.run_once(stopping, name=f"stop container {image!r}")
 
     def _idle(self) -> list[str]:
-        """Images whose containers nobody uses, least recently used first."""
+        """Returns the images of idle containers, least recently used first."""
         return [image for image, zygote in self._running.items() if not zygote.users]
 
     async def evict_one(self, wait_s: float) -> bool:
-        """End a container that nobody uses; if there is none, the last that was started ahead.
+        """Ends an idle container, or else the last that was started ahead and is unused.
 
-        Waits for one to become idle. False if none does within `wait_s`.
+        Waits for one to become idle. Returns False if that takes longer than `wait_s`.
         """
         try:
             async with asyncio.timeout(wait_s):
@@ -282,9 +282,9 @@ class Zygotes:
         return False
 
     def prewarm(self, images: Iterable[str]) -> None:
-        """Have containers of the first of these, and keep them until they are expected no more.
+        """Starts containers of the first images, and keeps them while they are expected.
 
-        One that fails is not tried again: whoever asks for its image is told why.
+        A failed start is not repeated ahead; a sandbox that asks for the image gets the error.
         """
         expected = list(dict.fromkeys(images))[:MAX_AHEAD]
         for image in self._ahead.keys() - set(expected):
@@ -308,7 +308,7 @@ async def _discard(process: Process) -> None:
 
 
 async def _answer(control: socket.socket, timeout_s: float) -> list[int]:
-    """Raises `OSError` when there is none, `SandboxError` when it is that it cannot be done."""
+    """Returns the descriptors. Raises `OSError` without an answer, `SandboxError` for a refusal."""
     async with asyncio.timeout(timeout_s):
         await readable(control.fileno())
     text, fds = receive_fds(control, MAX_ANSWER_BYTES, 1)
@@ -320,7 +320,7 @@ async def _answer(control: socket.socket, timeout_s: float) -> list[int]:
 
 
 async def _end(processes: list[Process]) -> None:
-    """They end by themselves, for the connection is closed; unless one of them was killed."""
+    """Waits for processes to end, as the connection is closed; kills those that do not."""
     ended = [process.ended for process in processes]
     try:
         await asyncio.wait(ended, timeout=STOP_TIMEOUT_S)

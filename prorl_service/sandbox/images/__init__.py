@@ -1,4 +1,4 @@
-"""Images of the apptainer kind: registries, archives and definitions to SIF files in a cache."""
+"""Images of the apptainer kind: SIF files in a cache, made of registries, archives, definitions."""
 
 from prorl_service.sandbox.images.cache import ImageCache, Pulled
 from prorl_service.sandbox.images.leases import Lease

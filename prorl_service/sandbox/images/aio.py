@@ -27,7 +27,7 @@ class _Flight:
 
 
 class SingleFlight:
-    """Work that several callers want is done once; it ends early when none is left waiting."""
+    """Does work that several callers want once; cancels it when the last caller has left."""
 
     def __init__(self) -> None:
         self._flights: dict[str, _Flight] = {}
@@ -46,12 +46,12 @@ class SingleFlight:
                 flight.task.cancel()
                 await asyncio.wait([flight.task])
                 if not flight.task.cancelled():
-                    flight.task.exception()  # seen: who wanted it has left
+                    flight.task.exception()  # retrieved: the callers have left
 
 
 @contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
-    """What the disk of the cache refuses, as a `SandboxError` that says what to do."""
+    """Turns an `OSError` of the cache's disk into a `SandboxError` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -60,6 +60,6 @@ def disk_errors(root: Path) -> Iterator[None]:
             f"the image cache {root}: {error.strerror}: {error.filename or root}",
             hint="free space, or set PRORL_CACHE to another place"
             if full
-            else "set PRORL_CACHE to a directory that you may write",
+            else "set PRORL_CACHE to a directory that you can write to",
             retryable=full or error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
         ) from error

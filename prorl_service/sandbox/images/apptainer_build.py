@@ -1,8 +1,8 @@
-"""Runs `apptainer build` as a child that can be waited for, cancelled, and found after a crash.
+"""Runs `apptainer build` as a child that can be awaited, cancelled, and found after a crash.
 
 spython is not used for this: its commands block their thread, cannot be cancelled and do not end
-what they started. Squashfs is compressed by zstd: on two cores a 156 MB tree took 2.8 s instead of
-10 s with gzip, for 4 % more bytes, and reads faster.
+what they started. Squashfs is compressed with zstd: on two cores a 156 MB tree took 2.8 s instead
+of 10 s with gzip, for 4 % more bytes, and it reads faster.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from prorl_service.sandbox.images.store import CHILD
 INSTALL_HINT = "run scripts/install-sandbox: it installs apptainer, or says what is in the way"
 COMPRESSION = "-comp zstd -Xcompression-level 3"
 MESSAGES_BYTES = 4096
-"""How much of the end of apptainer's messages is looked at and kept."""
+"""Bytes of the end of apptainer's messages that are searched and shown."""
 
-# Recorded before apptainer starts: there is no moment in which it runs and could not be found.
+# The record precedes the start of apptainer, so that a running one can always be found.
 _RECORD_AND_RUN = 'cat /proc/$$/stat >"$0" && exec "$@"'
 
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
@@ -41,18 +41,18 @@ _NOISE = re.compile(r"\x1b\[[0-9;]*m|^(INFO|WARNING): .*\n?", re.MULTILINE)
 @dataclass(frozen=True, slots=True)
 class Source:
     shown: str
-    """What users call it."""
+    """Name that users know it by."""
     prepare: Callable[[Path], str]
-    """Given the workspace, what `apptainer build` is to make an image of. Blocking."""
+    """Function from the workspace to what `apptainer build` makes an image of. Blocking."""
     plain_http: bool = False
     cwd: Path | None = None
-    """Where relative paths in a definition begin."""
+    """Base of relative paths in a definition."""
 
 
 async def build(made: Path, source: Source, *, workspace: Path, timeout_s: float) -> None:
-    """Make the SIF file `made`; everything temporary is kept in `workspace`.
+    """Makes the SIF file `made`; all temporary files stay in `workspace`.
 
-    Raises `TaskError` when the source is at fault, `SandboxError` for disk, network, this machine.
+    Raises `TaskError` if the source is at fault, `SandboxError` if disk, network or machine are.
     """
     messages = workspace / "messages"
     uri = await asyncio.to_thread(source.prepare, workspace)
@@ -103,7 +103,7 @@ async def _run(command: list[str], messages: Path, workspace: Path, *, cwd: Path
 
 
 def _failure(shown: str, status: int, messages: str) -> ProRLError:
-    said = _NOISE.sub("", messages).strip() or messages.strip() or f"it ended with {status}"
+    said = _NOISE.sub("", messages).strip() or messages.strip() or f"it exited with status {status}"
     message = f"apptainer cannot make an image of {shown}: {said}"
     if status == 127:
         return SandboxError("apptainer is not installed", hint=INSTALL_HINT, retryable=False)
@@ -115,7 +115,7 @@ def _failure(shown: str, status: int, messages: str) -> ProRLError:
         hint = "as root in a container, build as an ordinary user; otherwise " + INSTALL_HINT
         return SandboxError(message, hint=hint, retryable=False)
     if status < 0:
-        return SandboxError(f"{message} (killed by signal {-status})", hint="is memory short?")
+        return SandboxError(f"{message} (killed by signal {-status})", hint="free some memory")
     return TaskError(message)
 
 

@@ -1,4 +1,4 @@
-"""Makes images that are not there: one process at a time for each, within the budget."""
+"""Makes missing images: one process at a time for each, within the budget."""
 
 import asyncio
 import hashlib
@@ -17,21 +17,21 @@ from prorl_service.sandbox.images.locks import FileLock, Heartbeat
 from prorl_service.sandbox.images.store import Store
 
 LOCK_POLL_S = (0.05, 1.0)
-"""First and longest pause between looks at another process's lock: files tell no events."""
+"""First and longest pause between checks of another process's lock: files send no events."""
 
 WORK_FACTOR = 2
-"""Disk that a build needs at the least, in sizes of its layers: these, and the image."""
+"""Minimum disk of a build, in sizes of its layers: the layers and the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     digest: str
     source: Source | None
-    """None: it cannot be made again."""
+    """Source of the image; None if it cannot be made again."""
     size_bytes: int | None = None
     """Size of the compressed layers, if known."""
     digest_now: Callable[[], str] | None = None
-    """Digest now of a source that can change while it is read. Blocking."""
+    """Function that returns the current digest of a source that may change meanwhile. Blocking."""
 
 
 class ImageBuilder:
@@ -53,7 +53,7 @@ class ImageBuilder:
         self._build_timeout_s = build_timeout_s
 
     async def make(self, wanted: Wanted) -> None:
-        """Nothing if it is there when the lock is free. The caller holds a lease on it."""
+        """Makes the image unless it exists once the lock is free. The caller must hold a lease."""
         async with self._locked(wanted.digest):
             if await in_thread(self._store.image(wanted.digest).exists):
                 return
@@ -69,7 +69,7 @@ class ImageBuilder:
                 await self._publish(wanted.digest, made, wanted.source.shown)
 
     async def make_local(self, source: Source | Path) -> Lease:
-        """Builds a source that has no digest, or takes a SIF file; known by the result's digest."""
+        """Builds a source without a digest, or copies a SIF file; the result's digest names it."""
         shown = str(source) if isinstance(source, Path) else source.shown
         async with self._workspace() as workspace:
             if isinstance(source, Path):
@@ -105,13 +105,13 @@ class ImageBuilder:
         free = shutil.disk_usage(self._store.root).free
         if free < WORK_FACTOR * size_bytes:
             raise SandboxError(
-                f"{shown} needs {mb(WORK_FACTOR * size_bytes)} of disk for its making; "
+                f"{shown} needs {mb(WORK_FACTOR * size_bytes)} of disk to be made; "
                 f"{self._store.root} has {mb(free)}",
                 hint="free space, or set PRORL_CACHE to another place",
             )
 
     async def _make_room(self, shown: str, size_bytes: int) -> None:
-        """Within the budget. Raises `SandboxError` where what is in use leaves none."""
+        """Evicts until it fits the budget. Raises `SandboxError` if images in use prevent that."""
         if self._budget_bytes is None:
             return
         has = f"it has {mb(size_bytes)}, the budget is {mb(self._budget_bytes)}"
@@ -126,7 +126,7 @@ class ImageBuilder:
                 )
 
     def _evict_others(self, max_bytes: int) -> bool:
-        """The least recently used go until the others have `max_bytes` at most."""
+        """Evicts least recently used images. Returns whether at most `max_bytes` are left."""
         entries = self._store.entries()
         excess = sum(entry.size_bytes for entry in entries) - max_bytes
         for entry in entries:
@@ -157,7 +157,7 @@ class ImageBuilder:
         except TimeoutError:
             raise SandboxError(
                 f"another process has been making this image for {self._build_timeout_s:g} s",
-                hint=f"who it is stands in {lock.path}",
+                hint=f"its host and process id are in {lock.path}",
             ) from None
 
     @asynccontextmanager

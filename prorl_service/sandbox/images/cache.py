@@ -1,11 +1,11 @@
 """The image cache: references in, leased SIF files out. Safe with many processes on many nodes.
 
 An image is made at most once at a time: by one task of a process, under a lock between processes.
-It is known by the digest of its manifest, so that what is there is never fetched again. A tag is
-looked up when it is not known yet or `refresh` is asked for. A lease keeps an image from being
-removed. The budget is for finished images; images that were made here (`local:`) count, and are
-removed only by a `prune` that was told to. Two processes that finish at once may exceed the budget
-by one image, until the next one makes room.
+The digest of its manifest identifies it, so an image in the cache is never fetched again. A tag is
+looked up when it is unknown or `refresh` is set. A lease keeps an image from being removed. The
+budget is for finished images; images that were made here (`local:`) count towards it, and only a
+`prune` by age or of everything removes them. Two processes that finish at the same time may exceed
+the budget by one image, until the next one makes room.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _SIF_MAGIC_AT = 32
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """How far one reference of a `prefetch` is."""
+    """Progress of one reference of a `prefetch`."""
 
     reference: str
     state: Literal["waiting", "working", "done", "failed"] = "waiting"
@@ -61,7 +61,7 @@ async def _nothing_to_give_up() -> bool:
 
 
 class ImageCache:
-    """For one event loop. Has nothing to close: it works only while somebody holds or waits."""
+    """A cache for one event loop. Needs no closing: it works only while a caller holds or waits."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class ImageCache:
     ) -> None:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
-        `evict_one` is called where what is leased leaves no room: it gets one lease or more
-        released, or says False, and there is an error. `build_timeout_s` also bounds the wait for
-        another process that makes the same image.
+        `evict_one` is called when leased images leave no room: it gets a lease or more released, or
+        returns False, which is an error. `build_timeout_s` also bounds the wait for another process
+        that makes the same image.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
@@ -94,12 +94,12 @@ class ImageCache:
 
     @asynccontextmanager
     async def image(self, reference: str) -> AsyncIterator[Path]:
-        """`get`, released at the end of the block."""
+        """Gets an image and releases it at the end of the block."""
         async with await self.get(reference) as lease:
             yield lease.path
 
     async def get(self, reference: str, *, refresh: bool = False) -> Lease:
-        """The image, made if it is not there; `refresh` asks the registry where a tag is now.
+        """Leases the image, made if missing; `refresh` asks the registry what a tag stands for now.
 
         Raises `TaskError` for an image that does not exist or is refused, `SandboxError` for
         network and disk trouble, and for an image that the budget cannot hold.
@@ -122,9 +122,9 @@ class ImageCache:
         parallel: int = 4,
         on_progress: Callable[[Pulled], None] = lambda _: None,
     ) -> list[Pulled]:
-        """Get all, tags as they are now; one that fails stops no other.
+        """Gets all images, with tags as they are now; a failure does not stop the others.
 
-        Those that are there stay until all are: together they have to fit the budget.
+        The images stay leased until the last one is done: together they must fit the budget.
         """
         slots = asyncio.Semaphore(parallel)
 
@@ -143,7 +143,7 @@ class ImageCache:
         return [done.result() for done in pulls]
 
     async def build(self, name: str, definition: Definition | str) -> Entry:
-        """Make `local:name` of a definition, or of what a reference stands for."""
+        """Makes `local:name` of a definition, or of what a reference stands for."""
         local = str(parse(f"local:{name}"))
         with disk_errors(self.root):
             await self._prepare()
@@ -161,7 +161,7 @@ class ImageCache:
         return next(entry for entry in await self.entries() if local in entry.names)
 
     async def entries(self) -> list[Entry]:
-        """All images, least recently used first."""
+        """Returns all images, least recently used first."""
         with disk_errors(self.root):
             await self._prepare()
             return await in_thread(self._store.entries)
@@ -174,10 +174,10 @@ class ImageCache:
         everything: bool = False,
         dry_run: bool = False,
     ) -> list[Entry]:
-        """Remove images that nobody uses, and what crashed processes left. Returns the removed.
+        """Removes unused images, and what crashed processes left. Returns the removed images.
 
-        All that were not used for `unused_s`, or `everything`; then, least recently used first and
-        none that were made here, down to `budget_bytes`. `dry_run` only tells.
+        Removes those not used for `unused_s`, or `everything`; then the least recently used that
+        were not made here, down to `budget_bytes`. `dry_run` only returns what it would remove.
         """
         with disk_errors(self.root):
             await self._prepare()
@@ -249,13 +249,13 @@ class ImageCache:
         return Wanted(ref.digest, source, ref.size_bytes)
 
     async def _look_up(self, parsed: RegistryReference, known: Ref | None) -> Ref:
-        """What a name stands for now; offline, what it stood for if that image is there."""
+        """Returns what a name stands for; offline, what it stood for if that image is cached."""
         try:
             resolved = await registry.resolve(parsed, known=known.listed if known else None)
         except SandboxError as error:
             if known is None or not await in_thread(self._store.image(known.digest).exists):
                 raise
-            log.warning("%s; using the image that is there: %s", error, known.digest)
+            log.warning("%s; using the cached image %s", error, known.digest)
             return known
         if resolved is None:
             assert known is not None
@@ -286,10 +286,10 @@ def _to_copy(path: Path) -> Path | Source:
 
 
 def _checked(path: Path) -> Path:
-    """What is used as is. Raises `TaskError` if it is no SIF file and no root file system."""
+    """Returns `path`. Raises `TaskError` unless it is a SIF file or a root file system."""
     if path.is_dir():
         if not any((path / name).is_dir() for name in ("bin", "usr")):
-            raise TaskError(f"{path} is no root file system: it has neither bin nor usr")
+            raise TaskError(f"{path} is not a root file system: it has no bin or usr")
         return path
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Definitions that images are made from here: files of the user, or a Debian suite.
+"""Definitions of images that are made here: files of the user, or a Debian suite.
 
 Apptainer runs debootstrap itself, as root or in a user namespace of an ordinary user.
 """
@@ -19,9 +19,9 @@ class Definition:
     text: str
     """Text of an apptainer definition."""
     shown: str
-    """What users call it."""
+    """Name that users know it by."""
     directory: Path
-    """Where relative paths in it begin."""
+    """Base of relative paths in the text."""
 
     def write(self, workspace: Path) -> str:
         path = workspace / "definition"
@@ -30,7 +30,7 @@ class Definition:
 
 
 def of_file(path: Path) -> Definition:
-    """A definition, or a Dockerfile (Dockerfile*, *.Dockerfile), of which spython makes one."""
+    """Reads a definition, or a Dockerfile (Dockerfile*, *.Dockerfile), which spython converts."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -49,7 +49,7 @@ def is_dockerfile(path: Path) -> bool:
 def of_debian(
     suite: str, *, include: tuple[str, ...] = (), mirror: str | None = None
 ) -> Definition:
-    """A minimal Debian with the packages `include`, from `mirror` or where apt gets its own."""
+    """Defines a minimal Debian with the packages `include`, from `mirror` or apt's own source."""
     for word in (suite, *include):
         if not _WORD.fullmatch(word):
             raise TaskError(f"{word!r} is not the name of a suite or package")
@@ -69,7 +69,7 @@ Include: {" ".join(include) or "base-files"}
 
 
 def mirror_of(suite: str) -> str:
-    """Where apt of this machine gets `suite` from."""
+    """Returns the URL from which apt of this machine gets `suite`."""
     command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(RELEASE) $(REPO_URI)"]
     try:
         listed = subprocess.run(
@@ -86,8 +86,8 @@ def mirror_of(suite: str) -> str:
         if suite in names:
             return uri
     raise SandboxError(
-        f"apt of this machine has no source of {suite}",
-        hint="say where to get it: --mirror URL",
+        f"apt of this machine has no source for {suite}",
+        hint="name a mirror: --mirror URL",
         retryable=False,
     )
 
@@ -102,8 +102,8 @@ def _of_dockerfile(path: Path) -> str:
         ) from error
     try:
         definition = str(SingularityWriter(DockerParser(str(path)).parse()).convert())
-    except SystemExit as error:  # its way to report a mistake
+    except SystemExit as error:  # spython's way to report a mistake
         raise TaskError(f"{path} is not a Dockerfile that spython understands") from error
-    # ENV and ARG hold for later RUN lines too; and all of %post runs as root, whoever is USER.
+    # ENV and ARG also hold for later RUN lines; and all of %post runs as root, whatever USER says.
     definition = definition.replace("\n%post\n", "\n%post\nset -a\n")
     return re.sub(r"^su - .* # USER .*\n", "", definition, flags=re.MULTILINE)

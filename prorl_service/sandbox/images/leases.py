@@ -1,4 +1,4 @@
-"""Leases: an image is not removed while any process has one. One file per image and process."""
+"""Leases, which keep an image from being removed. One file per image and process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from prorl_service.sandbox.images.store import Store
 
 
 class Lease:
-    """The use of an image, from `ImageCache.get` until `release`, which may be called again."""
+    """The use of an image, from `ImageCache.get` until `release`, which is idempotent."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Lease:
         self.path = path
         """The SIF file, or the root file system where the reference was a directory."""
         self.digest = digest
-        """None for what is used as is."""
+        """Digest of the image; None for a file or directory that is used as is."""
         self._release = release
 
     async def release(self) -> None:
@@ -52,7 +52,7 @@ class Leases:
         self._changing = asyncio.Lock()
 
     async def lease(self, digest: str) -> Lease:
-        """Whether the image is there is to be looked at afterwards."""
+        """Leases a digest. The caller checks afterwards whether the image exists."""
         async with self._changing:
             held = self._held.get(digest)
             if held is None:

@@ -1,12 +1,12 @@
-"""Files by which processes on any node of a shared file system tell each other what they hold.
+"""Lock files for processes on any node of a shared file system.
 
-A lock is made by a hard link, which is atomic on NFS and Lustre too; flock is not relied on, nor
-are clocks of different nodes compared. The file says who holds it. On the same node (and in the
-same PID namespace) the holder is looked up; elsewhere it is taken for dead after `STALE_S` without
-a heartbeat. A holder that was suspended for longer finds its lock taken over: what locks protect
-here is work, not truth, since an image appears by one rename of a complete file.
+A lock is made by a hard link, which is atomic on NFS and Lustre too; flock is not used, and clocks
+of different nodes are not compared. The file names the holder. On the same node (and in the same
+PID namespace) the holder is looked up; elsewhere it is taken for dead after `STALE_S` without a
+heartbeat. A holder that was suspended for longer finds its lock taken over: locks only save
+duplicate work here, since an image appears by one rename of a complete file.
 
-All but `Heartbeat` is blocking: call it in a thread.
+Everything except `Heartbeat` blocks: call it in a thread.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from prorl_service.utils.tasks import TaskOwner
 
 HEARTBEAT_S = 15.0
 STALE_S = 120.0
-"""More than the minute for which NFS may show an old modification time."""
+"""Seconds to staleness: more than the minute for which NFS may show an old modification time."""
 
 UNFINISHED = ".new-"
-"""Begins the names of files that are not complete yet."""
+"""Prefix of the names of incomplete files."""
 
 
 class FileLock:
@@ -45,7 +45,7 @@ class FileLock:
         )
 
     def take(self) -> bool:
-        """False if somebody has it. The directory is made if need be."""
+        """Takes the lock; returns False if it is held. Makes the directory if needed."""
         unfinished = self.path.parent / f"{UNFINISHED}{secrets.token_hex(8)}"
         while True:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class FileLock:
                 unfinished.write_bytes(self._content)
                 break
             except FileNotFoundError:
-                continue  # the directory was empty and somebody swept it
+                continue  # another process swept the empty directory
         try:
             os.link(unfinished, self.path)
         except FileExistsError:
@@ -64,12 +64,12 @@ class FileLock:
         return True
 
     def take_over(self) -> bool:
-        """Like `take`, also from a holder that is gone."""
+        """Like `take`, but also takes the lock from a holder that is gone."""
         if self.take():
             return True
         if not is_abandoned(self.path, missing=False):
             return False
-        # Only who holds this may remove an abandoned lock, having looked again.
+        # Only the holder of the breaker may remove an abandoned lock, after another check.
         breaker = FileLock(self.path.with_name(f"{self.path.name}.breaker"))
         if breaker.take():
             try:
@@ -82,7 +82,7 @@ class FileLock:
         return self.take()
 
     def beat(self) -> None:
-        """Raises `FileNotFoundError` when it was taken away."""
+        """Refreshes the lock. Raises `FileNotFoundError` if it is gone."""
         os.utime(self.path)
 
     def release(self) -> None:
@@ -92,7 +92,7 @@ class FileLock:
 
 
 class Heartbeat:
-    """Keeps locks fresh while there are any."""
+    """Keeps the added locks fresh."""
 
     def __init__(self) -> None:
         self._locks: set[FileLock] = set()
@@ -118,14 +118,14 @@ class Heartbeat:
 
 def _beat_all(locks: list[FileLock]) -> None:
     for lock in locks:
-        with suppress(OSError):  # the file system is away, or the lock was released just now
+        with suppress(OSError):  # the file system is unreachable, or the lock was just released
             lock.beat()
 
 
 def is_abandoned(path: Path, *, missing: bool = True) -> bool:
-    """Whether the holder of a lock is gone, as far as can be seen from here.
+    """Returns whether the holder of a lock is gone, as far as this process can see.
 
-    `missing` is the answer where there is no lock.
+    `missing` is the answer if there is no lock.
     """
     try:
         with path.open("rb") as file:
@@ -139,7 +139,7 @@ def is_abandoned(path: Path, *, missing: bool = True) -> bool:
 
 
 def file_system_time(directory: Path) -> float:
-    """Now, by the clock that sets modification times in `directory`. Seconds since 1970."""
+    """Returns seconds since 1970, by the clock of modification times in `directory`."""
     probe = directory / f"{UNFINISHED}{secrets.token_hex(8)}"
     probe.touch()
     try:
@@ -150,5 +150,5 @@ def file_system_time(directory: Path) -> float:
 
 @cache
 def _place() -> str:
-    """Where process ids mean the same."""
+    """Names the scope of process ids: the host and PID namespace."""
     return f"{socket.gethostname()} {processes.pid_scope()}"

@@ -1,6 +1,6 @@
-"""What is in an OCI layout, an OCI archive or a Docker archive: its digest and size, unpacked not.
+"""Digest and size of the image in an OCI layout, an OCI archive or a Docker archive.
 
-Only small members are read. Blocking: call it in a thread.
+Reads only small members and unpacks nothing. Blocking: call it in a thread.
 """
 
 import tarfile
@@ -20,7 +20,7 @@ TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 MAX_MEMBER_BYTES = 8 << 20
 
 Read = Callable[[str], bytes]
-"""Content of a member by its name; raises `KeyError` or `OSError`."""
+"""Function from a member's name to its content; raises `KeyError` or `OSError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Content:
 
 
 def inspect(reference: LayoutReference | ArchiveReference) -> Content:
-    """Raises `TaskError` for what is not there, broken, or not exactly one image."""
+    """Returns the content. Raises `TaskError` if it is missing, broken or not exactly one image."""
     whose = str(reference)
     if not reference.path.exists():
-        raise TaskError(f"{whose}: there is no {reference.path}")
+        raise TaskError(f"{whose}: there is no file or directory {reference.path}")
     with _broken_as_task_error(whose):
         if isinstance(reference, LayoutReference):
             return _layout(lambda name: (reference.path / name).read_bytes(), reference.tag, whose)
@@ -46,7 +46,7 @@ def inspect(reference: LayoutReference | ArchiveReference) -> Content:
 
 
 def view(layout: Path, digest: str, workspace: Path) -> str:
-    """A layout with that one image of `layout`: apptainer does not understand tags of layouts."""
+    """Makes a layout with only that image: apptainer does not understand tags of layouts."""
     path = workspace / "layout"
     path.mkdir()
     (path / "blobs").symlink_to(layout / "blobs")
@@ -76,22 +76,22 @@ def _choose_tag(entries: list[dict[str, Any]], tag: str | None, whose: str) -> d
     found = [entry for entry, its in zip(entries, tags, strict=True) if tag in (None, its)]
     if len(found) != 1:
         have = ", ".join(sorted(its or "one without a tag" for its in tags)) or "nothing"
-        raise TaskError(f"{whose}: it has to name one image; there is {have}")
+        raise TaskError(f"{whose}: it must name one image; there is {have}")
     return found[0]
 
 
 def _blob(read: Read, digest: str, whose: str) -> dict[str, Any]:
     content = read(f"blobs/{digest.replace(':', '/')}")
     if oci_manifest.digest_of(content) != digest:
-        raise TaskError(f"{whose}: it is broken: the content of {digest} is something else")
+        raise TaskError(f"{whose}: it is broken: the content of {digest} has another digest")
     return oci_manifest.parse(content, whose)
 
 
 def _docker_archive(read: Read, whose: str) -> Content:
-    """An image's id is the digest of its configuration, which lists the digests of its layers."""
+    """Uses the image's id: the digest of its configuration, which lists its layers' digests."""
     images = orjson.loads(read("manifest.json"))
     if len(images) != 1:
-        raise TaskError(f"{whose}: it has to have one image; there are {len(images)}")
+        raise TaskError(f"{whose}: it must have one image; it has {len(images)}")
     return Content(oci_manifest.digest_of(read(images[0]["Config"])), None)
 
 
@@ -117,6 +117,6 @@ def _broken_as_task_error(whose: str) -> Iterator[None]:
     except (tarfile.TarError, EOFError, orjson.JSONDecodeError, TypeError) as error:
         raise TaskError(f"{whose}: it is broken: {error}") from error
     except (KeyError, FileNotFoundError, NotADirectoryError, AttributeError) as error:
-        raise TaskError(f"{whose}: it is not complete, or of another form: {error}") from error
+        raise TaskError(f"{whose}: it is not complete, or in another format: {error}") from error
     except OSError as error:
         raise TaskError(f"{whose}: it cannot be read: {error}") from error

@@ -38,7 +38,7 @@ def parse(content: bytes, whose: str) -> dict[str, Any]:
 
 
 def choose_platform(manifest: dict[str, Any], whose: str) -> str | None:
-    """Digest of the image for this machine in an index; None if this is an image, no index."""
+    """Returns the digest of this machine's image in an index; None if `manifest` is no index."""
     if "manifests" not in manifest:
         return None
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
@@ -52,7 +52,7 @@ def choose_platform(manifest: dict[str, Any], whose: str) -> str | None:
 
 
 def layers_bytes(manifest: dict[str, Any]) -> int | None:
-    """Size of its layers, about that of an image of them; None unless all are compressed."""
+    """Returns the size of the layers, about the image's; None unless all are compressed."""
     layers = manifest.get("layers", [])
     if not layers or not all(_COMPRESSED.search(layer.get("mediaType", "")) for layer in layers):
         return None

@@ -32,7 +32,7 @@ class RegistryReference:
     repository: str
     tag: str | None
     digest: str | None
-    """What it is pinned to; then there is no tag."""
+    """Digest that it is pinned to, without a tag."""
 
     def __str__(self) -> str:
         return f"docker://{self.name}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
@@ -43,7 +43,7 @@ class RegistryReference:
 
     @property
     def is_loopback(self) -> bool:
-        """The only registries that are spoken to without TLS."""
+        """True for the only registries that are contacted without TLS."""
         return is_loopback(self.registry)
 
 
@@ -59,7 +59,7 @@ class LayoutReference:
 @dataclass(frozen=True, slots=True)
 class ArchiveReference:
     form: str
-    """oci-archive or docker-archive"""
+    """Form of the archive: oci-archive or docker-archive."""
     path: Path
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ Reference = RegistryReference | LayoutReference | ArchiveReference | PathReferen
 
 
 def parse(text: str) -> Reference:
-    """Raises `TaskError` for what cannot be a reference. Relative paths become absolute."""
+    """Parses a reference; relative paths become absolute. Raises `TaskError` if it is invalid."""
     if not text or text != text.strip() or "\0" in text:
         raise _refused(text, "it is empty or has spaces around it")
     scheme, colon, rest = text.partition(":")
@@ -97,7 +97,7 @@ def parse(text: str) -> Reference:
     match scheme:
         case "docker":
             if not rest.startswith("//"):
-                raise _refused(text, "docker: is followed by //")
+                raise _refused(text, "docker: must be followed by //")
             return _registry(rest[2:], text)
         case "oci":
             path, _, tag = rest.partition(":")
@@ -112,7 +112,7 @@ def parse(text: str) -> Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host[:port]` is this machine."""
+    """Returns whether `host[:port]` is this machine."""
     name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
     name = name.strip("[]")
     if name == "localhost":
@@ -145,20 +145,20 @@ def _registry(name: str, text: str) -> RegistryReference:
 
 
 def _split_tag(name: str) -> tuple[str, str | None]:
-    """A colon after the last slash begins a tag; one before it, a port."""
+    """Splits off the tag: a colon after the last slash begins one; before it, a port."""
     head, colon, tail = name.rpartition(":")
     return (head, tail) if colon and "/" not in tail else (name, None)
 
 
 def _checked_tag(tag: str, text: str) -> str:
     if not _TAG.fullmatch(tag):
-        raise _refused(text, f"{tag!r} is not a tag or name: letters, digits, '_', '.', '-'")
+        raise _refused(text, f"{tag!r} is not a tag or name: use letters, digits, '_', '.', '-'")
     return tag
 
 
 def _path(path: str, text: str) -> Path:
     if not path or ":" in path or "\n" in path:
-        raise _refused(text, "a path is expected, and a colon cannot be in it")
+        raise _refused(text, "it needs a path without colons or line breaks")
     return _absolute(path)
 
 

@@ -1,7 +1,7 @@
-"""What a name in a registry stands for now, by the registry's HTTP API, without an account.
+"""Lookup of what a name in a registry stands for now, by its HTTP API, without an account.
 
-Only manifests are read here; apptainer fetches the layers. A registry is spoken to by TLS, one on
-loopback by plain HTTP.
+Only manifests are read here; apptainer fetches the layers. Registries are contacted over TLS, those
+on loopback over plain HTTP.
 """
 
 import re
@@ -19,7 +19,7 @@ from prorl_service.sandbox.images.references import (
 )
 
 API_HOSTS = {DEFAULT_REGISTRY: "registry-1.docker.io"}
-"""Where the API of a registry is that does not answer under its own name."""
+"""API hosts of registries that do not answer under their own names."""
 
 REQUEST_TIMEOUT_S = 30.0
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
@@ -32,13 +32,13 @@ class Resolved:
     digest: str
     """Digest of the image for this machine."""
     size_bytes: int | None
-    """Size of its compressed layers, where the manifest says so."""
+    """Size of its compressed layers, if the manifest gives it."""
 
 
 async def resolve(reference: RegistryReference, *, known: str | None = None) -> Resolved | None:
-    """None if the name still points to `known`, which registries do not count as a pull.
+    """Resolves a name. None if it still points to `known`: registries do not count that as a pull.
 
-    Raises `TaskError` for what does not exist or is refused, `SandboxError` for network trouble.
+    Raises `TaskError` if it does not exist or is refused, `SandboxError` for network trouble.
     """
     headers = {"Accept": ", ".join(oci_manifest.MEDIA_TYPES)}
     try:
@@ -75,7 +75,7 @@ class _Manifests:
         return Resolved(listed, digest or listed, oci_manifest.layers_bytes(manifest))
 
     async def _manifest(self, wanted: str) -> tuple[str, dict[str, Any]]:
-        """Its true digest, and itself."""
+        """Returns the true digest of the manifest, and the manifest."""
         response = await self._request("GET", wanted)
         digest = oci_manifest.digest_of(response.content)
         said = response.headers.get("Docker-Content-Digest", digest)
@@ -97,13 +97,13 @@ class _Manifests:
         raise self._failure(response)
 
     async def _token(self, challenge: str) -> str:
-        """What the registry's challenge says where to get: an anonymous token."""
+        """Gets an anonymous token from where the registry's challenge says."""
         scheme, _, rest = challenge.partition(" ")
         parameters = dict(_PARAMETER.findall(rest))
         realm = httpx.URL(parameters.pop("realm", ""))
         secure = realm.scheme == "https" or (realm.scheme == "http" and is_loopback(realm.host))
         if scheme.lower() != "bearer" or not secure:
-            raise self._refused("it wants a login")
+            raise self._refused("it requires a login")
         response = await self._client.get(realm, params=parameters)
         if not response.is_success:
             raise self._failure(response)

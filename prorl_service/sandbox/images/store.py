@@ -1,15 +1,15 @@
-"""The image cache on disk. Blocking and without a lock of its own: `ImageCache` sees to both.
+"""The image cache on disk. Blocking, and not locked within a process: `ImageCache` sees to both.
 
     blobs/sha256-HEX/image.sif    an image, complete if it is there at all
                      image.json   what it was made of; its modification time is the last use
-                     lock         held by who makes or removes the image
+                     lock         held by the process that makes or removes it
                      lease.TOKEN  held by a process that uses it
     refs/SHA256.json              what a tag or a local name stands for
     tmp/TOKEN/, tmp/TOKEN.claim   the work of a process, also apptainer's
 
-The locks of an image live beside it: a new file there is what makes an NFS client see the others.
-Who wants an image leases it, then looks for the lock; who removes one locks it, then looks for
-leases. So one of the two always notices the other.
+The locks of an image are in its directory: a new file there makes an NFS client see the others.
+A process that wants an image leases it, then looks for the lock; one that removes it locks it, then
+looks for leases. So one of the two always notices the other.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from prorl_service.sandbox.images.locks import (
 from prorl_service.utils import processes
 
 CHILD = "child"
-"""File of a working directory: /proc/PID/stat of the program that works there."""
+"""Name of the file of a workspace with /proc/PID/stat of the program that works there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,14 @@ class Entry:
     size_bytes: int
     source: str
     used_at: float
-    """Seconds since 1970."""
+    """Time of the last use, in seconds since 1970."""
     in_use: bool
     names: tuple[str, ...]
     """Tags and local names that stand for it."""
 
     @property
     def is_local(self) -> bool:
-        """Made here, so that it could not be fetched again."""
+        """True if it was made here, so that it cannot be fetched again."""
         return any(name.startswith("local:") for name in self.names)
 
 
@@ -77,7 +77,7 @@ class Store:
     def prepare(self) -> None:
         for directory in (self._blobs, self._refs, self._tmp):
             directory.mkdir(parents=True, exist_ok=True)
-        # Half-made images have what no other user should run.
+        # Half-made images contain files that no other user should run.
         self._tmp.chmod(0o700)
 
     def image(self, digest: str) -> Path:
@@ -95,7 +95,7 @@ class Store:
     # --- images ---------------------------------------------------------------------------------
 
     def is_ready(self, digest: str) -> bool:
-        """Whether who has leased it may use it."""
+        """Returns whether a process that has leased the image may use it."""
         directory = self._directory(digest)
         return not (directory / "lock").exists() and (directory / "image.sif").exists()
 
@@ -114,7 +114,7 @@ class Store:
         _sync_directory(directory)
 
     def evict(self, digest: str) -> bool:
-        """False if somebody uses it, makes it or removes it. Its names are looked up anew then."""
+        """Removes an image and its names. Returns False if a process uses, makes or removes it."""
         lock = self.lock(digest)
         if not lock.take_over():
             return False
@@ -126,12 +126,12 @@ class Store:
             self._forget_refs(digest)
         finally:
             lock.release()
-        with suppress(OSError):  # somebody has just leased it
+        with suppress(OSError):  # another process has just leased it
             self._directory(digest).rmdir()
         return True
 
     def entries(self) -> list[Entry]:
-        """Complete images, least recently used first."""
+        """Returns complete images, least recently used first."""
         names: dict[str, list[str]] = {}
         for ref in self.refs():
             names.setdefault(ref.digest, []).append(ref.reference)
@@ -188,7 +188,7 @@ class Store:
         return Workspace(self._tmp / secrets.token_hex(8))
 
     def sweep(self) -> None:
-        """Remove what processes that are gone have left, and end what still works for them."""
+        """Removes what dead processes left, and kills the programs that still work for them."""
         for path in self._tmp.iterdir():
             is_workspace = not path.name.startswith(UNFINISHED) and path.suffix != ".claim"
             if is_workspace and is_abandoned(path.with_name(f"{path.name}.claim")):
@@ -209,7 +209,7 @@ class Store:
 
 
 class Workspace:
-    """A directory for one piece of work, with a lock that says whose it is."""
+    """A directory for one piece of work, with a lock that names its owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -229,7 +229,7 @@ def _digest(directory: Path) -> str:
 
 
 def kill_recorded(record: Path) -> None:
-    """SIGKILL to the process group whose leader wrote `record`, if it is still that process."""
+    """Kills the process group whose leader wrote `record`, if that is still the same process."""
     with suppress(FileNotFoundError, ProcessLookupError):
         stat_line = record.read_text()
         pid = int(stat_line.split()[0])
@@ -238,7 +238,7 @@ def kill_recorded(record: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Also of directories without permissions, and of files of an ordinary user's other ids."""
+    """Removes a tree, also closed directories and files of an ordinary user's subordinate ids."""
     for directory, names, _ in os.walk(path):
         for name in names:
             inner = Path(directory, name)

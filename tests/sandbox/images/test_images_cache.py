@@ -72,10 +72,10 @@ async def test_a_source_that_is_no_image_is_refused_with_the_reason(
         f"oci-archive:{incomplete}": "it is not complete",
         f"docker-archive:{incomplete}": "it is not complete",
         f"oci:{tmp_path}/absent": "there is no",
-        f"oci:{layout.path}:absent": "it has to name one image; there is latest",
+        f"oci:{layout.path}:absent": "it must name one image; there is latest",
         f"oci:{empty}": "it is not complete",
         str(broken): "is not a SIF file",
-        str(empty): "neither bin nor usr",
+        str(empty): "no bin or usr",
         f"{tmp_path}/absent.sif": "No such file",
         "local:absent": "there is no image local:absent",
     }
@@ -156,7 +156,7 @@ async def test_a_known_tag_is_served_with_a_warning_without_its_registry(
         with caplog.at_level(logging.WARNING):
             async with await cache.get(reference, refresh=True) as lease:
                 assert lease.digest == digest
-        assert "using the image that is there" in caplog.text
+        assert "using the cached image" in caplog.text
     async with await cache.get(reference, refresh=True) as lease:
         assert lease.digest == digest
     with pytest.raises(SandboxError, match="cannot be reached") as error:

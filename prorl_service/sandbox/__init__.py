@@ -1,4 +1,4 @@
-"""Where untrusted commands run. `provider` chooses a kind; `base` says what a sandbox is."""
+"""Sandboxes, in which untrusted commands run. `provider` picks a kind; `base` is the interface."""
 
 from typing import Literal
 
@@ -16,11 +16,11 @@ SandboxKind = Literal["auto", "apptainer", "bubblewrap", "process"]
 def provider(
     kind: SandboxKind, *, default_image: str | None = None, images: ImageSource | None = None
 ) -> SandboxProvider:
-    """The provider of that kind; `auto` is the strongest that works here, never `process`.
+    """Returns the provider of `kind`; `auto` is the strongest that works here, never `process`.
 
-    With a `default_image`, which tasks without one get, that is Apptainer for all tasks. `images`
-    defaults to the cache of this machine. Raises `SandboxError`, with what to do, when the kind
-    does not work here, and `TaskError` for a default image that cannot be one.
+    Tasks without an image get the `default_image`; with one, `auto` is Apptainer for all tasks.
+    `images` defaults to this machine's cache. Raises `SandboxError`, with what to do, when the kind
+    does not work here, and `TaskError` for an invalid default image.
     """
 
     def apptainer() -> ApptainerProvider:
@@ -32,5 +32,5 @@ def provider(
         case "auto":
             return apptainer() if default_image else AutoProvider(apptainer, BubblewrapProvider)
     if default_image is not None:
-        raise SandboxError(f"{kind} has no images, not even a default one", retryable=False)
+        raise SandboxError(f"{kind} has no images: remove the default image", retryable=False)
     return BubblewrapProvider() if kind == "bubblewrap" else ProcessSandboxProvider()

@@ -1,8 +1,8 @@
 """Directories that tasks bring into their sandboxes, kept on the service's host by their digest.
 
-A task names an archive by what is in it (`sha256:HEX`), never by a path: so rows stay small, no
-task can read a file of the host, and what is graded is pinned. Recipes make archives; this module
-stores and finds them, in the cache of the service, and knows nothing of what is in them.
+A task names an archive by its content (`sha256:HEX`), never by a path: rows stay small, tasks
+cannot read files of the host, and the graded content is pinned. Recipes make archives; this module
+stores and finds them in the service's cache, and knows nothing of their content.
 """
 
 import gzip
@@ -18,8 +18,8 @@ REFERENCE = r"^sha256:[0-9a-f]{64}$"
 
 
 def store_archive(tar: bytes) -> str:
-    """Its reference: the same for the same tar, which is uncompressed, as `Sandbox.restore` takes
-    it."""
+    """Stores an uncompressed tar, as `Sandbox.restore` takes it. Returns its reference, which is
+    the same for the same tar."""
     reference = f"sha256:{hashlib.sha256(tar).hexdigest()}"
     path = _path(reference)
     if not path.exists():
@@ -35,18 +35,18 @@ def has_archive(reference: str) -> bool:
 
 
 def load_archive(reference: str) -> bytes:
-    """The tar. Raises `TaskError` for one that is not here, or is not what it was."""
+    """Returns the tar. Raises `TaskError` if it is missing or damaged."""
     try:
         tar = gzip.decompress(_path(reference).read_bytes())
     except FileNotFoundError:
         raise TaskError(
             f"the archive {reference} is not in this service's cache",
-            hint="build it with the recipe, under the same $PRORL_CACHE",
+            hint="build it with the recipe, with the same $PRORL_CACHE",
         ) from None
     except (OSError, EOFError) as error:
         raise TaskError(f"the archive {reference} cannot be read: {error}") from error
     if f"sha256:{hashlib.sha256(tar).hexdigest()}" != reference:
-        raise TaskError(f"the archive {reference} is damaged", hint="remove it, build it again")
+        raise TaskError(f"the archive {reference} is damaged", hint="remove it and build it again")
     return tar
 
 

@@ -1,7 +1,7 @@
-"""What a sandbox is: its verbs, its limits, and what a tool answers. One module per kind beside it.
+"""The interface of a sandbox: its verbs, its limits and the results of its tools.
 
 A sandbox is single-use: started once, never reset by its user, stopped once. It runs hostile
-commands; what each kind isolates is said in that kind's module. `ProcessSandbox` isolates nothing.
+commands; the module of each kind says what that isolates. `ProcessSandbox` isolates nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,18 +19,18 @@ class SandboxLimits:
     disk_mb: int = 1024
     file_mb: int = 512
     output_bytes: int = 64 * 1024
-    """Kept of one tool call's output: half from the head, half from the tail."""
+    """Bytes kept of one tool call's output: half from the head, half from the tail."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What one tool call inside the sandbox answered.
+    """The result of one tool call inside the sandbox.
 
-    `output` is text for the model. `data` is the tool's own: bash gives `exit_code` (int or None),
+    `output` is text for the model. `data` is the tool's: bash gives `exit_code` (int or None),
     `timed_out`, `truncated`, `restarted` (all bool); ipython `status` ("ok", "error",
     "interrupted" or "restarted"), `execution_count` (int or None), `timed_out`, `truncated` and
-    `images` (dicts of `mime` and `base64`). `ends_rollout` is for a tool of the service to
-    set, such as submit; nothing inside a sandbox can.
+    `images` (dicts of `mime` and `base64`). Only tools of the service, such as submit, set
+    `ends_rollout`; nothing inside a sandbox can.
     """
 
     output: str
@@ -40,17 +40,17 @@ class ToolResult:
 
 
 OnOutput = Callable[[bytes], None]
-"""Takes pieces of a tool's output while it runs. Must not block."""
+"""Callback for pieces of a tool's output while it runs. Must not block."""
 
 
 class Sandbox(Protocol):
     """All verbs raise `SandboxError` when the sandbox is gone or breaks its protocol."""
 
     async def start(self) -> None:
-        """Ready for tools when it returns. Leaves nothing behind when it raises."""
+        """Starts the sandbox: it takes calls on return. Leaves nothing behind when it raises."""
 
     async def ping(self, *, timeout_s: float) -> None:
-        """Raises `SandboxError` unless its server answers in time. Says nothing of its tools."""
+        """Raises `SandboxError` unless its server answers in time. Does not check its tools."""
 
     async def call_tool(
         self,
@@ -60,78 +60,78 @@ class Sandbox(Protocol):
         timeout_s: float,
         on_output: OnOutput | None = None,
     ) -> ToolResult:
-        """Run one tool inside. Waiting for a tool that is busy counts towards `timeout_s`.
+        """Runs one tool inside. Waiting for a busy tool counts towards `timeout_s`.
 
-        What a tool cannot do, an unknown tool and a time-out are results, not exceptions.
-        Cancelling the call stops the tool inside as well. `on_output` gets what a viewer would want
-        to see early, ten times a second at most and cut where it is much; the result has it again.
+        Failures of a tool, an unknown tool and a time-out are results, not exceptions. Cancelling
+        the call also stops the tool inside. `on_output` gets output early, for viewers: at most
+        ten times a second, and cut if it is long; the result repeats it.
         """
 
     async def add_tool(self, name: str, source: str) -> None:
-        """Install a tool inside: source that defines `tool(request)`. Trusted: never a model's.
+        """Installs a tool inside: trusted source, never a model's, that defines `tool(request)`.
 
-        It runs on the service's own Python, and may import the standard library only. Does nothing
-        if it is there already. Raises `SandboxError` if it cannot be loaded.
+        It runs on the service's own Python and may import only the standard library. Does nothing
+        if it is already installed. Raises `SandboxError` if it cannot be loaded.
         """
 
     async def upload(self, path: str, content: bytes) -> None:
-        """Write a file (parents are made). Relative paths start at the working directory.
+        """Writes a file and makes its parents. Relative paths start at the working directory.
 
-        Raises `OSError` of the right kind when the file cannot be written.
+        Raises the matching `OSError` when the file cannot be written.
         """
 
     async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
-        """Raises `OSError` of the right kind, such as `FileNotFoundError`.
+        """Reads a file. Raises the matching `OSError`, such as `FileNotFoundError`.
 
-        Its errno is `EFBIG` for more than `max_bytes`, or `file_mb`: such a file is not sent.
+        Its errno is `EFBIG` for a file above `max_bytes` or `file_mb`, which is not sent.
         """
 
     async def snapshot(self, path: str) -> bytes:
-        """The directory as an uncompressed tar, its own root left out.
+        """Returns the directory as an uncompressed tar, without an entry for its own root.
 
-        Has directories, regular files and symbolic links, which are not followed. Raises `OSError`
-        of the right kind; its errno is `EFBIG` for more than `file_mb`.
+        The tar has directories, regular files and symbolic links, which are not followed. Raises
+        the matching `OSError`; its errno is `EFBIG` for more than `file_mb`.
         """
 
     async def restore(self, path: str, tar: bytes) -> None:
-        """Unpack a snapshot over the directory, which is made if it is not there.
+        """Unpacks a snapshot over the directory, which is made if it is missing.
 
-        Nothing is written outside it: raises `OSError` (`EPERM`) for a tar that tries to.
+        Writes nothing outside the directory: raises `OSError` (`EPERM`) for a tar that tries to.
         """
 
     async def stop(self) -> None:
-        """Kill everything inside and remove what was made for it. Idempotent; safe at any time."""
+        """Kills everything inside and removes what was made. Idempotent; safe at any time."""
 
 
 class SandboxProvider(Protocol):
-    """Makes sandboxes of one kind. `create` does no work that `Sandbox.stop` would not undo.
+    """Makes sandboxes of one kind. `Sandbox.stop` undoes all that `create` does.
 
-    Kinds inherit what they have nothing to do for.
+    A kind overrides the methods that it has work for.
     """
 
     kind: str
 
     def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
-        """Raises `TaskError` when this kind cannot provide `image`."""
+        """Makes a sandbox. Raises `TaskError` when this kind cannot provide `image`."""
 
     def check(self, image: str | None) -> None:
         """Raises the `TaskError` that `create` would. Does no I/O; any thread may call it."""
         return
 
     def prewarm(self, images: Sequence[str | None]) -> None:
-        """What will be asked for next, soonest first, once for each sandbox. All passed `check`.
+        """Prepares images in the background, without waiting. Each call replaces the last.
 
-        Each call replaces the last. Does not wait: what can be made ready is, in the background.
+        `images` are the next ones needed, soonest first, one for each sandbox. All passed `check`.
         """
         return
 
     async def evict_image(self, wait_s: float) -> bool:
-        """End something that nobody uses, so that its image may be removed. False if there is
-        nothing such, and nothing becomes it within `wait_s`."""
+        """Ends something unused, so that its image may be removed. Returns False if nothing is
+        unused within `wait_s`."""
         return False
 
     async def close(self) -> None:
-        """Stop what runs for sandboxes to come. All that were given out have been stopped."""
+        """Stops what runs for future sandboxes. All sandboxes given out must have been stopped."""
         return
 
     async def __aenter__(self) -> Self:
@@ -142,9 +142,9 @@ class SandboxProvider(Protocol):
 
 
 class Elsewhere(SandboxProvider):
-    """For a service that runs no rollouts itself: any image will do, as far as it knows."""
+    """The provider of a service that runs no rollouts itself: it accepts any image."""
 
     kind = "elsewhere"
 
     def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
-        raise AssertionError("no rollout is run here")
+        raise AssertionError("this service runs no rollouts")

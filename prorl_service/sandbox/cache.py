@@ -1,11 +1,11 @@
-"""Where the service keeps what it can make again: runtimes, images."""
+"""The directory of what the service can make again: runtimes, images, archives."""
 
 import os
 from pathlib import Path
 
 
 def cache_root() -> Path:
-    """$PRORL_CACHE, else a place that the user whom sandboxes run as can read."""
+    """Returns $PRORL_CACHE, or else a directory that the user of the sandboxes can read."""
     configured = os.environ.get("PRORL_CACHE")
     if configured:
         return Path(configured)

@@ -1,7 +1,7 @@
-"""What this host offers to sandboxes, one small function per question. They try before they read.
+"""Checks of what this host offers to sandboxes, one small function per question.
 
-What a service would do is tried as whom it would do it: by root as `nobody`. Whether a kind of
-sandbox works is not decided here but by its provider (`doctor` asks it). Nothing is changed.
+They try things where they can, as the user that the containers get: `nobody` for root. Whether a
+kind of sandbox works is up to its provider (`doctor` asks it). Checks change nothing.
 """
 
 import getpass
@@ -41,7 +41,7 @@ class Finding:
     status: Status
     found: str
     next_step: str = ""
-    """What to do about it, exactly; empty if nothing has to be done."""
+    """Exact next step; empty if there is nothing to do."""
 
 
 def kernel() -> Finding:
@@ -51,7 +51,7 @@ def kernel() -> Finding:
     if version < (5, 11):
         return Finding(Status.LIMITED, f"Linux {release}: no overlays without root", newer)
     if version < (5, 14):
-        return Finding(Status.LIMITED, f"Linux {release}: no limit of processes", newer)
+        return Finding(Status.LIMITED, f"Linux {release}: no limit on processes", newer)
     return Finding(Status.OK, f"Linux {release}")
 
 
@@ -70,7 +70,7 @@ def _how_to_get_user_namespaces() -> str:
             return f"as root: sysctl {name.replace('/', '.')}={'1' if 'clone' in name else '65536'}"
     return (
         "in a container: --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-        "--cap-add SYS_ADMIN; elsewhere ask whoever administers the machine"
+        "--cap-add SYS_ADMIN; elsewhere ask the administrator of the machine"
     )
 
 
@@ -113,7 +113,7 @@ def image_files() -> Finding:
 
 
 def _empty_image(image: Path) -> list[str]:
-    """Mount points only. Returns what to bind in it for the host's programs to run."""
+    """Makes only mount points. Returns the binds that the host's programs need to run in it."""
     for name in ("usr", "dev", "proc", "sys", "tmp", "etc", "root"):
         (image / name).mkdir(parents=True)
     binds = ["/usr:/usr:ro"]
@@ -149,7 +149,7 @@ def subordinate_ids() -> Finding:
         return Finding(Status.OK, f"{user} has ranges in /etc/subuid and /etc/subgid")
     return Finding(
         Status.LIMITED,
-        f"none for {user} in {' and '.join(without)}; sandboxes run without",
+        f"no ranges for {user} in {' and '.join(without)}; sandboxes need none",
         f"to build images: as root, usermod --add-subuids 100000-165535 "
         f"--add-subgids 100000-165535 {user}",
     )
@@ -181,7 +181,7 @@ def control_groups() -> Finding:
         return Finding(Status.LIMITED, found, DELEGATE)
     if not os.access(directory / "cgroup.procs", os.W_OK):
         return Finding(Status.LIMITED, f"{directory} belongs to another user", DELEGATE)
-    return Finding(Status.OK, f"{directory} is the service's own to divide")
+    return Finding(Status.OK, f"{directory} is writable and has all controllers")
 
 
 def _own_control_group() -> Path | None:
@@ -206,10 +206,10 @@ def space() -> Finding:
     free_gb = shutil.disk_usage(existing).free / 1e9
     found = f"{free_gb:.0f} GB free for {cache}"
     if not os.access(existing, os.W_OK):
-        step = "PRORL_CACHE=DIRECTORY names another place"
+        step = "set PRORL_CACHE to a writable directory"
         return Finding(Status.MISSING, f"{existing} is not writable", step)
     if free_gb < WANTED_SPACE_GB:
-        step = f"PRORL_CACHE=DIRECTORY names a place with {WANTED_SPACE_GB} GB"
+        step = f"set PRORL_CACHE to a directory with {WANTED_SPACE_GB} GB free"
         return Finding(Status.LIMITED, found, step)
     return Finding(Status.OK, found)
 
@@ -220,7 +220,7 @@ def memory() -> Finding:
     free_gb = values["MemAvailable"] / 1e6
     found = f"{free_gb:.0f} GB available; what sandboxes write is in memory too"
     if free_gb < WANTED_MEMORY_GB:
-        return Finding(Status.LIMITED, found, "fewer sandboxes at once: prorl serve --run-workers")
+        return Finding(Status.LIMITED, found, "run fewer sandboxes: prorl serve --run-workers")
     return Finding(Status.OK, found)
 
 
@@ -231,8 +231,8 @@ def other_containers() -> Finding:
         failure = _try([name, "info"], as_service=False)
         (usable if failure is None else unusable).append(name)
     if usable:
-        return Finding(Status.OK, f"{' and '.join(usable)}: can be asked for images")
-    found = f"{' and '.join(unusable)} without access" if unusable else "neither Docker nor Podman"
+        return Finding(Status.OK, f"{' and '.join(usable)}: can provide images")
+    found = f"{' and '.join(unusable)} without access" if unusable else "no Docker or Podman"
     return Finding(Status.LIMITED, found)
 
 
@@ -242,11 +242,11 @@ def slurm() -> Finding:
         return Finding(Status.OK, f"in job {job}")
     if shutil.which("sbatch") is None:
         return Finding(Status.LIMITED, "not a Slurm cluster")
-    return Finding(Status.OK, "sbatch is here; this is no job")
+    return Finding(Status.OK, "sbatch is installed, but this is not a job")
 
 
 def _try(argv: list[str], *, cwd: str = "/", as_service: bool = True) -> str | None:
-    """Why the command failed, in its last line; None if it did not."""
+    """Runs a command. Returns why it failed, in one line, or None if it did not."""
     user = container_user() if as_service else None
     try:
         done = subprocess.run(
@@ -272,7 +272,7 @@ def _try(argv: list[str], *, cwd: str = "/", as_service: bool = True) -> str | N
 
 
 def _read(path: Path | str) -> str:
-    """Empty if it cannot be read."""
+    """Returns the stripped text; empty if it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:

@@ -1,10 +1,10 @@
-"""Sandboxes started ahead of their rollouts, of whatever kind the provider below makes.
+"""Sandboxes started ahead of their rollouts, of the kind that the provider below makes.
 
-The spares are for what the queue will ask for next and, where that is less, for what was used last.
-They are started in the background, a few at a time, so that starts somebody waits for are not
-slowed down; those nobody is expected to ask for are stopped. A spare is handed out once, after it
-answered a ping, and never comes back: a used sandbox cannot be trusted, and a fresh one is a fork
-away. Where there is no spare that lives, the sandbox is started there and then.
+Spares match what the queue will need next and, if that is less, what was used last. They start in
+the background, a few at a time, so that they do not slow down starts that rollouts wait for; spares
+that are no longer expected to be used are stopped. A spare is handed out once, after it answered a
+ping, and never comes back: a used sandbox cannot be trusted, and a fresh one is a fork away.
+Without a live spare, the sandbox is started on demand.
 """
 
 import asyncio
@@ -41,14 +41,14 @@ class Spare:
     key: PoolKey
     sandbox: Sandbox
     starting: asyncio.Task[None] | None = None
-    """Until it is ready."""
+    """Task that starts it; None once it is ready."""
 
 
 class WarmPool(SandboxProvider):
-    """For one event loop. Owns the provider below, and closes it."""
+    """A pool for one event loop. Owns the provider below, and closes it."""
 
     def __init__(self, provider: SandboxProvider, *, spares: int) -> None:
-        """Keeps at most `spares` sandboxes that nobody has asked for yet; 0 keeps none."""
+        """Keeps at most `spares` sandboxes ahead of requests; 0 turns that off."""
         self.kind = provider.kind
         self.running = 0
         """Sandboxes given out and not stopped."""
@@ -56,23 +56,23 @@ class WarmPool(SandboxProvider):
         """Starts that were given a spare."""
         self.misses = 0
         self.hand_outs = 0
-        """Under way. They take half a millisecond, unless others are started meanwhile."""
+        """Hand-outs in flight. Each takes half a millisecond, unless sandboxes start meanwhile."""
         self._provider = provider
         self._max_spares = spares
         self._spares: list[Spare] = []
         self._expected: list[str | None] = []
         self._used: deque[PoolKey] = deque(maxlen=spares)
         self._limits: dict[bool, Counter[SandboxLimits]] = {True: Counter(), False: Counter()}
-        """How often sandboxes without an image, and those with one, were asked for with which."""
+        """Requests per limits, for sandboxes without an image (True) and with one (False)."""
         self._failed: set[PoolKey] = set()
-        """No spares for these, until somebody gets one or they are no longer wanted."""
+        """Keys that get no spares until a start succeeds or they are no longer wanted."""
         self._short_of_room = 0
-        """Images that wait for another's last sandbox to end: no time for spares."""
+        """Images that wait for another's last sandbox to end; until then no spares start."""
         self._background = TaskOwner()
         self._closed = False
 
     def counts(self) -> dict[str, int]:
-        """For people: see the attributes. `warm` are the spares that are ready."""
+        """Returns counts for people: see the attributes. `warm` counts the ready spares."""
         warm = len(self._spares) - self._starting()
         return {
             "running": self.running,
@@ -89,13 +89,13 @@ class WarmPool(SandboxProvider):
         self._provider.check(image)
 
     def prewarm(self, images: Sequence[str | None]) -> None:
-        """Spares are made with the limits that were asked for most often so far."""
+        """Plans spares of these images, with the limits that were requested most often so far."""
         self._provider.prewarm(images)
         self._expected = list(images)
         self.refill()
 
     async def evict_image(self, wait_s: float) -> bool:
-        """The spares go after all that is idle below, before anything is waited for."""
+        """Ends what is idle below; if nothing is, stops all spares and waits."""
         if await self._provider.evict_image(0):
             return True
         self._failed.update(spare.key for spare in self._spares)
@@ -118,13 +118,13 @@ class WarmPool(SandboxProvider):
     # --- for the sandboxes given out ------------------------------------------------------------
 
     def asked(self, key: PoolKey) -> None:
-        """Once for each start, before anything else."""
+        """Counts a request. Call it once for each start, before anything else."""
         self._limits[key.image is None][key.limits] += 1
         if key.image in self._expected:
             self._expected.remove(key.image)
 
     def take(self, key: PoolKey) -> Sandbox | None:
-        """A spare that may have died since it was started."""
+        """Returns a ready spare, which may have died since it was started, or None."""
         for spare in self._spares:
             if spare.key == key and spare.starting is None:
                 self._spares.remove(spare)
@@ -147,7 +147,7 @@ class WarmPool(SandboxProvider):
     # --- keeping spares -------------------------------------------------------------------------
 
     def _wanted(self) -> list[PoolKey]:
-        """The first that is missing is to be made first."""
+        """Returns the keys of all wanted spares, most urgent first."""
         expected = self._expected[: self._max_spares]
         keys = [PoolKey(image, self._usual_limits(image)) for image in expected]
         return [*keys, *reversed(self._used)][: self._max_spares]
@@ -157,7 +157,7 @@ class WarmPool(SandboxProvider):
         return usual[0][0] if usual else SandboxLimits()
 
     def refill(self) -> None:
-        """After every change of what is wanted or there: drop what is too many, start the next."""
+        """Drops surplus spares and starts missing ones. Call it after every change of either."""
         if self._closed or self.hand_outs or self._short_of_room:
             return
         wanted = self._wanted()
@@ -187,9 +187,9 @@ class WarmPool(SandboxProvider):
     async def _start(self, spare: Spare) -> None:
         try:
             await spare.sandbox.start()
-        except Exception as error:  # the boundary: whoever asks for such a sandbox is told why
+        except Exception as error:  # the boundary: a start on demand reports its own error
             if spare in self._spares:
-                log.warning("no spare sandboxes of image %s: %s", spare.key.image, error)
+                log.warning("spare sandbox of image %s did not start: %s", spare.key.image, error)
                 self._spares.remove(spare)
                 self._failed.add(spare.key)
         spare.starting = None
@@ -204,7 +204,7 @@ class WarmPool(SandboxProvider):
 
 
 class WarmSandbox:
-    """From `start` on a spare, or a sandbox of its own."""
+    """A sandbox that `start` takes from the spares or starts on demand."""
 
     def __init__(self, pool: WarmPool, key: PoolKey) -> None:
         self._pool = pool

@@ -2,16 +2,16 @@
 
 Apptainer starts one container per image, in 0.1 s; every sandbox of that image is forked from it
 in 8 ms, into PID, mount, network, IPC, UTS, cgroup and user namespaces of its own (`zygotes`,
-`execd.namespaces`). It sees the image unchanged and may write all of it: the writes go to memory
-and end with the sandbox. Nothing of the host is there but the execution server's own files,
-read-only. The user is root of its namespace alone, with the capabilities that root needs for files;
+`execd.namespaces`). It sees the image unchanged and may write anywhere in it: the writes go to
+memory and end with the sandbox. The only files of the host are the execution server's own,
+read-only. The user is root of its own namespace, with the capabilities that root needs for files;
 on the host it is the service's user, or `nobody` if that is root. Rare kernel interfaces are
 filtered (`seccomp`).
 
-Limits that hold for the whole sandbox: processes (Linux >= 5.14), all that is written, output. For
-each process only: file size and private memory. Needs Linux >= 5.11 (overlays in user namespaces)
-and Apptainer >= 1.1. Files of the image must belong to root, or in a directory to the user whom
-the container runs as: others can be read, not written.
+Limits on the whole sandbox: processes (Linux >= 5.14), written data, output. Limits on each
+process: file size and private memory; `execd.memory` and `cgroups` limit total memory. Needs
+Linux >= 5.11 (overlays in user namespaces) and Apptainer >= 1.1. Files of the image must belong to
+root, or, if the image is a directory, to the container's user: others can be read, not written.
 """
 
 import errno
@@ -41,15 +41,15 @@ _FILE_ERRNOS = (
     *(errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.EACCES),
     *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
 )
-IMAGE_HINT = "it needs bash, and files that the user of the containers may read: see docs/images.md"
-# What an image can be to blame for: the provider has started a sandbox of an empty one here.
+IMAGE_HINT = "it needs bash, and files that the containers' user can read: see docs/images.md"
+# Errors that an image may be to blame for: a sandbox of an empty image has started on this host.
 _IMAGE_AT_FAULT = re.compile(
     r"could not open image|read the squashfs image|not a directory"
     rf"|\[Errno ({'|'.join(str(number) for number in _FILE_ERRNOS)})\]"
 )
 
 OPTIONS = [
-    # Root of a user namespace that maps one user only: what is mounted in it is under its control.
+    # Root of a user namespace that maps only one user: it controls what is mounted inside.
     *("--fakeroot", "--ignore-subuid", "--ignore-fakeroot-command"),
     # The zygote is the first process of its PID namespace, so that its end ends everything.
     *("--containall", "--no-init", "--no-eval", "--cwd", "/"),
@@ -57,16 +57,16 @@ OPTIONS = [
 ]
 
 ImageSource = Callable[[str], AbstractAsyncContextManager[Path]]
-"""Where an image is, as a file or directory, for as long as it is in use. Raises `TaskError`."""
+"""Function that gives an image's file or directory while it is in use. Raises `TaskError`."""
 
 
 class ApptainerProvider(SandboxProvider):
     kind = "apptainer"
 
     def __init__(self, images: ImageSource, *, default_image: str | None = None) -> None:
-        """Tries it once. Raises `SandboxError` with what is in the way.
+        """Tries Apptainer once. Raises `SandboxError` with the reason if it does not work.
 
-        Tasks without an image get the `default_image`; raises `TaskError` if it cannot be one.
+        Tasks without an image get the `default_image`; raises `TaskError` if that is invalid.
         """
         self._images = images
         self._default_image = default_image
@@ -87,12 +87,12 @@ class ApptainerProvider(SandboxProvider):
         self._zygotes.prewarm(map(self._reference, dict.fromkeys(images)))
 
     def _reference(self, image: str | None) -> str:
-        """The full reference, so that an image has one zygote whatever tasks call it."""
+        """Returns the full reference, so that an image has one zygote whatever tasks call it."""
         if image is None:
             image = self._default_image
         if image is None:
             raise TaskError(
-                "apptainer needs an image, and the task names none",
+                "apptainer needs an image, but the task names none",
                 hint="name one in the task, or start the service with --default-image",
             )
         return str(parse(image))
@@ -115,7 +115,7 @@ class ApptainerProvider(SandboxProvider):
         ]
 
     def _try(self) -> None:
-        """Start a sandbox of an empty image, up to its first command."""
+        """Starts a sandbox of an empty image, up to its first command."""
         user = container_user()
         namespaces = spec.namespaces(SandboxLimits(), workdir=WORKDIR, user=USER, of_image=True)
         with tempfile.TemporaryDirectory(prefix="prorl-") as image:
@@ -148,7 +148,7 @@ class ApptainerSandbox(RemoteSandbox):
         self._zygote.has_served = True
 
     def _container_at_fault(self) -> bool:
-        """One that dies takes the files along that a sandbox then misses."""
+        """Returns whether the container may be at fault: with a dead one, files are missing."""
         zygote = self._zygote
         return zygote is not None and (zygote.has_served or not zygote.usable)
 

@@ -1,6 +1,6 @@
-"""The strongest kind that works here, task by task: images by Apptainer, others by bubblewrap.
+"""The strongest kinds that work here: Apptainer for tasks with an image, bubblewrap for others.
 
-Where one of the two does not work, its tasks are refused with what it said. Never `process`.
+If one of the two does not work, its tasks are refused with the reason. Never `process`.
 """
 
 import logging
@@ -18,7 +18,7 @@ class AutoProvider(SandboxProvider):
         with_image: Callable[[], SandboxProvider],
         without_image: Callable[[], SandboxProvider],
     ) -> None:
-        """Tries both. Raises `SandboxError` with what each said where neither works."""
+        """Tries both kinds. Raises `SandboxError` with both reasons if both fail."""
         self._with_image = _working(with_image)
         self._without_image = _working(without_image)
         both = (self._with_image, self._without_image)
@@ -31,7 +31,7 @@ class AutoProvider(SandboxProvider):
             )
         self.kind = "+".join(one.kind for one in both if one not in missing)
         for one in missing:
-            log.warning("sandboxes are of kind %s alone: %s", self.kind, one.why.message)
+            log.warning("only %s sandboxes work here: %s", self.kind, one.why.message)
 
     def _of(self, image: str | None) -> SandboxProvider:
         return self._without_image if image is None else self._with_image
@@ -55,7 +55,7 @@ class AutoProvider(SandboxProvider):
 
 
 class _Missing(SandboxProvider):
-    """Stands for a kind that does not work here."""
+    """Placeholder for a kind that does not work here."""
 
     kind = "missing"
 

@@ -1,16 +1,16 @@
 """A sandbox of Linux namespaces made by `bwrap`: needs no root, no daemon, no image.
 
-bwrap starts one container for all; every sandbox is forked from it (`zygote`, `execd.namespaces`).
+bwrap starts one container; every sandbox is forked from it (`zygotes`, `execd.namespaces`).
 Inside are a read-only /usr of the host, a minimal /etc, private /proc and /dev, and three size-
 limited file systems in memory: /workspace (home), /tmp and /dev/shm. Nothing else of the host is
 there: no files, processes, network, IPC or variables. The user is not root, has no capabilities
 and cannot gain any; rare kernel interfaces are filtered (`seccomp`). A service that is root runs
 the commands as the host's `nobody`, so that not even an escape is root.
 
-Limits that hold for the whole sandbox: processes (Linux >= 5.14), the file systems, output. For
-each process only: file size, and memory (`RLIMIT_DATA`: private writable memory, not what is shared
-between processes). Not limited: CPU time, the sum of memory over processes; when the host runs out
-of memory, the kernel kills sandboxes first. Those need cgroups.
+Limits on the whole sandbox: processes (Linux >= 5.14), the file systems, output. Limits on each
+process: file size, and memory (`RLIMIT_DATA`: private writable memory, not what is shared between
+processes). `execd.memory` checks the sum of memory at intervals; only cgroups limit it at any time,
+and CPU time. When the host runs out of memory, the kernel kills sandboxes first.
 """
 
 import json
@@ -32,8 +32,8 @@ ISOLATION = [
     *("--unshare-cgroup-try", "--uid", "0", "--gid", "0"),
 ]
 OF_THE_TEMPLATE = [
-    # It makes the sandboxes' namespaces and mounts. It is the first process of its own, so that
-    # its end ends everything; it ends with its connection, hence with the service.
+    # The zygote makes the sandboxes' namespaces and mounts. It is process 1 of its PID namespace,
+    # so its end ends everything; it ends with its connection, hence with the service.
     *("--cap-add", "ALL", "--as-pid-1"),
 ]
 
@@ -42,7 +42,7 @@ class BubblewrapProvider(SandboxProvider):
     kind = "bubblewrap"
 
     def __init__(self) -> None:
-        """Tries it once. Raises `SandboxError` with what is in the way."""
+        """Tries bubblewrap once. Raises `SandboxError` with the reason if it does not work."""
         bwrap = shutil.which("bwrap")
         if bwrap is None:
             raise SandboxError("bubblewrap is not installed", hint=INSTALL_HINT, retryable=False)
@@ -59,7 +59,7 @@ class BubblewrapProvider(SandboxProvider):
     def check(self, image: str | None) -> None:
         if image is not None:
             raise TaskError(
-                f"bubblewrap provides the host's own programs, not the image {image!r}",
+                f"bubblewrap runs the host's own programs, not the image {image!r}",
                 hint="submit the task without an image",
             )
 

@@ -1,6 +1,6 @@
 """A sandbox that isolates nothing, for tests only: commands run as the service's own user.
 
-They see its files, processes and network, and can harm all of them. Only the limits of memory and
+They see its files, processes and network, and can harm all of them. Only the limits on memory and
 file size per process hold; processes are not counted, the disk is not limited. `stop` and the
 death of the service end all descendants, but some may outlive a `kill -9` of the server itself.
 """
@@ -33,7 +33,7 @@ class ProcessSandboxProvider(SandboxProvider):
 
     def check(self, image: str | None) -> None:
         if image is not None:
-            raise TaskError(f"the process sandbox has no images, and {image!r} was asked for")
+            raise TaskError(f"the process sandbox has no images, so {image!r} cannot be used")
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         self._zygotes.prewarm("" for _ in images)
@@ -47,7 +47,7 @@ async def _launch(_: str, resources: AsyncExitStack) -> list[str]:
 
 
 class ProcessSandbox(RemoteSandbox):
-    """Works in a directory of its own, `start` to `stop`."""
+    """Works in a directory of its own from `start` to `stop`."""
 
     _workdir: str | None = None
 
@@ -72,6 +72,6 @@ class ProcessSandbox(RemoteSandbox):
         if self._workdir is None:
             return
         try:
-            os.rmdir(self._workdir)  # most are left empty: a thread would cost half a turn
+            os.rmdir(self._workdir)  # most are empty: a thread would cost half a turn
         except OSError:
             await asyncio.to_thread(shutil.rmtree, self._workdir, ignore_errors=True)

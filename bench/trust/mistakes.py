@@ -148,7 +148,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], str], str]] = {
     ),
     "an agent in the current directory": (
         lambda place: place.agent("guess_gam:Guess"),
-        r"no module 'guess_gam', here in .*\n.*package.module:Class",
+        r"no module 'guess_gam' in .*\n.*package.module:Class",
     ),
     "--agent FILE": (
         lambda place: place.agent("guess_game.py"),

@@ -1,4 +1,4 @@
-"""What an agent is, and what the pipeline hands it for one rollout.
+"""The agent interface, and the context that the pipeline hands an agent for one rollout.
 
 An agent never tokenises, routes or frees anything: `RolloutContext` does that for it, so that every
 agent is token-exact and leaks nothing.
@@ -40,8 +40,8 @@ from prorl_service.utils.budget import WorkClock
 P = ParamSpec("P")
 
 SCORE_TIMEOUT_S = 90.0
-"""Budget of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit of CPU
-time ends a hang; this is for a host that gives it none."""
+"""Budget of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit on CPU
+time ends a hang; this one ends a call that gets no CPU time from its host."""
 
 
 WRAP_UP_S = 60.0
@@ -55,15 +55,15 @@ class Prompt:
 
 
 MAX_REPORT_BYTES = 256 << 10
-"""Maximum size of one rollout's report as JSON, which the journal keeps and the trajectory has."""
+"""Maximum size of one rollout's report as JSON, which is kept in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`report` is what people want to know beside the numbers, in the agent's own form.
+    """A rollout's reward. `report` holds details for people, in the agent's own form.
 
     Raises `EvaluatorError` for a reward or component that is not a finite number, and for a report
-    that is no JSON or is too large.
+    that is not JSON or is too large.
     """
 
     reward: float
@@ -79,18 +79,19 @@ class Verdict:
         except (TypeError, ValueError, RecursionError) as error:
             raise EvaluatorError(f"a report must be JSON: {error}") from error
         if size > MAX_REPORT_BYTES:
-            raise EvaluatorError(f"a report of {size} bytes: at most {MAX_REPORT_BYTES}")
+            raise EvaluatorError(f"the report has {size} bytes, more than {MAX_REPORT_BYTES}")
 
 
 def with_system(system: str, messages: Sequence[Message]) -> list[Message]:
-    """`messages` after a system message, unless they have their own."""
+    """Puts a system message before `messages`, unless they have their own."""
     if messages[0].role == "system":
         return list(messages)
     return [Message(role="system", content=system), *messages]
 
 
 async def put_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
-    """Texts by path, relative to the working directory. Raises `TaskError`, `SandboxError`."""
+    """Uploads texts by path, relative to the working directory. Raises `TaskError`,
+    `SandboxError`."""
     for path, text in files.items():
         try:
             await sandbox.upload(path, text.encode())
@@ -108,19 +109,19 @@ class AgentHandler(ABC):
 
     name: ClassVar[str]
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT})
-    """Stages that open a sandbox: one is made ready for each. Without any, the service need not be
-    able to provide the task's image."""
+    """Stages that open a sandbox; one is prepared for each. If empty, the service does not need the
+    task's image."""
     uses: Requirements = Requirements()
-    """What else of the operator's the task needs; set it in `__init__`."""
+    """Other services of the operator that the task needs; set it in `__init__`."""
 
     def __init__(self, task: Task) -> None:
         """Also runs at submission: check `task.data` here, raise `InvalidRequest` or pydantic's
-        `ValidationError`, do no I/O. `task` is a copy that nothing else has."""
+        `ValidationError`, do no I/O. `task` is this handler's own copy."""
         self.task = task
 
     @abstractmethod
     def prompt(self) -> Prompt:
-        """The first prompt. Pure; called at submission."""
+        """Returns the first prompt. Pure; called at submission."""
 
     @abstractmethod
     async def init(self, rollout: "RolloutContext") -> None: ...
@@ -151,30 +152,30 @@ class RolloutContext:
     clock: WorkClock = field(default_factory=WorkClock)
     """Clock of the rollout's work, for its budgets."""
     turns_end_s: float | None = None
-    """Reading of `clock` at the end of RUN's budget, once turns were begun."""
+    """Reading of `clock` at the end of RUN's budget; None before the first turn."""
     may_sample: bool = True
-    """Until RUN ends: what is sampled is what is trained on."""
+    """True until RUN ends, since all that is sampled is trained on."""
     calls_model: bool = False
-    """A model call is under way, or the last one did not return."""
+    """True while a model call is in flight, and after one that failed."""
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
 
     async def open_sandbox(self, limits: SandboxLimits = SandboxLimits()) -> Sandbox:
-        """A started sandbox of the task's image. Raises `TaskError`, `SandboxError`."""
+        """Starts a sandbox of the task's image. Raises `TaskError`, `SandboxError`."""
         sandbox = self.sandboxes.create(image=self.task.image, limits=limits)
         self.resources.push_async_callback(sandbox.stop)
         await sandbox.start()
         return sandbox
 
     async def score(self, function: Callable[P, float], *args: P.args, **kwargs: P.kwargs) -> float:
-        """Run a scoring function where it can be killed. Raises `EvaluatorError`; of those,
-        `ScoringAborted` is the fault of what it was given."""
+        """Runs a scoring function in a process that can be killed. Raises `EvaluatorError`; its
+        subclass `ScoringAborted` blames the arguments."""
         async with self.scoring.worker(self.clock):
             return await self.scoring.score(function, SCORE_TIMEOUT_S, *args, **kwargs)
 
     def room(self, prompt_len: int) -> int:
-        """How many tokens the next call may sample; not positive when the budget is used up."""
+        """Returns how many tokens the next call may sample; at most 0 if the budget is used up."""
         room = self.max_model_len - prompt_len
         if self.limits.max_response_tokens is not None:
             spent = prompt_len - len(self.prompt_ids)
@@ -184,14 +185,14 @@ class RolloutContext:
         return room
 
     async def sample(self, prompt_ids: Sequence[int]) -> Turn:
-        """One model call, entered in the ledger and in `turns`.
+        """Makes one model call and enters it in the ledger and in `turns`.
 
         Raises `BackendError`, and `AgentError` after RUN or when there is no `room` left.
         """
         if not self.may_sample:
             raise AgentError("the policy can be sampled in INIT and RUN only")
         if self.room(len(prompt_ids)) <= 0:
-            raise AgentError(f"no room to sample after {len(prompt_ids)} tokens of prompt")
+            raise AgentError(f"no room to sample after {len(prompt_ids)} prompt tokens")
         started, waited_s = time.monotonic(), self.clock.waited_s
         self.calls_model = True
         generation = await self.generator.generate(
@@ -214,12 +215,12 @@ class RolloutContext:
         return turn
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply:
-        """What a turn says: reasoning, text, and calls of `tools`."""
+        """Parses a turn into reasoning, text, and calls of `tools`."""
         before = self.ledger.before(turn.segment, turn.start)
         return self.chat.read(turn.text, before, tools)
 
     def next_prompt(self, messages: Sequence[Message]) -> Sequence[int]:
-        """The current chain, extended by messages that answer its last turn."""
+        """Returns the current chain, extended by messages that answer its last turn."""
         ids = self.ledger.ids
         thinking = self.sampling.thinking
         ids.extend(self.chat.delta_ids(messages, after=ids[-1], thinking=thinking))
@@ -227,8 +228,8 @@ class RolloutContext:
 
     @asynccontextmanager
     async def turns_budget(self) -> AsyncIterator[asyncio.Timeout]:
-        """Raises `TimeoutError` when RUN's budget is used up, and leaves the agent
-        `WRAP_UP_S` more to take from its sandboxes what EVAL needs."""
+        """Raises `TimeoutError` when RUN's budget is used up. The agent then has another
+        `WRAP_UP_S` to fetch what EVAL needs from its sandboxes."""
         if self.turns_end_s is None:
             self.turns_end_s = self.clock.worked_s + self.clock.left_s
             self.clock.extend(WRAP_UP_S)

@@ -1,8 +1,8 @@
-"""The multi-turn loop: sample, parse, call tools, append what they answered, sample again.
+"""The multi-turn loop: sample, parse, call tools, append their results, sample again.
 
 A reply without a tool call is the final answer, and so is a call of a tool that ends the rollout:
-the chain ends with that reply, and calls after it are not made. A reply that breaks the call format
-is answered with the problem and stays in the chain, so that the policy can learn from it.
+the chain ends with that reply, and its remaining calls are skipped. A reply that breaks the call
+format is answered with the problem and stays in the chain, so that the policy can learn from it.
 """
 
 from prorl_service.agents.base import RolloutContext
@@ -12,9 +12,9 @@ from prorl_service.tools.base import Toolset
 
 
 async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
-    """Raises `BackendError` and `SandboxError`; what was sampled before stays in `rollout`.
+    """Raises `BackendError` and `SandboxError`; earlier turns stay in `rollout`.
 
-    When RUN's budget is used up, the turn in progress is given up, with its calls of tools.
+    When RUN's budget is used up, the turn in progress is abandoned, with its tool calls.
     """
     try:
         async with rollout.turns_budget() as budget:

@@ -1,7 +1,7 @@
-"""Mathematics with a shell: the model may compute in a sandbox, then states its answer in a box.
+"""The agent for mathematics: the model may compute in a sandbox and states its answer in a box.
 
-The last reply is scored with math-verify against `task.data.answer`. A rollout that stops without
-an answer (turns or tokens used up, no box) is wrong, not failed.
+math-verify scores the last reply against `task.data.answer`. A rollout that stops without an answer
+(turns or tokens used up, no box) is wrong, not failed.
 """
 
 from typing import ClassVar, Literal
@@ -42,14 +42,14 @@ class MathData(BaseModel):
     answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
     answer_format: Literal["boxed", "plain"] = Field(
         "boxed",
-        description="What of the last reply is the answer: its last `\\boxed{}`, or all of it.",
+        description="Part of the last reply that counts: its last `\\boxed{}`, or all of it.",
     )
     tools: list[Literal["bash", "ipython"]] = Field(
-        ["bash"], description="What the model may call."
+        ["bash"], description="Tools that the model may call."
     )
-    files: dict[str, str] = Field({}, description="Put into the working directory: path to text.")
+    files: dict[str, str] = Field({}, description="Files of the working directory: text by path.")
     format_reward: float = Field(
-        0.0, ge=0, lt=1, description="For a wrong answer that was reached by well-formed calls."
+        0.0, ge=0, lt=1, description="Reward of a wrong answer after well-formed calls."
     )
 
 
@@ -64,8 +64,8 @@ class MathAgent(AgentHandler):
         self._finish_reason = FinishReason.ERROR
 
     def prompt(self) -> Prompt:
-        """The task's messages; after this agent's own, where it asks for a box and they have no
-        system message."""
+        """Returns the task's messages, after this agent's system message if it asks for a box and
+        they have none."""
         messages = list(self.task.messages)
         if self.data.answer_format == "boxed":
             messages = with_system(SYSTEM_PROMPT, messages)

@@ -1,7 +1,7 @@
-"""Which agents the service offers: its own, those of installed packages, those named at start-up.
+"""Registry of agents: built-in ones, those of installed packages, those named at start-up.
 
-A package offers one by an entry point in the group `prorl.agents`; an operator adds one by import
-path (`prorl serve --agent my_package.my_module:MyAgent`). Clients can only choose by name.
+A package offers an agent as an entry point in the group `prorl.agents`; an operator adds one by
+import path (`prorl serve --agent my_package.my_module:MyAgent`). Clients can only choose by name.
 """
 
 import inspect
@@ -28,7 +28,7 @@ class AgentRegistry:
     def __init__(self, import_paths: Iterable[str] = ()) -> None:
         """Modules of `import_paths` may lie in the current directory.
 
-        Raises `InvalidRequest` for a path that does not lead to an `AgentHandler` of a new name.
+        Raises `InvalidRequest` for an agent that is not an `AgentHandler` with a new name.
         """
         self._handlers: dict[str, type[AgentHandler]] = {
             agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
@@ -51,7 +51,7 @@ class AgentRegistry:
         other = self._handlers.setdefault(handler.name, handler)
         if other is not handler:
             raise InvalidRequest(
-                f"agent {source} is named {handler.name!r}, as {_path(other)} is",
+                f"agent {source} is named {handler.name!r}, but {_path(other)} already is",
                 hint="give its class another `name`",
             )
 
@@ -62,7 +62,7 @@ def _check(handler: Any, source: str) -> None:
         raise InvalidRequest(f"{source} is not a subclass of AgentHandler")
     if not isinstance(getattr(handler, "name", None), str):
         raise InvalidRequest(
-            f"agent {source} has no name", hint="tasks choose it by one: set `name` in the class"
+            f"agent {source} has no name", hint="set `name` in the class; tasks choose by it"
         )
     if missing := sorted(handler.__abstractmethods__):
         raise InvalidRequest(
@@ -91,16 +91,16 @@ def _imported(path: str) -> Any:
 
 def _import(name: str, path: str) -> Any:
     if (directory := os.getcwd()) not in sys.path:
-        sys.path.append(directory)  # last: files there hide nothing that is installed
+        sys.path.append(directory)  # last, so that installed modules come first
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            problem, hint = f"no module {error.name!r}, here in {directory} or installed", FORM
+            problem, hint = f"no module {error.name!r} in {directory} or among installed ones", FORM
         else:
             problem, hint = f"it imports {error.name!r}, which is not installed", ""
         raise InvalidRequest(f"--agent {path!r}: {problem}", hint=hint) from error
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # importing a module can raise anything
         raise InvalidRequest(f"--agent {path!r}: {_place(error)}{_said(error)}") from error
 
 
@@ -110,7 +110,7 @@ def _said(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """File and line, the innermost: where the author has to look first."""
+    """Returns the innermost file and line, where the author has to look first."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Scores a final answer, and says whose fault it is where that does not end."""
+"""Scoring of a final answer, and of who is to blame if scoring does not end."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.pool import ScoringAborted
 
 NEVER_HOSTILE = "0"
-"""An answer that any gold answer can be compared with: where that fails, the gold is to blame."""
+"""Answer to compare with any gold answer: where that fails, the gold answer is to blame."""
 
 log = logging.getLogger(__name__)
 
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 async def score_answer(
     rollout: RolloutContext, scorer: Callable[[str, str], float], answer: str, gold: str
 ) -> tuple[float, bool]:
-    """Its score, and whether scoring it had to be stopped: then it is wrong.
+    """Returns the answer's score, and whether scoring was stopped, in which case it is wrong.
 
-    Raises `EvaluatorError` where it is not the answer's fault: the gold answer cannot be read, or
-    cannot be compared with anything in time.
+    Raises `EvaluatorError` if the answer is not to blame: the gold answer cannot be read, or cannot
+    be compared with any answer in time.
     """
     try:
         return await rollout.score(scorer, answer, gold), False

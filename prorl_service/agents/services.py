@@ -1,6 +1,6 @@
-"""What agents may use of the operator's beside sandboxes: MCP servers and a judge.
+"""Services of the operator that agents may use in addition to sandboxes: MCP servers and a judge.
 
-A task may ask for them by name; it cannot bring its own.
+A task may ask for them; it cannot bring its own.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ class OperatorServices:
     judge: Judge | None = None
 
     def tools(self, uses: Requirements) -> list[Tool]:
-        """Those of the MCP servers. Raises `InvalidRequest` if anything of `uses` is not there."""
+        """Returns the MCP servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
         if uses.judge and self.judge is None:
             raise InvalidRequest(
-                "no judge, and the task wants one",
-                hint="the operator names one: `prorl serve --judge-url ... --judge-model ...`",
+                "the task needs a judge, and this service has none",
+                hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
         return list(self.mcp.tools(uses.mcp))

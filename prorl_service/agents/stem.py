@@ -1,8 +1,9 @@
-"""STEM questions: the model may compute in a sandbox and look things up, then boxes its answer.
+"""The agent for STEM questions: the model may compute and look things up, then boxes its answer.
 
-What it looks things up with are tools of MCP servers, which the operator names and the task chooses
-among; the sandbox has no network. An answer is the letter of an option or short; docs/stem.md says
-what counts. A rollout that stops without an answer (turns or tokens used up) is wrong, not failed.
+It computes in a sandbox without a network and looks things up with tools of MCP servers, which the
+operator names and the task chooses among. An answer is the letter of an option or short text;
+docs/stem.md says what counts. A rollout that stops without an answer (turns or tokens used up) is
+wrong, not failed.
 """
 
 import re
@@ -44,11 +45,11 @@ class StemData(BaseModel):
     answer: str = Field(
         min_length=1, description="The gold answer: the letter of an option, or text or LaTeX."
     )
-    options: dict[str, str] = Field({}, description="Of a multiple choice: letter to text.")
+    options: dict[str, str] = Field({}, description="Options of a multiple choice: text by letter.")
     answer_pattern: str | None = Field(
         None,
         description="Regular expression for the letter in the reply: its first group, or all of it."
-        " The last match counts, before any box.",
+        " The last match counts, and takes precedence over a box.",
     )
     mcp: list[str] = Field([], description="Names of MCP servers whose tools are offered.")
     judge: bool = Field(
@@ -61,7 +62,7 @@ class StemData(BaseModel):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from None
+            raise ValueError(f"is not a regular expression: {error}") from None
         return pattern
 
     @model_validator(mode="after")
@@ -71,7 +72,7 @@ class StemData(BaseModel):
                 raise ValueError("answer_pattern is for questions with options")
             return self
         if len(self.options) < 2 or not all(re.fullmatch("[A-Z]", key) for key in self.options):
-            raise ValueError("options are at least two, under capital letters")
+            raise ValueError("give at least two options, under capital letters")
         if self.answer not in self.options:
             raise ValueError("answer is not the letter of an option")
         if self.judge:
@@ -91,7 +92,7 @@ class StemAgent(AgentHandler):
         self._finish_reason = FinishReason.ERROR
 
     def prompt(self) -> Prompt:
-        """The task's messages; unless they have a system message, after this agent's own."""
+        """Returns the task's messages, after this agent's system message unless they have one."""
         system = SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
         messages = with_system(system, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
@@ -125,7 +126,7 @@ class StemAgent(AgentHandler):
         )
 
     async def _short_answer(self, rollout: RolloutContext, answer: str | None) -> dict[str, float]:
-        """From the cheapest way to the dearest, each only if those before it missed."""
+        """Tries the ways from cheap to expensive, each only if those before it found no match."""
         components = dict.fromkeys(SHORT_ANSWER_COMPONENTS, 0.0)
         if not answer or len(answer) > MAX_ANSWER_CHARS:
             return components
@@ -135,7 +136,7 @@ class StemAgent(AgentHandler):
             components["by_value"], aborted = await score_answer(rollout, score_value, answer, gold)
             components["scoring_failed"] = float(aborted)
         if self.data.judge and not components["by_text"] and not components["by_value"]:
-            assert rollout.services.judge is not None  # or it would not have been admitted
+            assert rollout.services.judge is not None  # checked at submission
             judgement = await rollout.services.judge.compare(
                 question=self._question(), gold=gold, answer=answer
             )

@@ -1,6 +1,6 @@
-"""What a model may call: a JSON schema for the prompt, bound to a sandbox for the work.
+"""Tools that a model may call: a JSON schema for the prompt, bound to a sandbox for the work.
 
-A tool's own failure is an answer for the model, not an exception; exceptions are the sandbox's.
+A tool's own failure is a result for the model; exceptions mean that the sandbox or a server failed.
 """
 
 import time
@@ -28,9 +28,9 @@ class Tool(Protocol):
     def arguments(self) -> type[BaseModel]: ...
 
     async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
-        """`arguments` is an instance of `self.arguments`. Raises `SandboxError`.
+        """Runs the tool with an instance of `self.arguments`. Raises `SandboxError`.
 
-        A result that `ends_rollout` is the last of its rollout.
+        A result with `ends_rollout` is the last of its rollout.
         """
 
 
@@ -42,13 +42,13 @@ def _parameters(arguments: type[BaseModel]) -> dict[str, Any]:
         if not isinstance(field, dict):  # JSON Schema's `true`: anything
             continue
         field.pop("title", None)
-        if field.get("default", ...) is None:  # says no more than that it is not required
+        if field.get("default", ...) is None:  # only says that it is not required
             del field["default"]
     return parameters
 
 
 def function_schema(tool: Tool) -> ToolSchema:
-    """The tool as chat templates and OpenAI clients know it. Its `parameters` are shared."""
+    """Returns the tool as chat templates and OpenAI clients know it; `parameters` are shared."""
     return {
         "type": "function",
         "function": {
@@ -68,7 +68,7 @@ class Toolset:
         self._timeout_s = timeout_s
         self.schemas: list[ToolSchema] = [function_schema(tool) for tool in tools]
         self.ended_rollout = False
-        """Whether a call did. Later ones are not to be made."""
+        """True once a call has ended the rollout; later calls must not be made."""
 
     async def call(self, call: ToolCall) -> ToolCallRecord:
         started = time.monotonic()

@@ -1,8 +1,7 @@
-"""Which tools exist, by name: those built in and those of installed packages.
+"""Registry of tools by name: built-in ones and those of installed packages.
 
-A third party offers a tool without a fork: a class with what `Tool` asks for, made without
-arguments, as an entry point in group `prorl.tools`. Later ones replace earlier ones of the same
-name.
+A package offers a tool as an entry point in the group `prorl.tools`: a class that implements `Tool`
+and takes no arguments. Later tools replace earlier ones of the same name.
 """
 
 from importlib.metadata import entry_points
@@ -19,7 +18,7 @@ ENTRY_POINT_GROUP = "prorl.tools"
 
 class ToolRegistry:
     def __init__(self) -> None:
-        """Raises `InvalidRequest` for an entry point that is no tool."""
+        """Raises `InvalidRequest` for an entry point that is not a tool."""
         self._tools: dict[str, Tool] = {
             tool.name: tool for tool in (Bash(), IPython(), StrReplaceEditor(), Submit())
         }

@@ -1,6 +1,6 @@
 """The editor tool that SWE agents know: view, create, str_replace, insert and undo_edit.
 
-Which arguments a command needs is checked inside the sandbox, where its answers come from.
+The arguments that a command needs are checked inside the sandbox, which also writes the answers.
 """
 
 from typing import Literal

@@ -160,7 +160,7 @@ async def test_a_command_gets_the_environment(log: Path, monkeypatch: pytest.Mon
 
 async def test_a_missing_tool_is_reported_at_the_start(log: Path) -> None:
     servers = McpServers([McpSpec("mis", COMMAND, ("repeat", "fly"))])
-    with pytest.raises(ProRLError, match="no tool 'fly', but: repeat, sleep"):
+    with pytest.raises(ProRLError, match="no tool 'fly'; its tools: repeat, sleep"):
         await servers.__aenter__()
 
 

@@ -27,7 +27,7 @@ def test_a_spec_is_a_url_or_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
         (["Corpus=sh"], [], "cannot be the name"),
         (["a-b=sh"], [], "cannot be the name"),
         (["a=sh", "a=sh"], [], "named twice"),
-        (["a=sh"], ["b=search"], "'b', which is no MCP server"),
+        (["a=sh"], ["b=search"], "'b', which is not an MCP server"),
         (["a=sh"], ["a="], "no tools are named"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Writes programs: the model edits and tries out a file in a sandbox, hidden tests grade the file.
+"""The agent that writes programs: the model edits a file in a sandbox, hidden tests grade it.
 
-RUN leaves nothing but `/workspace/solution.py`. EVAL runs it in a fresh sandbox, case by case;
+RUN leaves only `/workspace/solution.py`. EVAL runs it in a fresh sandbox, case by case;
 docs/rewards.md says what that trusts. The tests never enter the sandbox that the model works in.
 """
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_SOLUTION_BYTES = 1 << 20
 
 EVAL_SHARE = 0.8
-"""Share of EVAL's budget for running programs: what sleeps shall fail, not outlast it."""
+"""Share of EVAL's budget for running programs, so that one that sleeps fails within the budget."""
 
 SYSTEM_PROMPT = """\
 You are a programmer. Write a Python 3 program that solves the user's problem to {path}; nothing \
@@ -53,14 +53,14 @@ _time_scale: float | None = None
 
 
 async def time_scale(rollout: RolloutContext) -> float:
-    """Factor by which limits of time are raised on this host; 1 for the reference and faster ones.
+    """Returns the factor for time limits on this host; 1 on the reference host and faster ones.
 
     Measured by the first rollout that asks. Raises `EvaluatorError`.
     """
     global _time_scale
     if _time_scale is None:
         _time_scale = max(1.0, await rollout.score(slowness))
-        log.info("limits of CPU time are multiplied by %.2f on this host", _time_scale)
+        log.info("CPU time limits are multiplied by %.2f on this host", _time_scale)
     return _time_scale
 
 
@@ -75,11 +75,11 @@ class CodeAgent(AgentHandler):
         if self.data.ipython:
             self.tools.append(IPython())
         self.solution: bytes | None = None
-        """What RUN left. None: nothing that can be graded."""
+        """Program that RUN left; None if it left nothing that can be graded."""
         self._sandbox: Sandbox | None = None
 
     def prompt(self) -> Prompt:
-        """The task's messages; unless they have a system message, after this agent's own."""
+        """Returns the task's messages, after this agent's system message unless they have one."""
         name = self.data.tests.fn_name
         system = SYSTEM_PROMPT.format(
             path=SOLUTION,
@@ -98,7 +98,7 @@ class CodeAgent(AgentHandler):
         assert self._sandbox is not None
         tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
         reason = await run_turns(rollout, tools)
-        with suppress(OSError):  # there is none, it is too large, or no file at all
+        with suppress(OSError):  # missing, too large, or not a file
             self.solution = await self._sandbox.download(SOLUTION, max_bytes=MAX_SOLUTION_BYTES)
         return reason
 

@@ -1,6 +1,6 @@
-"""`task.data` of the code agent: the hidden tests, and how a program is held to them.
+"""`task.data` of the code agent: the hidden tests, and the limits of a program.
 
-The tests have the shape that APPS began with and most data sets of programming problems share.
+The tests have the format of APPS, which most data sets of programming problems share.
 """
 
 import json
@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from prorl_service.rewards.code.grade import Case
 
 MAX_INPUT_BYTES = 15 << 20
-"""Less than a message to a sandbox may have beside its payload."""
+"""Maximum size of an input as JSON: less than a sandbox accepts in the header of a message."""
 
 
 class CodeTests(BaseModel):
-    """Without `fn_name` a program reads `inputs[i]` and prints `outputs[i]`: text, or its lines.
+    """Test cases. A program reads `inputs[i]` and prints `outputs[i]`: text, or its lines.
 
-    With it, a function is called: an input is a list of arguments and an output its value, or both
-    are text: JSON, each argument on a line of its own.
+    If `fn_name` is given, that function is called: an input is a list of arguments and an
+    output the function's value, or both are JSON text with each argument on its own line.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -35,7 +35,7 @@ class CodeTests(BaseModel):
             try:
                 size = len(json.dumps(self._case(number).input))
                 if size > MAX_INPUT_BYTES:
-                    raise ValueError(f"its input takes {size} bytes in JSON")
+                    raise ValueError(f"its input takes {size} bytes as JSON, which is too much")
             except (ValueError, TypeError) as error:
                 raise ValueError(f"test {number} cannot be read: {error}") from error
         return self
@@ -57,17 +57,17 @@ class CodeData(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     tests: CodeTests = Field(description="Never shown to the model or its program.")
-    files: dict[str, str] = Field({}, description="Put into the working directory: path to text.")
-    ipython: bool = Field(False, description="Offer IPython beside bash and the editor.")
+    files: dict[str, str] = Field({}, description="Files of the working directory: text by path.")
+    ipython: bool = Field(False, description="Offer IPython next to bash and the editor.")
     partial_credit: bool = Field(
-        False, description="Reward the share of cases passed, and run all; else all or nothing."
+        False, description="Run all cases and reward the share that passes; else all or nothing."
     )
     tolerance: float | None = Field(
-        None, gt=0, lt=1, description="Of numbers: absolute, relative where they are above 1."
+        None, gt=0, lt=1, description="Tolerance for numbers: absolute up to 1, relative above."
     )
     time_limit_s: float = Field(6, gt=0, le=60, description="CPU time of a case.")
     total_time_limit_s: float = Field(
-        60, gt=0, le=3600, description="CPU time of all cases; what is left then has failed."
+        60, gt=0, le=3600, description="CPU time of all cases; those not run by then have failed."
     )
     memory_mb: int = Field(1024, ge=64, le=2048, description="Address space of a process.")
 
@@ -77,4 +77,4 @@ def _text(lines: Any) -> str:
         return "\n".join(lines)
     if isinstance(lines, str):
         return lines
-    raise TypeError(f"text or lines of text are needed, not {lines!r:.100}")
+    raise TypeError(f"it must be text or lines of text, not {lines!r:.100}")

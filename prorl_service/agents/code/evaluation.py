@@ -1,7 +1,7 @@
-"""Runs a program against its hidden test cases in a fresh sandbox, and compares out here.
+"""Evaluation of programs: hidden test cases run in a fresh sandbox, outputs are compared here.
 
-A case at a time: the sandbox has neither the outputs nor the inputs of later cases. What a program
-does wrong is a report; what is wrong with the sandbox is raised.
+Cases run one at a time: the sandbox never sees expected outputs or inputs of later cases. Faults of
+the program are reported, faults of the sandbox are raised.
 """
 
 import math
@@ -15,7 +15,7 @@ from prorl_service.sandbox.base import Sandbox
 SOLUTION = "/workspace/solution.py"
 
 WALL_PER_CPU = 4.0
-"""How much longer than its CPU time a program may take: for waiting on a busy host."""
+"""Wall-clock seconds per second of CPU time, as a program may have to wait on a busy host."""
 
 START_TIMEOUT_S = 60.0
 
@@ -31,8 +31,8 @@ async def grade_solution(
     time_scale: float = 1.0,
     total_s: float = math.inf,
 ) -> CodeReport:
-    """`sandbox` is fresh. Limits of time are multiplied by `time_scale`; all cases together do not
-    get more CPU time than `total_s`. Raises `SandboxError`."""
+    """Grades `solution` in a fresh `sandbox`. Time limits are multiplied by `time_scale`; `total_s`
+    caps the CPU time of all cases together. Raises `SandboxError`."""
     await sandbox.upload(SOLUTION, solution)
     await sandbox.add_tool("code_case", RUNNER)
     cases = data.tests.cases

@@ -1,12 +1,12 @@
-"""Fixes bugs in real repositories: the model edits and tests in a sandbox, its patch is graded.
+"""The agent that fixes bugs in real repositories: the model edits them, tests grade its patch.
 
 The repository is in the task's image (SWE-bench's are at /testbed), or in an archive that the task
-names by digest and that is unpacked into a sandbox without an image. It was chosen so, and not to
-send the repository with the task (rows of megabytes, in every journal) nor to name a path (a task
-could read the host): an archive can be made by the operator only, and pins what is graded.
+names by digest and that is unpacked into a sandbox without an image. Only the operator can make an
+archive, and its digest pins what is graded. A repository sent with the task would put megabytes
+into every row and journal; a path would let a task read the host.
 
-RUN leaves nothing but a patch, the difference to the base commit. EVAL applies it in a fresh
-sandbox and runs the data set's tests; docs/swe.md says what that trusts. Tests, their names and the
+RUN leaves only a patch, the difference to the base commit. EVAL applies it in a fresh sandbox and
+runs the data set's tests; docs/swe.md says what that trusts. Tests, their names and the
 reference patch never enter the sandbox that the model works in.
 """
 
@@ -32,7 +32,7 @@ from prorl_service.tools.submit import Submit
 log = logging.getLogger(__name__)
 
 LIMITS = SandboxLimits(memory_mb=4096, disk_mb=4096, output_bytes=32 * 1024)
-"""Limits of both sandboxes. Observations end at 32 KiB of bash, 8192 characters of the editor."""
+"""Limits of both sandboxes. Observations are cut at 32 KiB (bash) and 8192 characters (editor)."""
 
 ACTIVATE_TIMEOUT_S = 60.0
 
@@ -60,13 +60,13 @@ class SweAgent(AgentHandler):
         if self.data.ipython:
             self.tools.append(IPython())
         self.patch: bytes | None = b""
-        """What RUN left. None: it was too large."""
+        """Patch that RUN left; None if it was too large."""
         self.report: SweReport | None = None
         self._sandbox: Sandbox | None = None
         self._base = ""
 
     def prompt(self) -> Prompt:
-        """The task's messages; unless they have a system message, after this agent's own."""
+        """Returns the task's messages, after this agent's system message unless they have one."""
         system = SYSTEM_PROMPT.format(repository=self.data.environment.repository)
         messages = with_system(system, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
@@ -75,8 +75,8 @@ class SweAgent(AgentHandler):
         environment = self.data.environment
         if environment.test_timeout_s >= rollout.limits.eval_timeout_s:
             raise TaskError(
-                f"tests have {environment.test_timeout_s:g} s, EVAL has no more",
-                hint="a larger eval_timeout_s: a hang would be the service's error, not a reward 0",
+                f"EVAL's budget must exceed test_timeout_s, {environment.test_timeout_s:g} s",
+                hint="raise eval_timeout_s; else a hang is a service error instead of reward 0",
             )
         self._sandbox = await rollout.open_sandbox(LIMITS)
         self._base = await prepare(self._sandbox, environment)

@@ -1,7 +1,7 @@
-"""Grades a patch in a fresh sandbox: apply it, restore the tests with canaries in them, run them.
+"""Grading of a patch in a fresh sandbox: apply it, restore the tests with canaries, run them.
 
-Trusts nothing of the agent's sandbox. What is wrong with the patch is a report; what is wrong with
-the instance or the sandbox is raised, so that no policy is trained on it.
+Nothing from the agent's sandbox is trusted. Faults of the patch are reported; faults of the
+instance or the sandbox are raised, so that no policy is trained on them.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ RECORDER = Path(guest_pytest_plugin.__file__).read_bytes()
 async def grade_patch(
     sandbox: Sandbox, data: SweData, patch: bytes, *, base: str | None = None
 ) -> SweReport:
-    """`sandbox` is fresh. `base`: the tree that the patch was made against, to be the same here.
+    """Grades `patch` in a fresh `sandbox`. `base`: the patch's tree, to be the same here.
 
     Raises `TaskError`, `EvaluatorError` and `SandboxError`.
     """
@@ -44,7 +44,7 @@ async def grade_patch(
         return report
     tree = await prepare(sandbox, data.environment)
     if base not in (None, tree):
-        raise EvaluatorError("the base of the patch is not what it is graded on")
+        raise EvaluatorError("the patch was made against another tree than it is graded on")
     tests = {*patched_files(data.test_patch), *data.environment.test_files}
     applied = await apply_patch(sandbox, data, patch, tests)
     known = {"patch_bytes": len(patch), "signals": signals(patch)}
@@ -54,7 +54,7 @@ async def grade_patch(
     if not applied[0]:
         return expected.report(SweOutcome.EMPTY_PATCH, **known)
     if not await _restore_tests(sandbox, data):
-        problem = "with it the data set's test patch does not apply"
+        problem = "the data set's test patch does not apply on top of it"
         return expected.report(SweOutcome.PATCH_FAILED, problems=[problem], **known)
     by_log = bool(data.environment.test_command)
     copied = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
@@ -64,16 +64,17 @@ async def grade_patch(
 
 
 def unapplied(expected: Expected, patch: bytes | None) -> SweReport | None:
-    """The report on a patch that is graded without a sandbox, or None. A patch that is None was too
-    large to read out."""
-    problem = excess(patch) if patch is not None else "the patch was too large to be read out"
+    """Returns the report on a patch that is graded without a sandbox, or None. A `patch` of None
+    was too large to download."""
+    problem = excess(patch) if patch is not None else "the patch is too large to download"
     if problem or patch is None:
         return expected.report(SweOutcome.PATCH_FAILED, problems=[problem])
     return None if patch.strip() else expected.report(SweOutcome.EMPTY_PATCH)
 
 
 async def _restore_tests(sandbox: Sandbox, data: SweData) -> bool:
-    """False where the patch under test is in the way. Raises `EvaluatorError` if nothing is."""
+    """Returns False if the patch under test is in the way; if the base is, raises
+    `EvaluatorError`."""
     test_patch = data.test_patch.encode()
     if not test_patch or await apply_text(sandbox, data.environment, test_patch):
         return True
@@ -83,7 +84,7 @@ async def _restore_tests(sandbox: Sandbox, data: SweData) -> bool:
 
 
 async def _put_canaries(sandbox: Sandbox, data: SweData, tests: Sequence[str]) -> list[str]:
-    """Several in each file that has such tests; `file::function` of each."""
+    """Puts several into each file that has such tests; returns `file::function` of each."""
     chance = random.SystemRandom()
     canaries = []
     for file in sorted({id_.partition("::")[0] for id_ in tests}):
@@ -92,7 +93,7 @@ async def _put_canaries(sandbox: Sandbox, data: SweData, tests: Sequence[str]) -
         try:
             source = (await sandbox.download(path)).decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise EvaluatorError(f"{file} has no tests to be fixed: {error}") from error
+            raise EvaluatorError(f"{file} cannot be read for its tests: {error}") from error
         changed, names = with_canaries(source, test_ids, chance)
         await sandbox.upload(path, changed.encode())
         canaries += [f"{file}::{name}" for name in names]
@@ -136,5 +137,5 @@ def _arguments(data: SweData) -> Sequence[str]:
 async def _records(sandbox: Sandbox, path: str) -> bytes:
     try:
         return await sandbox.download(path)
-    except OSError:  # it never began, or was removed
+    except OSError:  # the run did not start, or removed it
         return b""

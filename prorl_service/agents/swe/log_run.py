@@ -1,8 +1,8 @@
-"""Runs a task's own test command in the sandbox and grades its log.
+"""Grading by a task's own test command, which runs in the sandbox and leaves a log.
 
-The output goes to a file of its own, of which nothing but tests is written to, and the exit code
-comes over the tool's channel: there are no markers that could be forged. The log is read by a
-process that is killed when it takes too long.
+The output goes to a file that only the tests write to, and the exit code comes over the tool's
+channel, so there are no markers to forge. The log is read by a process that is killed when it takes
+too long.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from prorl_service.sandbox.base import Sandbox
 
 MAX_LOG_BYTES = 8 << 20
 SHOWN_BYTES = 32 << 10
-"""Size of the log's part in the report."""
+"""Size of the log's tail in the report."""
 READ_TIMEOUT_S = 30.0
 
 WATCH = Path(guest_unittest_plugin.__file__).read_bytes()
 
 
 class UnreadableLog(Exception):
-    """Its message says why. The tests have had their chance: it is nobody else's fault."""
+    """The log cannot be read; the message says why. Counts against the patch under test."""
 
 
 async def tests_to_copy(sandbox: Sandbox, data: SweData) -> list[str]:
-    """Tests of the test patch, as `file::Class::function`, that canaries can be made of.
+    """Returns tests of the test patch that can be copied as canaries, as `file::Class::function`.
 
     Raises `EvaluatorError` if there are none.
     """
@@ -54,7 +54,7 @@ async def tests_to_copy(sandbox: Sandbox, data: SweData) -> list[str]:
 
 
 async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) -> SweReport:
-    """Raises `SandboxError`."""
+    """Runs the tests and grades their log. Raises `SandboxError`."""
     environment = data.environment
     directory = f"/tmp/{token_hex(8)}"
     await sandbox.upload(f"{directory}/sitecustomize.py", WATCH)
@@ -81,7 +81,7 @@ async def run_test_command(sandbox: Sandbox, data: SweData, expected: Expected) 
 def _command(command: str, directory: str) -> str:
     watch = f"{guest_unittest_plugin.RESULTS}={directory}/watched"
     path = f"PYTHONPATH={directory}${{PYTHONPATH:+:$PYTHONPATH}}"
-    quoted = shlex.quote(command)  # whatever it is, it ends where it should
+    quoted = shlex.quote(command)  # so that an incomplete command cannot swallow the rest
     return f"( export {watch} {path}; eval {quoted} ) < /dev/null >> {directory}/log 2>&1"
 
 
@@ -91,7 +91,7 @@ async def _fetched(sandbox: Sandbox, data: SweData, path: str) -> bytes:
         raise UnreadableLog(f"the log has {size} bytes, more than {MAX_LOG_BYTES}")
     try:
         return await sandbox.download(path)
-    except OSError:  # it never began, or was removed
+    except OSError:  # the run did not start, or removed it
         return b""
 
 

@@ -1,8 +1,8 @@
-"""Runs one program by its arguments. Sent into the sandbox, a tool of its server there.
+"""A tool that runs one program by its arguments. Sent to the server in the sandbox as source.
 
-For what the service itself wants done where a model has worked: no shell of the model's is between,
-with its functions, aliases, traps and variables. Nothing that the program says comes back but its
-exit code. Runs on the service's own Python.
+The service uses it where a model has worked, to bypass the model's shell with its functions,
+aliases, traps and variables. Only the program's exit code comes back. Runs on the service's own
+Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT,
 
 
 def tool(request: Request) -> None:
-    """`argv`, and `environment`: all of it. Ends with its whole process group at the time-out."""
+    """Runs `argv` in exactly `environment`; kills its whole process group at the timeout."""
     null = os.devnull
     pid = os.posix_spawnp(
         request.arguments["argv"][0],

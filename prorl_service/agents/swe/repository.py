@@ -1,8 +1,8 @@
 """The repository of an SWE task in a sandbox: set up, read out as a patch, patched.
 
 Two sandboxes see the same state: the agent's, and the fresh one in which its patch is graded. Both
-hold one commit and nothing of the history, which could tell the answer. What comes out of the
-agent's sandbox is the text of a patch and trusted in nothing.
+hold one commit without history, which could reveal the answer. Only the text of a patch leaves the
+agent's sandbox, and it is not trusted.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ GIT = (
     " -c user.name=task -c user.email=task@localhost"
 )
 
-# Remotes, tags, reflogs and objects that nothing refers to: all of the history goes with the old
-# .git. What was not tracked is committed too, so that it is in no patch.
+# All history goes with the old .git: remotes, tags, reflogs and unreachable objects. Untracked
+# files are committed too, so that no patch contains them.
 ONE_COMMIT = f"""
 tracked=$(mktemp)
 {GIT} ls-files -z > "$tracked"
@@ -46,7 +46,7 @@ rm -r "$tracked" .git/logs
 
 
 async def prepare(sandbox: Sandbox, environment: SweEnvironment) -> str:
-    """The repository at its base, in one commit; its tree's hash. Raises `TaskError`."""
+    """Commits the repository at its base; returns the tree's hash. Raises `TaskError`."""
     if environment.archive is not None:
         tar = await asyncio.to_thread(load_archive, environment.archive)
         try:
@@ -65,19 +65,19 @@ async def prepare(sandbox: Sandbox, environment: SweEnvironment) -> str:
 
 
 async def extract_patch(sandbox: Sandbox, environment: SweEnvironment, base: str) -> bytes | None:
-    """All that differs from `base`, a tree; ignored files excepted. None if it is too large.
+    """Returns the difference to `base`, a tree, without ignored files. None if it is too large.
 
-    b"" where nothing can be got: whatever the agent has done to its repository is its own loss.
-    What still runs in the sandbox may change the patch meanwhile: it is the agent's in any case.
+    b"" if git fails: whatever the agent has done to its repository is its own loss. Processes left
+    in the sandbox may change the patch meanwhile: it is the agent's in any case.
     """
     patch = f"/tmp/{token_hex(8)}.patch"
-    # An index of its own: locks of the agent's do not matter.
+    # A separate index, so that the agent's locks do not matter.
     script = f"""
 set -e
 cd {environment.repository}
 export GIT_INDEX_FILE={patch}.index
 {GIT} read-tree {base}
-{GIT} add -A --ignore-errors || :  # of a repository inside that has no commit, say
+{GIT} add -A --ignore-errors || :  # fails on a nested repository without commits, for example
 {GIT} diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
   {base} > {patch}
 """
@@ -95,10 +95,11 @@ export GIT_INDEX_FILE={patch}.index
 async def apply_patch(
     sandbox: Sandbox, data: SweData, patch: bytes, tests: Collection[str]
 ) -> tuple[list[Change], list[Change]] | None:
-    """What was applied, and what was not because it is protected. None if it does not apply.
+    """Returns the changes that were applied and the protected ones that were not. None if the patch
+    does not apply.
 
-    The whole patch is applied and what is protected is put back, as git and not the patch tells.
-    Nothing that a patch can do is an error of the evaluation: it would take the place of a 0.
+    The whole patch is applied, then protected files are put back, by git's list of changes and not
+    the patch's. No patch can cause an error of the evaluation, which would replace a reward of 0.
     """
     if not await apply_text(sandbox, data.environment, patch):
         return None
@@ -115,7 +116,7 @@ async def apply_patch(
 
 
 async def apply_text(sandbox: Sandbox, environment: SweEnvironment, patch: bytes) -> bool:
-    """Whether the patch applies, in time: what git searches for grows with the square of it."""
+    """Applies a patch; returns whether that worked in time, as git may need quadratic time."""
     path = f"/tmp/{token_hex(8)}.patch"
     await sandbox.upload(path, patch)
     script = f"{GIT} apply --index --whitespace=nowarn {path}\nrm {path}"
@@ -123,7 +124,7 @@ async def apply_text(sandbox: Sandbox, environment: SweEnvironment, patch: bytes
 
 
 async def fits_the_base(sandbox: Sandbox, environment: SweEnvironment, patch: bytes) -> bool:
-    """Whether a patch applies to what was committed, whatever is in the repository now."""
+    """Returns whether a patch applies to the commit, whatever the working tree contains now."""
     path = f"/tmp/{token_hex(8)}.patch"
     await sandbox.upload(path, patch)
     script = f"""
@@ -135,13 +136,13 @@ export GIT_INDEX_FILE={path}.index
 
 
 async def in_repository(sandbox: Sandbox, environment: SweEnvironment, script: str) -> ToolResult:
-    """Result of a subshell that stops at the first error. Raises `SandboxError`."""
+    """Runs `script` in a subshell that stops at the first error. Raises `SandboxError`."""
     command = f"( set -e -o pipefail; cd {environment.repository}\n{script}\n)"
     return await sandbox.call_tool("bash", {"command": command}, timeout_s=GIT_TIMEOUT_S)
 
 
 def activated(environment: SweEnvironment, command: str) -> str:
-    """A command of bash that runs this one in the repository, with the right Python."""
+    """Returns a bash command that runs `command` in the repository, with the right Python."""
     return f"(\ncd {environment.repository}\n{environment.activate or ':'}\n{command}\n)"
 
 
@@ -150,14 +151,14 @@ async def _changes(sandbox: Sandbox, environment: SweEnvironment) -> list[Change
     script = f"{GIT} diff --cached --raw -z --no-renames --no-ext-diff HEAD > {listing}"
     done = await in_repository(sandbox, environment, script)
     if done.is_error:
-        raise EvaluatorError(f"git cannot tell what was changed: {done.output[-2000:]}")
+        raise EvaluatorError(f"git cannot list the changes: {done.output[-2000:]}")
     return changes(await sandbox.download(listing))
 
 
 async def _put_back(
     sandbox: Sandbox, environment: SweEnvironment, dropped: Sequence[Change]
 ) -> None:
-    # New ones first: a new file may stand where a directory was.
+    # New files first: one may stand where a directory was.
     for command, are_new in (("rm -q -f", True), ("checkout -q HEAD", False)):
         paths = [change.path for change in dropped if change.is_new is are_new]
         if paths:

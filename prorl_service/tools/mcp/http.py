@@ -1,4 +1,4 @@
-"""Reaches an MCP server over streamable HTTP, with a limit on what one answer may hold.
+"""Streamable HTTP transport for MCP servers, with a limit on the size of one answer.
 
 The client library reads an answer whole, however long it is. Needs the extra `mcp`.
 """
@@ -21,7 +21,7 @@ async def http_transport(
     url: str, key: str | None, *, max_answer_bytes: int
 ) -> "AsyncIterator[TransportStreams]":
     async def limit(response: httpx2.Response) -> None:
-        if response.request.method == "POST":  # what the server tells by itself has no end
+        if response.request.method == "POST":  # the stream of the server's own messages has no end
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Limited(response.stream, max_answer_bytes)
 

@@ -1,9 +1,9 @@
-"""Tools of MCP servers: called by the service, for the sandboxes have no network.
+"""Tools of MCP servers, called by the service because sandboxes have no network.
 
 The operator names the servers; a task only chooses among their names. Each has one connection,
-shared by all rollouts and made again when it is lost. What a tool of theirs cannot do is an answer
-for the model; a server that is not there is the rollout's failure. Servers are trusted, what they
-answer is not: it is text for the model, cut where it is long.
+shared by all rollouts and reopened when it is lost. A tool that fails gives the model an answer; a
+server that is away fails the rollout. Servers are trusted, their answers are not: an answer is text
+for the model, cut if it is long.
 """
 
 import asyncio
@@ -31,29 +31,29 @@ if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 60.0
-"""Budget of the handshake and the list of tools. Servers run by npx or uvx are fetched first."""
+"""Budget of the handshake and the list of tools; npx and uvx first download their server."""
 CHECK_TIMEOUT_S = 10.0
-"""A server that does not list its tools in that time, after a call that failed, is connected to
-again. That ends the process of one that is a command."""
+"""Longest time to list the tools after a failed call. The service reconnects to a slower server,
+which ends the process of one that is a command."""
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0
-"""A connection that lasted so long was not lost for the reason that the one before it was."""
+"""Age at which a connection is steady: its loss is not blamed on the cause of an earlier one."""
 MAX_OUTPUT_BYTES = 32 * 1024
 """Maximum size of one answer, as the model sees it."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Maximum size of one answer on the wire. A server with a longer one is connected to again."""
+"""Maximum size of one answer on the wire. The service reconnects after a longer one."""
 
 
 class McpServers:
-    """All that the operator named, connected while entered."""
+    """All MCP servers that the operator named, connected while the context is entered."""
 
     def __init__(self, specs: Iterable[McpSpec] = ()) -> None:
         self.background = TaskOwner()
         self._servers = {spec.name: McpServer(spec, self.background) for spec in specs}
 
     async def __aenter__(self) -> Self:
-        """Raises `ProRLError` for a server that cannot be used: its tools belong to prompts."""
+        """Raises `ProRLError` for a server that cannot be used, because prompts need its tools."""
         if self._servers:
             _be_quiet()
         try:
@@ -68,19 +68,19 @@ class McpServers:
         await self.background.close()
 
     def tools(self, names: Iterable[str]) -> list["McpTool"]:
-        """Those of the servers `names`, in order. Raises `InvalidRequest` for an unknown name."""
+        """Returns the servers' tools, in order. Raises `InvalidRequest` for an unknown name."""
         try:
             return [tool for name in names for tool in self._servers[name].tools]
         except KeyError as unknown:
             known = ", ".join(sorted(self._servers)) or "none"
             raise InvalidRequest(
                 f"no MCP server {unknown.args[0]!r}",
-                hint=f"this service has: {known}; the operator names them: `prorl serve --mcp`",
+                hint=f"this service has: {known}; `prorl serve --mcp` adds servers",
             ) from None
 
 
 class McpTool:
-    """One tool of a server, as a `Tool`. The sandbox has no part in it."""
+    """One tool of a server, as a `Tool` that does not use the sandbox."""
 
     def __init__(self, server: "McpServer", listed: "mcp_types.Tool") -> None:
         self.name = listed.name
@@ -100,7 +100,7 @@ class McpServer:
 
     def __init__(self, spec: McpSpec, background: TaskOwner) -> None:
         self.tools: Sequence[McpTool] = ()
-        """Tools listed when it was first connected to: all prompts are to be alike."""
+        """Tools of the first connection, kept so that all prompts are alike."""
         self._spec = spec
         self._background = background
         self._client: mcp.Client | None = None
@@ -109,7 +109,7 @@ class McpServer:
         self._check: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Returns when its tools are known. Raises `ProRLError`."""
+        """Returns when the server's tools are known. Raises `ProRLError`."""
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._background.start(self._stay_connected(first), name=str(self._spec))
         await first
@@ -126,15 +126,15 @@ class McpServer:
             if self._client is None:
                 raise ToolServerError(
                     f"{self._spec} was not there within {timeout_s:g} s",
-                    hint="the service goes on trying; its log says why",
+                    hint="the service keeps trying; its log says why",
                 ) from None
             self._checked(self._client)
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
-        except Exception as error:  # of the server, of the connection, or in what it answered
+        except Exception as error:  # from the server, the connection or the answer
             return ToolResult(_clipped(f"{tool.name} failed: {_cause(error)}"), is_error=True)
 
     async def _call(self, tool: McpTool, arguments: dict[str, JsonValue]) -> ToolResult:
-        """Twice if the connection is lost, where the server says that this does no harm."""
+        """Calls again if the connection is lost and the server says that repeating does no harm."""
         for is_last in (False, True) if tool.may_repeat else (True,):
             client = await self._connection()
             try:
@@ -154,7 +154,7 @@ class McpServer:
         return self._client
 
     def _checked(self, client: "mcp.Client") -> "asyncio.Task[None]":
-        """One check at a time, of whether the server still answers."""
+        """Starts a check that the server still answers, or returns the one that is running."""
         if self._check is None or self._check.done():
             checking = self._see_whether_lost(client)
             self._check = self._background.run_once(checking, name=f"check {self._spec}")
@@ -166,7 +166,7 @@ class McpServer:
                 await client.list_tools(cache_mode="refresh")
         except Exception as error:
             if client is self._client:
-                log.warning("%s is lost: %s", self._spec, _cause(error))
+                log.warning("%s was lost: %s", self._spec, _cause(error))
                 self._lost.set()
                 self._disconnect()
 
@@ -180,7 +180,7 @@ class McpServer:
             self._check.cancel()
 
     async def _stay_connected(self, first: "asyncio.Future[None]") -> None:
-        """`first` gets the outcome of the first attempt."""
+        """Reconnects until cancelled. `first` gets the outcome of the first attempt."""
         delay_s = FIRST_DELAY_S
         while True:
             started = time.monotonic()
@@ -195,7 +195,7 @@ class McpServer:
             await asyncio.sleep(delay_s)
 
     async def _connect_once(self, first: "asyncio.Future[None]") -> None:
-        """Returns, or raises, when the connection has been lost."""
+        """Connects. Returns, or raises, when the connection has been lost."""
         from mcp import Client
 
         async with AsyncExitStack() as resources:
@@ -209,7 +209,7 @@ class McpServer:
                 first.set_result(None)
             self._client = client
             self._connected.set()
-            resources.callback(self._leave)  # before the client is closed: that may take seconds
+            resources.callback(self._leave)  # before the client closes, which may take seconds
             await self._lost.wait()
 
 
@@ -236,19 +236,19 @@ def _allowed(spec: McpSpec, listed: list["mcp_types.Tool"]) -> list["mcp_types.T
     there = [tool.name for tool in listed]
     for name in spec.tools:
         if name not in there:
-            raise ProRLError(f"it has no tool {name!r}, but: {', '.join(there)}")
+            raise ProRLError(f"it has no tool {name!r}; its tools: {', '.join(there)}")
     return [tool for tool in listed if not spec.tools or tool.name in spec.tools]
 
 
 def _unusable(spec: McpSpec, error: Exception) -> ProRLError:
-    hint = "see whether it runs" if spec.is_url else "see what it printed; try the command"
+    hint = "check that it runs" if spec.is_url else "read what it printed; try the command"
     if isinstance(error, ImportError):
         hint = "pip install 'prorl-service[mcp]'"
     return ProRLError(f"{spec} cannot be used: {_cause(error)}", hint=hint)
 
 
 def _cause(error: BaseException) -> str:
-    """What began it: task groups wrap it up."""
+    """Returns the message of the first error, which task groups wrap."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):
@@ -257,7 +257,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _arguments(schema: dict[str, Any]) -> type[BaseModel]:
-    """Any object; the server checks it against its schema, which is the one that is shown."""
+    """Returns a model of any object that shows `schema`; the server checks against it."""
 
     class Arguments(RootModel[dict[str, JsonValue]]):
         @classmethod
@@ -287,7 +287,7 @@ def _as_text(block: "mcp_types.ContentBlock") -> str:
 
 
 def _clipped(text: str) -> str:
-    """Clips like the tools inside sandboxes: the first and the last half of what is allowed."""
+    """Clips the middle, like the tools inside sandboxes."""
     whole = text.encode(errors="replace")
     if len(whole) <= MAX_OUTPUT_BYTES:
         return whole.decode()
@@ -297,6 +297,6 @@ def _clipped(text: str) -> str:
 
 
 def _be_quiet() -> None:
-    """The client logs each request with its URL, which may hold a key."""
+    """Silences the client's log of requests, because a URL may hold a key."""
     for name in ("httpx2", "mcp", "client"):
         logging.getLogger(name).setLevel(logging.WARNING)

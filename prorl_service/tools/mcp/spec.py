@@ -1,6 +1,6 @@
-"""What the operator says of an MCP server: its name, where it is, which of its tools are offered.
+"""Configuration of an MCP server: its name, its address, which of its tools are offered.
 
-Secrets come from the environment only, and are in no log and no message.
+Secrets come from the environment only and never appear in logs or messages.
 """
 
 import os
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from prorl_service.errors import ProRLError
 
 KEY_VARIABLE = "PRORL_MCP_KEY_"
-"""With the name in capitals behind it: the bearer token for a server with a URL."""
+"""Prefix of the variable, before the name in capitals, with the bearer token for a URL."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -24,15 +24,15 @@ class McpSpec:
     target: str = field(repr=False)
     """URL of the streamable HTTP transport, or a command line of the stdio transport."""
     tools: tuple[str, ...] = ()
-    """The only ones that are offered; none named: all."""
+    """Names of the tools that are offered; all if empty."""
     key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises `ProRLError` for what can be no server."""
+        """Raises `ProRLError` for a bad name, URL or command."""
         if not _NAME.fullmatch(self.name):
             raise ProRLError(
                 f"{self.name!r} cannot be the name of an MCP server",
-                hint="names have small letters, digits and '_': `--mcp corpus=http://...`",
+                hint="use lower-case letters, digits and '_': `--mcp corpus=http://...`",
             )
         try:
             is_there = bool(urlsplit(self.target).hostname if self.is_url else self.command)
@@ -59,8 +59,8 @@ class McpSpec:
 
 
 def take_specs(servers: Sequence[str], allowed: Sequence[str]) -> tuple[McpSpec, ...]:
-    """From `NAME=TARGET` and `NAME=TOOL,TOOL`. The environment forgets the keys: other children
-    need no secrets. Raises `ProRLError`."""
+    """Parses `NAME=TARGET` and `NAME=TOOL,TOOL`. Takes the keys out of the environment, so that
+    child processes do not inherit them. Raises `ProRLError`."""
     specs: dict[str, McpSpec] = {}
     for text in servers:
         name, _, target = text.partition("=")
@@ -72,7 +72,7 @@ def take_specs(servers: Sequence[str], allowed: Sequence[str]) -> tuple[McpSpec,
         name, _, tools = text.partition("=")
         if name not in specs:
             raise ProRLError(
-                f"tools are named for {name!r}, which is no MCP server",
+                f"tools are named for {name!r}, which is not an MCP server",
                 hint="`--mcp NAME=...` names the server, `--mcp-tools NAME=TOOL,TOOL` its tools",
             )
         names = tuple(tool for tool in map(str.strip, tools.split(",")) if tool)

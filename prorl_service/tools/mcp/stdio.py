@@ -1,8 +1,8 @@
-"""Runs an MCP server as a child and speaks with it over its standard input and output.
+"""Stdio transport for MCP servers: a child process, its standard input and its standard output.
 
 The client library's own transport needs time quadratic in the length of an answer (one of 16 MB
-holds up the event loop for 4 s) and does not tell when the server ends. This one reads in linear
-time, up to a limit. What the server prints on standard error belongs into the service's log.
+blocks the event loop for 4 s) and does not report when the server ends. This one reads in linear
+time, up to a limit. The server's standard error goes to the service's log.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_S = 2.0
-"""For the server to end by itself when its standard input ends, as the protocol wants it."""
+"""Time for the server to end by itself after its standard input ends, as the protocol wants."""
 
 
 @asynccontextmanager
 async def stdio_transport(
     command: Sequence[str], *, max_answer_bytes: int, on_end: Callable[[], None]
 ) -> "AsyncIterator[TransportStreams]":
-    """`on_end` is called when the server can no longer be spoken with. Raises `OSError`."""
+    """Calls `on_end` when the server can no longer be reached. Raises `OSError`."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -67,11 +67,13 @@ async def _read(
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
-                        log.warning("an MCP server printed what is no message: %.200r", line)
+                        log.warning(
+                            "an MCP server printed a line that is not a message: %.200r", line
+                        )
                     else:
                         await to_client.send(SessionMessage(message))
             except ValueError as error:  # longer than the limit
-                log.warning("an MCP server answered too much: %s", error)
+                log.warning("an MCP server's answer is too long: %s", error)
             on_end()
 
 
@@ -80,7 +82,7 @@ async def _write(
 ) -> None:
     assert process.stdin is not None
     async with from_client:
-        with suppress(OSError, RuntimeError):  # it has ended, which `_read` tells
+        with suppress(OSError, RuntimeError):  # the server has ended; `_read` reports it
             async for item in from_client:
                 line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 process.stdin.write(line.encode() + b"\n")
@@ -88,7 +90,7 @@ async def _write(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """And all that it started."""
+    """Ends the server and all that it started."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -103,7 +105,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Returns when nobody holds its output any more. It may be held up by what it still writes."""
+    """Waits until the process and all holders of its output end. Reads on, so that none blocks."""
     assert process.stdout is not None
     while await process.stdout.read(2**16):
         pass

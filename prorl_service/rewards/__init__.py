@@ -1,1 +1,1 @@
-"""Pure scoring: what an answer is worth. No sandboxes, no I/O."""
+"""Scoring: what an answer is worth. No sandboxes; only the judge does I/O."""

@@ -1,9 +1,8 @@
-"""Scores a mathematical answer with math-verify (https://github.com/huggingface/Math-Verify).
+"""Scoring of mathematical answers with math-verify (https://github.com/huggingface/Math-Verify).
 
-An answer is LaTeX and counts as a whole: nothing is searched for in it, because a search finds the
-numbers of the question too. What math-verify takes to be equal is in docs/rewards.md, with where it
-errs. Comparing hostile LaTeX can take for ever or fill memory: call `score_math` through a
-`ScoringPool`.
+An answer is LaTeX and counts as a whole: it is not searched, because a search also finds numbers of
+the question. docs/rewards.md says what math-verify takes to be equal, and where it errs. Comparing
+hostile LaTeX can take forever or fill memory: call `score_math` through a `ScoringPool`.
 """
 
 import re
@@ -11,7 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 MAX_ANSWER_CHARS = 4000
-"""A longer one is wrong: nobody's answer, but what a policy that repeats itself writes."""
+"""Maximum length of an answer. A longer one is wrong: the policy is repeating itself."""
 
 _TOKENS = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -19,12 +18,12 @@ _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*")
 
 
 def boxed(text: str) -> str | None:
-    """What is in the last `\\boxed{...}`, of nested ones the outermost. O(len(text)).
+    """Returns the content of the last `\\boxed{...}`, the outermost of nested ones. O(len(text)).
 
     None if there is none, or if the last that was opened is not closed.
     """
     open_braces: list[int] = []
-    """For a box where its content begins, else -1."""
+    """Start of a box's content; -1 for other braces."""
     start = end = -1
     for token in _TOKENS.finditer(text):
         if token[0].startswith("\\boxed"):
@@ -39,7 +38,7 @@ def boxed(text: str) -> str | None:
 
 
 def score_math(answer: str, gold: str) -> float:
-    """1.0 when `answer` equals `gold`, else 0.0. Both are LaTeX.
+    """Returns 1.0 when `answer` equals `gold`, else 0.0. Both are LaTeX.
 
     Raises `ValueError` when `gold` itself cannot be read.
     """
@@ -47,17 +46,17 @@ def score_math(answer: str, gold: str) -> float:
         return 0.0
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
         return float(int(answer) == int(gold))
-    # Imported late: sympy costs 60 MB, which only the scoring workers shall pay.
+    # Imported late: sympy takes 60 MB, which only the scoring workers should pay.
     from math_verify import verify
 
     expected = _parsed_gold(gold)
-    # No time limits of its own: they use SIGALRM, and the pool ends what takes too long.
+    # Without its own time limits, which use SIGALRM: the pool ends a call that takes too long.
     equal = verify(expected, _parsed(answer), allow_set_relation_comp=True, timeout_seconds=None)
     return float(cast(bool, equal))
 
 
 def is_expression(gold: str) -> bool:
-    """Whether math-verify reads more than a text in it, to which only the same text is equal.
+    """Returns whether math-verify reads `gold` as more than text, which only equals the same text.
 
     Raises `ValueError` when it reads nothing.
     """
@@ -77,7 +76,7 @@ def _parsed_gold(gold: str) -> list[Any]:
 
 
 def _parsed(latex: str) -> list[Any]:
-    """The expression, where it is one, and its text in a normal form."""
+    """Returns the expression, where it is one, and its text in a normal form."""
     from math_verify import parse
 
     box = f"\\boxed{{{latex}}}"
@@ -87,7 +86,7 @@ def _parsed(latex: str) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _latex_only() -> list[Any]:
-    """How to parse: what is in the box, as LaTeX, and nothing else."""
+    """Returns a configuration that parses only the content of the box, as LaTeX."""
     from math_verify import LatexExtractionConfig
 
     from prorl_service.rewards.latex import mend_parser

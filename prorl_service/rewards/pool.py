@@ -1,9 +1,9 @@
-"""Runs scoring functions in processes that can be ended: a hang or a bomb costs one answer.
+"""Pool of processes for scoring functions that can be killed: a hang or a bomb costs one answer.
 
-Workers start with the first call and are reused. Memory is limited per worker and CPU time per
-call, both by the kernel, so that not even code without an interpreter's step in it outlasts them.
-Unlike wall-clock time they tell what a call does, and not how busy the host is: a call that runs
-out of them, or crashes its process, did so by itself.
+Workers start with the first call and are reused. The kernel limits memory per worker and CPU time
+per call, so that even code that never returns to the interpreter cannot outlast them. Unlike
+wall-clock time they measure what a call does and not how busy the host is: a call that exceeds
+them, or crashes its process, is to blame itself.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ FULL = 75
 
 
 class ScoringAborted(EvaluatorError):
-    """The call used up its CPU time or memory, or crashed its process: its arguments did it."""
+    """The call used up its CPU time or memory, or crashed its process, due to its arguments."""
 
 
 class ScoringPool:
     def __init__(self, *, workers: int = 2, memory_mb: int = 2048, cpu_s: int = 5) -> None:
-        """`memory_mb` is of each worker, `cpu_s` of each call."""
+        """`memory_mb` limits each worker, `cpu_s` each call."""
         self._workers = workers
         self._limits = (memory_mb << 20, cpu_s)
         self._pool = self._new_pool()
@@ -46,7 +46,7 @@ class ScoringPool:
 
     @asynccontextmanager
     async def worker(self, clock: WorkClock) -> AsyncIterator[None]:
-        """A process is free for a call of `score`; `clock` does not count the wait for it."""
+        """Reserves a process for a call of `score`; `clock` does not count the wait for it."""
         with clock.waiting():
             await self._free.acquire()
         try:
@@ -57,9 +57,10 @@ class ScoringPool:
     async def score(
         self, function: Callable[P, float], timeout_s: float, *args: P.args, **kwargs: P.kwargs
     ) -> float:
-        """`function` must be importable by name. `timeout_s` is wall-clock time, waiting excluded.
+        """Calls `function`, which must be importable by name, in a worker.
 
-        Raises `ScoringAborted` where the arguments are to blame, `EvaluatorError` otherwise.
+        `timeout_s` is wall-clock time, waiting excluded. Raises `ScoringAborted` where the
+        arguments are to blame, `EvaluatorError` otherwise.
         """
         call = [function, self._limits, args, kwargs]
         while True:
@@ -70,7 +71,7 @@ class ScoringPool:
             except ProcessExpired as error:
                 if error.exitcode != FULL:
                     raise self._why_it_ended(error.exitcode) from None
-            except BrokenProcessPool:  # workers were killed that had nothing to do
+            except BrokenProcessPool:  # idle workers were killed
                 if self._pool is pool:
                     self._pool = self._new_pool()
             except FutureTimeout:
@@ -78,12 +79,12 @@ class ScoringPool:
                 hint = "it used little CPU time: the host is overloaded"
                 raise EvaluatorError(message, hint=hint, retryable=True) from None
             except MemoryError:
-                raise ScoringAborted("scoring took more memory than it may") from None
-            except Exception as error:  # whatever a scoring function raised over there
+                raise ScoringAborted("scoring exceeded its memory limit") from None
+            except Exception as error:  # raised by the scoring function in its worker
                 raise EvaluatorError(f"scoring failed: {error!r}") from error
 
     async def close(self) -> None:
-        """What has no answer yet gets none."""
+        """Ends the workers. Calls in flight get no answer."""
         self._pool.stop()
         await asyncio.to_thread(self._pool.join)
 
@@ -116,10 +117,10 @@ def _limited(
     kwargs: Mapping[str, Any],
 ) -> float:
     memory_bytes, cpu_s = limits
-    # Caches keep what is large. It must not be missing to this call: another worker makes it.
+    # Caches hold memory that this call may need: a new worker makes the call instead.
     if _held_bytes() > memory_bytes // 2:
         os._exit(FULL)
-    # The limit is of the whole process, hence counts from what it has used; in whole seconds.
+    # The limit is of the whole process, so it starts from the time used; in whole seconds.
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + cpu_s + 1, hard))
     return float(function(*args, **kwargs))

@@ -1,7 +1,7 @@
-"""Scores the final answers of STEM questions: the letter of an option, or a short answer.
+"""Scoring of final answers to STEM questions: the letter of an option, or a short answer.
 
-Only what is sure counts; the rest is a miss, about which a judge may be asked (rewards/judge.py).
-`score_choice` and `score_value` can take for ever on hostile answers: call them through a
+Only certain matches count; about the others a judge may be asked (rewards/judge/judge.py).
+`score_choice` and `score_value` can take forever on hostile answers: call them through a
 `ScoringPool`.
 """
 
@@ -32,13 +32,13 @@ _NUMBER = re.compile(
 
 
 def score_choice(text: str, gold: str, options: Mapping[str, str], pattern: str | None) -> float:
-    """1.0 when the reply `text` chooses the option `gold`, else 0.0."""
+    """Returns 1.0 when the reply `text` chooses the option `gold`, else 0.0."""
     return float(chosen_letter(text, options, pattern) == gold)
 
 
 def chosen_letter(text: str, options: Mapping[str, str], pattern: str | None) -> str | None:
-    """What the last match of `pattern` says, its first group if it has one; without a match that
-    names an option, the last box. None if that names no single option."""
+    """Returns the option in the last match of `pattern` (in its first group, if it has one), else
+    the option in the last box. None if the box does not name exactly one option."""
     if pattern is not None:
         found = [match[match.re.groups and 1] for match in re.finditer(pattern, text)]
         letter = _letter(found[-1] or "", options) if found else None
@@ -65,8 +65,8 @@ def _letter(said: str, options: Mapping[str, str]) -> str | None:
 
 
 def normal_text(text: str) -> str:
-    """Without LaTeX that only sets type, spaces that do not matter, the article and the full stop
-    around it. The case of ordinary words is ignored, that of `CO` and `pH` is not."""
+    """Removes LaTeX that only sets type, redundant spaces, the article in front and the full stop
+    at the end. Lower-cases ordinary words, but not `CO` and `pH`."""
     text = unicodedata.normalize("NFC", text)
     text = _SPACING.sub(" ", text)
     while (unwrapped := _WRAPPED.sub(r"\1", text)) != text:
@@ -77,10 +77,10 @@ def normal_text(text: str) -> str:
 
 
 def score_value(answer: str, gold: str) -> float:
-    """1.0 when `answer`, the inside of a box, has the value of `gold`, else 0.0.
+    """Returns 1.0 when `answer`, the content of a box, has the value of `gold`, else 0.0.
 
-    math-verify is not asked about words, in which it sees products of letters ("on" is "no"), nor
-    about units, which it leaves out, nor about small numbers, which it rounds to 0.
+    math-verify is not asked about words, which it reads as products of letters ("on" is "no"),
+    units, which it leaves out, and small numbers, which it rounds to 0.
     """
     theirs, ours = _quantity(answer), _quantity(gold)
     if theirs is not None and ours is not None and theirs[1] == ours[1]:
@@ -95,12 +95,12 @@ def score_value(answer: str, gold: str) -> float:
             return 0.0
     try:
         return score_math(answer, gold)
-    except ValueError:  # it cannot read the gold answer
+    except ValueError:  # math-verify cannot read the gold answer
         return 0.0
 
 
 def is_words(text: str) -> bool:
-    """Whether it has letters side by side and nothing of mathematics: a word, a sequence."""
+    """Returns whether it has adjacent letters and no mathematics: a word, a sequence."""
     bare = _SPACING.sub(" ", _WRAPPED.sub(" ", text))
     return not bare.strip() or bool(_WORD.search(bare) and not _MATHEMATICS.search(bare))
 
@@ -110,13 +110,13 @@ def _close(one: float, other: float) -> float:
 
 
 def _units_agree(answer: str, gold: str) -> bool:
-    """Whether the units are equal, where both texts name one."""
+    """Returns whether the units are equal, where both texts name one."""
     theirs, ours = ("".join("".join(_WRAPPED.findall(text)).split()) for text in (answer, gold))
     return not (theirs and ours) or theirs == ours
 
 
 def _quantity(text: str) -> tuple[float, str] | None:
-    """The number that it begins with, and what follows."""
+    """Returns the number that `text` begins with, and the rest."""
     bare = "".join(normal_text(text).split())
     match = _NUMBER.match(bare)
     if match is None:

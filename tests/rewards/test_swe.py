@@ -184,7 +184,7 @@ def test_records_beyond_those_of_the_requested_tests_are_not_read() -> None:
     many = [one for number in range(30_000) for one in of_test(f"t.py::other[{number}]")]
     assert len(json.dumps(many)) > MAX_OTHER_RECORDS_BYTES
     report = graded([*many, *records])
-    assert report.problems[0] == f"{FOREIGN}: it is too much"
+    assert report.problems[0] == f"{FOREIGN}: too many bytes"
     assert report.fail_to_pass == 0
     ids = [f"t.py::other[{number}]" for number in range(30_000)]
     collected = {**records[0], "ids": [*records[0]["ids"], *ids]}

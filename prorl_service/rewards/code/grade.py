@@ -1,7 +1,7 @@
-"""Grades what a program printed or returned for each test case. Pure: nothing is run here.
+"""Grading of what a program printed or returned for each test case. Pure: nothing runs here.
 
-The expected outputs are compared in the service and never sent to where the program runs, so all
-that a hostile program can do is to fail.
+The expected outputs are compared in the service and never sent to where the program runs, so a
+hostile program can only fail.
 """
 
 import json
@@ -18,7 +18,7 @@ SPARE_OUTPUT_BYTES = 1 << 16
 class CaseOutcome(StrEnum):
     PASSED = "passed"
     WRONG = "wrong"
-    """Another output, or more than could be right."""
+    """Different output, or more than could be right."""
     CRASHED = "crashed"
     """An exit code other than 0: an exception, a signal, too much memory."""
     TIMEOUT = "timeout"
@@ -27,8 +27,8 @@ class CaseOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`input` is what the program reads. `expected` is text that it is to print or, where it
-    `is_call`, the value that its function is to return."""
+    """One test case. The program reads `input` and should print `expected`, or its function should
+    return it if `is_call`."""
 
     input: str
     expected: Any
@@ -36,15 +36,15 @@ class Case:
 
     @property
     def max_output_bytes(self) -> int:
-        """More than this cannot be right."""
+        """Size of output that cannot be right if exceeded."""
         text = json.dumps(self.expected) if self.is_call else self.expected
         return SPARE_OUTPUT_BYTES + 2 * len(text.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """What came of running one. `end` is `exited`, `compile_error`, `timeout`, `output_limit` or
-    `lost`: it killed those who ran it."""
+    """Result of running a case. `end` is `exited`, `compile_error`, `timeout`, `output_limit` or
+    `lost`: it killed the process that ran it."""
 
     end: str
     exit_code: int = 0
@@ -55,7 +55,7 @@ class CaseRun:
 
 @dataclass(slots=True)
 class CodeReport:
-    """`outcomes` has the cases that were run, in order."""
+    """Result of a program. `outcomes` has the cases that were run, in order."""
 
     cases: int
     outcomes: list[CaseOutcome] = field(default_factory=list)
@@ -75,7 +75,7 @@ class CodeReport:
         return self.passed / self.cases
 
     def summary(self) -> str:
-        """One line."""
+        """Returns one line."""
         counts = Counter(self.outcomes)
         parts = [f"{outcome} {counts[outcome]}" for outcome in CaseOutcome if counts[outcome]]
         if not self.has_solution:
@@ -85,7 +85,7 @@ class CodeReport:
         return f"{self.cases} cases: {', '.join(parts)}"
 
     def components(self) -> dict[str, float]:
-        """For the rollout's reward components: shares, counts and flags."""
+        """Returns the rollout's reward components: shares, counts and flags."""
         return {
             "all_passed": float(self.all_passed),
             "passed_share": self.share,
@@ -114,9 +114,9 @@ def case_outcome(
 
 
 def same_output(found: str, expected: str, tolerance: float | None = None) -> bool:
-    """Whether the lines are the same but for white space at their ends, and empty lines at the end.
+    """Compares lines, without white space at their ends and empty lines at the end.
 
-    With a `tolerance` numbers may differ by as much, relative to `expected` where that is above 1.
+    Numbers may differ by `tolerance`, relative to `expected` where that is above 1.
     """
     ours, theirs = _lines(found), _lines(expected)
     if ours == theirs or tolerance is None or len(ours) != len(theirs):
@@ -128,7 +128,7 @@ def same_output(found: str, expected: str, tolerance: float | None = None) -> bo
 
 
 def same_value(found: str, expected: Any, tolerance: float | None = None) -> bool:
-    """`found` is JSON. An expected list of one value also stands for the value: data sets wrap."""
+    """Compares JSON. An expected list of one value also stands for the value: data sets wrap."""
     try:
         value = json.loads(found)
     except (ValueError, RecursionError):
@@ -170,5 +170,5 @@ def _is_close(found: str, expected: str, tolerance: float) -> bool:
     try:
         number, other = Decimal(found), Decimal(expected)
         return abs(number - other) <= Decimal(repr(tolerance)) * max(Decimal(1), abs(other))
-    except ArithmeticError:  # no numbers, or not finite, or beyond all bounds
+    except ArithmeticError:  # not numbers, not finite, or out of range
         return False

@@ -1,9 +1,9 @@
-"""Runs the test cases of a program one by one. Sent into the sandbox, a tool of its server there.
+"""A tool that runs a program's test cases one by one. Sent to the server in the sandbox as source.
 
-Being part of the server it cannot be signalled, traced or read by what it runs. A call is a case:
-it brings the input, which no other process has before its turn, and is answered with what the
-program wrote. Whatever does not end by itself ends with all other processes of the sandbox. Runs on
-the service's own Python.
+It is part of the server, so programs cannot signal, trace or read it. A call is a case: it brings
+the input, which no other process has before, and returns what the program wrote. A program that
+does not end by itself is killed with all other processes of the sandbox. Runs on the service's own
+Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READ_BYTES = 1 << 16
 MAX_PACKET_BYTES = 4096
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""For libraries that start as many as there are processors, which would not fit into the limits."""
+"""Settings for libraries that start a thread per processor, which would exceed the limits."""
 
 
 class Host:
@@ -37,7 +37,7 @@ class Host:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.is_ready = False
         environment = {**os.environ, **ONE_THREAD}
-        environment.pop("LD_LIBRARY_PATH", None)  # of this program's Python
+        environment.pop("LD_LIBRARY_PATH", None)  # set for this process's own Python
         with theirs:
             os.posix_spawnp(
                 "python3",
@@ -58,12 +58,12 @@ host: Host | None = None
 
 def tool(request: Request) -> None:
     if os.getpid() != 1:
-        raise OSError(errno.EPERM, "programs are run only in a PID namespace of their own")
+        raise OSError(errno.EPERM, "programs run only in a PID namespace of their own")
     Case(request)
 
 
 class Case:
-    """Answers its call when the program has ended, or has been ended."""
+    """One case. Answers its call when the program has ended or was killed."""
 
     def __init__(self, request: Request) -> None:
         global host
@@ -87,7 +87,7 @@ class Case:
         stdin, self._stdin = os.pipe()
         self._stdout, stdout = os.pipe()
         message = json.dumps({"cpu_s": arguments["cpu_s"]}).encode()
-        with contextlib.suppress(OSError):  # it has died, as the socket will tell
+        with contextlib.suppress(OSError):  # it has died; the socket will report it
             socket.send_fds(self._host.control, [message], [stdin, stdout])
         os.close(stdin)
         os.close(stdout)
@@ -119,7 +119,7 @@ class Case:
             self._abort("output_limit")
 
     def _read_the_rest(self) -> None:
-        """Until there is no more, or was too much."""
+        """Reads until the pipe is empty or the output too large."""
         with contextlib.suppress(BlockingIOError):
             before = -1
             while self._stdout >= 0 and len(self._output) > before:
@@ -152,7 +152,7 @@ class Case:
             self._fail()
 
     def _fail(self) -> None:
-        """Nothing of the program has run yet."""
+        """Fails the call: nothing of the program has run yet."""
         self._close()
         kill_all()
         self._request.fail("python3 does not start in the sandbox")
@@ -178,7 +178,7 @@ class Case:
 
 
 def kill_all() -> None:
-    """All processes of the sandbox but this one."""
+    """Kills all other processes of the sandbox."""
     global host
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
@@ -188,7 +188,7 @@ def kill_all() -> None:
 
 
 def checked(packet: bytes) -> dict[str, Any] | None:
-    """What the host said, which may have been taken over."""
+    """Returns what the host said, or None: a program may have taken it over."""
     try:
         said = json.loads(packet)
         if said == {"end": "compile_error"}:

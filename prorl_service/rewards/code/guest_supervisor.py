@@ -1,9 +1,9 @@
-"""Runs one program for many test cases, each in a process of its own. Sent into the sandbox.
+"""Supervisor of one program, run for each test case in a new process. Sent into the sandbox.
 
-Runs on the image's Python, which is started once and reads the program once; a case is a fork. It
-never has the input of a case, only the ends of pipes that `guest_runner` made, and what it says of
-a case decides nothing but that it has ended. A program may kill it or take it over, and gains only
-a failure. Standard input is the socket to `guest_runner`. Python 3.7 and newer.
+Runs on the image's Python, which starts once and compiles the program once; a case is a fork. The
+supervisor never has the input of a case, only the ends of pipes that `guest_runner` made, and its
+reports only say that a case has ended. A program may kill it or take it over, and gains only a
+failure. Standard input is the socket to `guest_runner`. Python 3.7 and newer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from types import CodeType, ModuleType
 from typing import Any
 
 PROCESSES = 64
-"""Threads included. Fewer than this process may have: it can fork whatever programs do."""
+"""Maximum processes and threads of a case, below this process's own: it can always fork."""
 
 FILE_BYTES = 64 << 20
 
 
 def main(options: dict[str, Any]) -> None:
-    """`options`: `solution`, a path; `function`, a name or None; `memory_bytes` of a process."""
+    """Runs cases. `options`: `solution`, a path; `function`, a name or None; `memory_bytes`."""
     code, cpu_s, stdin, stdout = serve(options["solution"])
     confine(cpu_s, options["memory_bytes"])
     module = ModuleType("__main__")
@@ -49,7 +49,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def serve(solution: str) -> tuple[CodeType, int, int, int]:
-    """Returns in the process of a case: program, seconds of CPU time, input, output."""
+    """Returns in each case's process: program, seconds of CPU time, input, output."""
     control = socket.socket(fileno=0)
     control.send(b"ready")
     code = compiled(solution)
@@ -81,7 +81,7 @@ def compiled(solution: str) -> CodeType | None:
 
 def waited(pid: int) -> dict[str, Any]:
     _, status, usage = os.wait4(pid, 0)
-    # What it left behind: all processes but this one and the first of the PID namespace.
+    # Ends what it left behind: all processes except this one and the PID namespace's first.
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -89,7 +89,7 @@ def waited(pid: int) -> dict[str, Any]:
 
 
 def confine(cpu_s: int, memory_bytes: int) -> None:
-    """Take limits, a session and a directory of its own."""
+    """Gives this process limits, a session and a directory of its own."""
     os.setsid()
     directory = os.path.join("/tmp", os.urandom(8).hex())
     os.mkdir(directory)
@@ -118,12 +118,12 @@ def open_streams(stdin: int, stdout: int) -> None:
 
 
 def find(names: dict[str, Any], function: str) -> Any:
-    """A method of a class `Solution` where there is one, else a function of the program."""
+    """Returns the method of a class `Solution` if there is one, else the program's function."""
     solution = names.get("Solution", object)
     return getattr(solution(), function) if hasattr(solution, function) else names[function]
 
 
 if __name__ == "__main__":
     if os.getppid() != 1:
-        sys.exit("not in a PID namespace of its own, where it may end all other processes")
+        sys.exit("not in a PID namespace of its own, where it may kill all other processes")
     main(json.loads(sys.argv[1]))

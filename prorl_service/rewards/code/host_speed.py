@@ -1,7 +1,7 @@
-"""How fast this host is, so that limits of CPU time mean the same program everywhere.
+"""Speed of this host, so that CPU time limits mean the same program everywhere.
 
-Measured by CPU time, which hardly depends on what else runs; not measured is how fast the Python of
-an image is.
+Measured in CPU time, which hardly depends on other load. The speed of an image's Python is not
+measured.
 """
 
 import time
@@ -13,7 +13,7 @@ TRIES = 3
 
 
 def slowness() -> float:
-    """How many times as long as the reference this host takes."""
+    """Returns how many times as long as the reference this host takes."""
     return min(_took_s() for _ in range(TRIES)) / REFERENCE_S
 
 
@@ -24,7 +24,7 @@ def _took_s() -> float:
 
 
 def _work() -> int:
-    """What solutions of programming problems do: integers, lists, dictionaries and text."""
+    """Does what solutions of programming problems do: integers, lists, dictionaries and text."""
     sieve = [True] * 200_000
     for number in range(2, 450):
         if sieve[number]:

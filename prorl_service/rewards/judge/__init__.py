@@ -1,1 +1,1 @@
-"""The verdict of a model on an answer, and verdicts kept."""
+"""A model's verdict on an answer, and a cache of verdicts."""

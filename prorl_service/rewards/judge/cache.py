@@ -1,7 +1,7 @@
-"""Remembers what a judge said: in memory, and in an SQLite file that other services may share.
+"""Cache of a judge's verdicts: in memory, and in an SQLite file that other services may share.
 
-What is remembered is a verdict under a digest; questions and answers are not kept. A file that
-cannot be written any more costs calls to the judge, not rollouts.
+A verdict is kept under a digest; questions and answers are not kept. A file that can no longer be
+written costs calls to the judge, not rollouts.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from prorl_service.errors import ProRLError
 log = logging.getLogger(__name__)
 
 MAX_IN_MEMORY = 100_000
-"""Verdicts: some 20 MB."""
+"""Maximum number of verdicts: some 20 MB."""
 BUSY_TIMEOUT_S = 10.0
 
 
@@ -27,7 +27,7 @@ class Judgement(StrEnum):
     SAME = "same"
     DIFFERENT = "different"
     DISAGREED = "disagreed"
-    """With itself: the same in one order, different in the other."""
+    """The judge contradicted itself: the same in one order, different in the other."""
 
 
 def key_of(*parts: str) -> bytes:
@@ -66,7 +66,7 @@ class JudgeCache:
             self._memory.popitem(last=False)
 
     async def _execute(self, statement: str, *values: bytes | str) -> tuple[str] | None:
-        """The first row. None as well where there is no file, or no use of it."""
+        """Returns the first row. None also if there is no file or it cannot be used."""
         if self._database is None:
             return None
         database = self._database

@@ -1,12 +1,12 @@
-"""Asks a language model whether two answers to a question say the same.
+"""Judge: a language model that says whether two answers to a question are the same.
 
-Behind any OpenAI-compatible endpoint, of the operator's choice. It is asked twice, with the answers
-in either order, and only what it calls the same both times is the same. A judge that fails gives no
-verdict: that is raised, and never a reward of 0.
+The operator chooses the model, behind any OpenAI-compatible endpoint. It is asked twice, with the
+answers in either order, and answers are the same only if it says so both times. A judge that fails
+gives no verdict: that is raised, and never a reward of 0.
 
-The answer that is judged was written by the policy, which is rewarded if it talks the judge round.
-So it is short, quoted between lines that it cannot know, and said to be data; the verdict is read
-from the judge's last line only. docs/stem.md says what is left.
+The policy wrote the answer that is judged, and is rewarded if it talks the judge round. So the
+answer is short, quoted between lines that it cannot know, and said to be data; the verdict is read
+from the judge's last line only. docs/stem.md names the remaining risks.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 CALL_TIMEOUT_S = 90.0
 BUDGET_S = 240.0
-"""Budget of one judgement, waiting included: below EVAL's, so that the failure is the judge's."""
+"""Budget of one judgement, waiting included: below EVAL's, so that the judge is blamed."""
 MAX_TOKENS = 4096
 """Maximum length of a reply: room to think before the verdict."""
 MAX_REPLY_BYTES = 1024 * 1024
 MAX_ANSWER_CHARS = 1000
-"""A longer answer is wrong without being judged: it is not short, and may argue."""
+"""Maximum length of an answer. A longer one is wrong without being judged: it may argue."""
 
 TRANSIENT = {
     HTTPStatus.REQUEST_TIMEOUT,
@@ -83,13 +83,13 @@ _VERDICT = re.compile(r"VERDICT: (SAME|DIFFERENT)")
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
     url: str
-    """With the version: `https://host/v1`."""
+    """Base URL with the version: `https://host/v1`."""
     model: str
     key: str | None = field(default=None, repr=False)
     cache: Path | None = None
     """SQLite file; None keeps verdicts in memory only."""
     max_calls: int = 16
-    """Most calls in flight; more wait."""
+    """Maximum number of calls in flight; more wait."""
 
     def __post_init__(self) -> None:
         """Raises `ProRLError`."""
@@ -101,7 +101,7 @@ class JudgeConfig:
 
 
 class _Transient(Exception):
-    """Another attempt may succeed, not before `after_s`."""
+    """Failure after which another attempt may succeed, `after_s` seconds later at the earliest."""
 
     def __init__(self, problem: str, after_s: float = 0.0) -> None:
         super().__init__(problem)
@@ -109,7 +109,7 @@ class _Transient(Exception):
 
 
 class Judge:
-    """Use as an async context. Shared by all rollouts."""
+    """Client of the judge, shared by all rollouts. Use as an async context."""
 
     def __init__(self, config: JudgeConfig) -> None:
         """Raises `ProRLError` for a cache that cannot be opened."""
@@ -126,7 +126,7 @@ class Judge:
         self._http = await self._resources.enter_async_context(
             httpx.AsyncClient(
                 headers=headers,
-                timeout=None,  # of a call as a whole, in `_ask`
+                timeout=None,  # `_ask` limits a call as a whole
                 limits=httpx.Limits(max_connections=None),  # `max_calls` is the limit
             )
         )
@@ -150,7 +150,7 @@ class Judge:
 
     async def _compare(self, question: str, gold: str, answer: str) -> Judgement:
         key = key_of(self._config.model, INSTRUCTIONS, question, gold, answer)
-        # Siblings give equal answers at the same time: one asks, the others read what it got.
+        # Siblings give equal answers at the same time: one asks, the others read its verdict.
         async with self._locks.setdefault(key, asyncio.Lock()):
             judgement = await self._cache.get(key)
             if judgement is None:
@@ -160,7 +160,7 @@ class Judge:
 
     async def _both_ways(self, question: str, gold: str, answer: str) -> Judgement:
         if not await self._says_same(question, gold, answer):
-            return Judgement.DIFFERENT  # whatever it would say the other way round
+            return Judgement.DIFFERENT  # whatever the other order would give
         if await self._says_same(question, answer, gold):
             return Judgement.SAME
         return Judgement.DISAGREED
@@ -184,7 +184,7 @@ class Judge:
         )
 
     async def _ask(self, question: str, first: str, second: str) -> str:
-        """The text of its reply. A fresh code each time: what was quoted cannot have seen it."""
+        """Returns the reply's text. Each call has a fresh code, which quoted text cannot know."""
         code = token_hex(8)
         quoted = QUOTED.format(code=code, question=question, first=first, second=second)
         body = {
@@ -209,7 +209,7 @@ class Judge:
         return _text_of(content)
 
     def _check(self, response: httpx.Response) -> None:
-        """Nothing of the body is told: endpoints like to repeat keys in it."""
+        """Raises for an error status, without the body, in which endpoints like to repeat keys."""
         if response.status_code == HTTPStatus.OK:
             return
         problem = f"it answered {response.status_code}"
@@ -219,8 +219,8 @@ class Judge:
         ):
             raise _Transient(problem, _retry_after_s(response.headers))
         raise EvaluatorError(
-            f"the judge refuses to be asked: {problem}",
-            hint=f"look at --judge-url, --judge-model and {KEY_VARIABLE}",
+            f"the judge refused the request: {problem}",
+            hint=f"check --judge-url, --judge-model and {KEY_VARIABLE}",
         )
 
 
@@ -246,14 +246,14 @@ def _text_of(content: bytes) -> str:
         choice: Any = orjson.loads(content)["choices"][0]
         text, reason = choice["message"]["content"], choice.get("finish_reason")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise _Transient("its reply is no chat completion") from None
+        raise _Transient("its reply is not a chat completion") from None
     if not isinstance(text, str) or reason == "length":
         raise _Transient("its reply has no text, or was cut off")
     return text
 
 
 def _read_verdict(reply: str) -> bool:
-    """From the last line, and only if there is no other verdict."""
+    """Reads the last line, which must hold the only verdict."""
     lines = [line.strip() for line in reply.strip().splitlines()]
     verdicts = [match[1] for match in map(_VERDICT.fullmatch, lines) if match]
     if len(verdicts) != 1 or not _VERDICT.fullmatch(lines[-1]):

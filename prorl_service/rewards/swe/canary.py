@@ -1,10 +1,10 @@
-"""Canaries: tests that must fail, put among those that a patch is to make pass.
+"""Canaries: tests that must fail, put among those that a patch should make pass.
 
-A patch that makes the runner report success for anything reports it for them too. A canary is a
-copy of a real test, under a name that could be one. Each file gets several, which fail where and
-how its real tests could (`canary_failures`): a patch that hides one kind of failure, or hides
-it only after code of the package has run, hides that of a canary. Pure; works on the data set's own
-test files only.
+A patch that makes the runner report success for anything reports it for canaries too. A canary is a
+copy of a real test under a plausible name. Each file gets several, which fail where and how its
+real tests could (`canary_failures`): a patch that hides one kind of failure, or hides it only after
+code of the package has run, also hides a canary's. Pure; works on the data set's own test files
+only.
 """
 
 import ast
@@ -18,11 +18,11 @@ from prorl_service.rewards.swe.source import Edit, Function, Source, can_be_copi
 
 
 def with_canaries(text: str, test_ids: Sequence[str], random: Random) -> tuple[str, list[str]]:
-    """The file with its canaries, and the names of their functions. `test_ids`: tests of it."""
+    """Returns the file with canaries, and the names of their functions. `test_ids`: its tests."""
     parts = [test_id.partition("[")[0].split("::")[1:] for test_id in test_ids]
     source = Source.parsed(text)
     tests = [test for names in parts if source and (test := source.find(names))]
-    if source is None or not tests:  # of another version of Python, or inherited
+    if source is None or not tests:  # for another version of Python, or inherited
         name = _new_name(text, parts[0][-1], random)
         return f"{text.rstrip()}\n\n\ndef {name}():\n    {_failing(random)}\n", [name]
     canaries: list[str] = []
@@ -37,10 +37,10 @@ def with_canaries(text: str, test_ids: Sequence[str], random: Random) -> tuple[s
 
 
 def likely_tests(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
-    """Tests of these files that ids of any runner can mean, as `file::Class::function`.
+    """Returns tests of these files that ids of any runner can mean, as `file::Class::function`.
 
-    Those of that class and name or description, else those of that name (which a class may have
-    from another), else all: a canary can stand beside any test that is run.
+    They match by class and name or by description, else by name (which a class may inherit), else
+    all tests do: a canary can stand next to any test that is run.
     """
     words = [frozenset(re.findall(r"\w+", id_)) for id_ in ids]
     found: dict[int, list[str]] = defaultdict(list)
@@ -56,8 +56,8 @@ def likely_tests(sources: Mapping[str, str], ids: Collection[str]) -> list[str]:
 def _copies(
     writer: Writer, tests: Sequence[Function], random: Random
 ) -> Iterator[tuple[Function, list[Edit]]]:
-    """One copy that fails first thing, one for each way in which these tests can fail, and one in
-    which code of the package raises."""
+    """Yields a copy that fails immediately, one for each way in which these tests can fail, and one
+    in which code of the package raises."""
     first = random.choice(tests)
     yield first, writer.first(first, random.choice(ways_to_fail(first)))
     whole = [test for test in tests if writer.runs_to_its_end(test)]

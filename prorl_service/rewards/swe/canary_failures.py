@@ -1,6 +1,6 @@
-"""The ways in which a copy of a test is made to fail, and the places. Pure.
+"""Ways and places to make a copy of a test fail. Pure.
 
-A failure is to look like one of the test's own: by the same kind of assertion, with names that the
+A failure should look like one of the test's own: by the same kind of assertion, with names that the
 test uses and small numbers.
 """
 
@@ -34,7 +34,7 @@ class Way(StrEnum):
 
 
 def ways_to_fail(test: Function) -> list[Way]:
-    """Those in which the test can fail by assertions of its own; `ASSERT` if it has none."""
+    """Returns the ways in which the test's own assertions can fail; `ASSERT` if it has none."""
     found = set()
     for node in ast.walk(test):
         if isinstance(node, ast.Assert):
@@ -57,7 +57,7 @@ class Writer:
     random: Random
 
     def runs_to_its_end(self, test: Function) -> bool:
-        """Whether its last line is reached unless something is raised."""
+        """Returns whether the test reaches its last line unless something is raised."""
         leaving = ast.Return | ast.Yield | ast.YieldFrom
         return not any(isinstance(node, leaving) for node in _own(test))
 
@@ -70,8 +70,8 @@ class Writer:
         return self._appended(test, self._failing(test, way, names))
 
     def changed(self, test: Function, way: Way) -> list[Edit]:
-        """An assertion of the test's own that expects something else. Empty if it has no comparison
-        for equality that is reached for sure."""
+        """Makes one of the test's assertions expect something else. Empty if the test has no
+        comparison for equality that is certainly reached."""
         compared = [sides for one in test.body if (sides := _compared(one, way))]
         values = [
             constant
@@ -91,8 +91,8 @@ class Writer:
         return [*self._undocumented(test), (*self.source.span(side), more)]
 
     def of_the_package(self, test: Function) -> list[Edit]:
-        """Calls of the test's own, with an argument that the package can do nothing with. Should it
-        be content with that, an assertion fails. Empty if the test has no such calls."""
+        """Repeats calls of the test with an argument that is useless to the package. If it accepts
+        that, an assertion fails. Empty if the test has no such calls."""
         calls = list(self._calls(test)) if isinstance(test, ast.FunctionDef) else []
         if not calls:
             return []
@@ -101,14 +101,14 @@ class Writer:
         return self._appended(test, [*map(self._spoilt, chosen), *backstop])
 
     def _spoilt(self, call: ast.Call) -> str:
-        """A chain of calls, with another argument of the first that has one. In brackets, as it may
-        be on several lines."""
+        """Returns a chain of calls, with another argument for the first that has one. In brackets,
+        as it may span several lines."""
         argument = next(one.args[0] for one in reversed(_chain(call)) if one.args)
         (begin, end), (first, last) = self.source.span(call), self.source.span(argument)
         return f"({self.source.text[begin:first]}object(){self.source.text[last:end]})"
 
     def _failing(self, test: Function, way: Way, names: list[str]) -> list[str]:
-        """Lines of a statement that fails by an assertion of this kind only."""
+        """Returns the lines of a statement that fails by this kind of assertion only."""
         count, more = self.random.randint(2, 6), self.random.randint(1, 9)
         name = self.random.choice(names) if names else str(self.random.randint(1, 9))
         value = f"len([{name}] * {count})"
@@ -132,13 +132,13 @@ class Writer:
         return "".join(f"{indentation}{line}\n" for line in lines)
 
     def _undocumented(self, test: Function) -> list[Edit]:
-        """Runners may call a test by its description, and the copy is another."""
+        """Removes the description, by which runners may name a test: the copy is another."""
         if ast.get_docstring(test, clean=False) is None:
             return []
         return [(*self.source.span(test.body[0]), "pass")]
 
     def _names(self, test: Function) -> list[str]:
-        """Parameters, and names of the module that the test uses."""
+        """Returns parameters, and names of the module that the test uses."""
         parameters = [one.arg for one in test.args.args if one.arg not in ("self", "cls")]
         known = set(self._imported()) | {
             node.name for node in self.source.tree.body if isinstance(node, ast.ClassDef | Function)
@@ -147,7 +147,7 @@ class Writer:
         return [*parameters, *sorted(known & used)]
 
     def _locals(self, test: Function) -> list[str]:
-        """Names that have a value at the end."""
+        """Returns names that have a value at the end."""
         return [
             target.id
             for statement in test.body
@@ -157,7 +157,7 @@ class Writer:
         ]
 
     def _imported(self) -> dict[str, str]:
-        """Names that the module imports, each with the package that it is of."""
+        """Returns names that the module imports, each with its package."""
         found = {}
         for node in self.source.tree.body:
             if isinstance(node, ast.Import):
@@ -170,7 +170,7 @@ class Writer:
         return found
 
     def _calls(self, test: Function) -> Iterator[ast.Call]:
-        """Calls of the package, or of what such a call returned."""
+        """Yields calls of the package, or of what such a call returned."""
         roots = {name for name, of in self._imported().items() if of not in NOT_THE_PACKAGE}
         for statement in test.body:
             if isinstance(statement, ast.Assign) and _root(statement.value) in roots:
@@ -195,8 +195,8 @@ class Writer:
 
 
 def _own(test: Function) -> Iterator[ast.AST]:
-    """What is run as part of the test itself, and not of a function, class or loop inside an
-    expression, whose names are not known at its end."""
+    """Yields nodes that run as part of the test itself, not of an inner function, class or
+    comprehension, whose names are unknown at the test's end."""
     inner = ast.Lambda | Function | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp
     ahead: list[ast.AST] = list(reversed(test.body))
     while ahead:
@@ -207,7 +207,7 @@ def _own(test: Function) -> Iterator[ast.AST]:
 
 
 def _compared(statement: ast.stmt, way: Way) -> list[ast.expr]:
-    """The two sides of what a statement asserts to be equal."""
+    """Returns the two sides that a statement asserts to be equal; empty for other statements."""
     if way is Way.ASSERT and isinstance(statement, ast.Assert):
         compared = statement.test
         if isinstance(compared, ast.Compare) and [*map(type, compared.ops)] == [ast.Eq]:
@@ -233,7 +233,7 @@ def _constants(literal: ast.expr) -> Iterator[ast.Constant]:
 
 
 def _method_of_self(call: ast.Call) -> str:
-    """Empty for other calls."""
+    """Returns the method's name; empty for other calls."""
     method = call.func
     if isinstance(method, ast.Attribute) and isinstance(method.value, ast.Name):
         return method.attr if method.value.id == "self" else ""
@@ -247,7 +247,7 @@ def _is_raises(call: ast.Call) -> bool:
 
 
 def _chain(call: ast.Call) -> list[ast.Call]:
-    """`a(x).b(y)` and `a(x)`: the calls of a chain, the last one first."""
+    """Returns the calls of a chain, the last one first: `a(x).b(y)` and `a(x)`."""
     found, node = [], call.func
     while isinstance(node, ast.Attribute | ast.Call):
         if isinstance(node, ast.Call):
@@ -259,7 +259,7 @@ def _chain(call: ast.Call) -> list[ast.Call]:
 
 
 def _root(node: ast.expr) -> str:
-    """The name that a chain of attributes and calls begins with."""
+    """Returns the name that a chain of attributes and calls begins with."""
     while isinstance(node, ast.Attribute | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""

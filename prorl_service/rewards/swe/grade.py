@@ -1,8 +1,8 @@
-"""Grades a run of tests: from what the recorder in the sandbox wrote to a verdict and a report.
+"""Grading of a run of tests: from what the recorder in the sandbox wrote to a verdict and a report.
 
-Pure. Nothing here reads a log (`log` does, where there is no recorder): results come over a
-channel of their own, and everything that cannot be explained by an honest run keeps an instance
-from being resolved.
+Pure. Nothing here reads a log (`log` does, where there is no recorder): results come over a channel
+of their own, and anything that an honest run does not explain keeps an instance from being
+resolved.
 """
 
 from collections import defaultdict
@@ -18,12 +18,12 @@ SOME_TEST_FAILED = 1
 """Exit code of pytest, and of other runners. Canaries fail in every honest run."""
 
 CANARY_PASSED = "canary passed"
-FOREIGN = "the results hold what the recorder did not write"
+FOREIGN = "the results contain what the recorder did not write"
 
 MAX_RECORDS_BYTES = 32 << 20
-"""Limit for some 50 000 tests. They are read in the service's own process."""
+"""Maximum size of the records, which the service's own process reads: some 50 000 tests."""
 MAX_OTHER_RECORDS_BYTES, MAX_TEST_RECORDS_BYTES = 8 << 20, 8 << 10
-"""Limits for tests in neither list, all together, and for each test in a list."""
+"""Maximum size of records: of all tests outside the lists together, and of each listed test."""
 
 PHASES = ("setup", "call", "teardown")
 
@@ -36,18 +36,18 @@ class SweOutcome(StrEnum):
     RESOLVED = "resolved"
     UNRESOLVED = "unresolved"
     EMPTY_PATCH = "empty_patch"
-    """Nothing was changed, or only what is protected. The tests were not run."""
+    """The patch changes nothing, or only protected files. The tests were not run."""
     PATCH_FAILED = "patch_failed"
-    """It does not apply to the base, or is too large. The tests were not run."""
+    """The patch does not apply to the base, or is too large. The tests were not run."""
     TAMPERED = "tampered"
     """The results look right, but cannot be those of an honest run."""
     TIMEOUT = "timeout"
     CRASHED = "crashed"
-    """The test process ended before it had told its end, or its log tells of no test."""
+    """The test process ended without reporting its end, or its log reports no test."""
 
 
 class SweReport(BaseModel):
-    """What came of one patch. `statuses` has the tests that were not as they should be."""
+    """Result of one patch. `statuses` has the tests whose status is not the wanted one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,9 +60,9 @@ class SweReport(BaseModel):
     statuses: dict[str, str] = {}
     problems: list[str] = []
     dropped: list[str] = []
-    """Changes of protected files: not applied."""
+    """Changes of protected files, which were not applied."""
     signals: list[str] = []
-    """Lines of the patch that somebody should look at. They do not change the outcome."""
+    """Lines of the patch that a person should look at. They do not change the outcome."""
     patch_bytes: int = 0
     test_s: float = 0.0
     log: str = ""
@@ -73,7 +73,7 @@ class SweReport(BaseModel):
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """One line for the log."""
         parts = [
             f"{self.instance_id}: {self.outcome}",
             f"fail-to-pass {self.fail_to_pass}/{self.fail_to_pass_total}",
@@ -84,7 +84,7 @@ class SweReport(BaseModel):
         return "; ".join(parts)
 
     def cut(self) -> "SweReport":
-        """The report as it is sent: lists and texts are cut, and are text for any file name."""
+        """Returns the report as it is sent: shortened, and valid text for any file name."""
         return self.model_copy(
             update={
                 "statuses": dict(list(self.statuses.items())[:MOST_STATUSES]),
@@ -96,7 +96,7 @@ class SweReport(BaseModel):
         )
 
     def components(self) -> dict[str, float]:
-        """For the rollout's reward components: shares and flags."""
+        """Returns the rollout's reward components: shares and flags."""
         applied = self.outcome not in (SweOutcome.EMPTY_PATCH, SweOutcome.PATCH_FAILED)
         return {
             "resolved": float(self.resolved),
@@ -113,8 +113,8 @@ class SweReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`canaries`: names of test functions that were put in to fail, as `file::function`.
-    `xfails`: tests that must be expected failures, and nothing else."""
+    """Results that a patch must reach. `canaries`: test functions that were put in to fail, as
+    `file::function`. `xfails`: tests whose status must be that of an expected failure."""
 
     instance_id: str
     fail_to_pass: Sequence[str]
@@ -132,7 +132,7 @@ class Expected:
         )
 
     def not_as_wanted(self, ids: Iterable[str], statuses: Mapping[str, str]) -> dict[str, str]:
-        """Status by id."""
+        """Returns the tests of other than the wanted status: status by id."""
         found = {id_: statuses.get(id_, "missing") for id_ in ids}
         wanted = {id_: "xfailed" if id_ in self.xfails else "passed" for id_ in found}
         return {id_: status for id_, status in found.items() if status != wanted[id_]}
@@ -140,7 +140,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """What a run of the tests left. `exit_code` is None after a time-out."""
+    """Output of a run of the tests. `exit_code` is None after a timeout."""
 
     __test__ = False  # for pytest
 
@@ -152,7 +152,7 @@ class TestRun:
 
 @dataclass(slots=True)
 class Results:
-    """What is known of a run. `problems`: what an honest run would not have left."""
+    """Findings about a run. `problems`: traces that an honest run would not leave."""
 
     statuses: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -172,7 +172,7 @@ def grade(run: TestRun, expected: Expected) -> SweReport:
 def verdict(
     results: Results, expected: Expected, *, exit_code: int | None, timed_out: bool
 ) -> SweReport:
-    """`exit_code` is None after a time-out."""
+    """Returns the report on a run. `exit_code` is None after a timeout."""
     f2p = expected.not_as_wanted(expected.fail_to_pass, results.statuses)
     p2p = expected.not_as_wanted(expected.pass_to_pass, results.statuses)
     problems = [*results.problems, *_canary_problems(expected.canaries, results.statuses)]
@@ -199,15 +199,15 @@ def _outcome(ended: bool, *, failed: bool, problems: list[str]) -> SweOutcome:
 
 
 def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> list[str]:
-    """A canary has one test, or several where it is parametrised. Each must fail, but for those
-    that skip themselves before they can."""
+    """Lists problems. A canary has one test, or several if it is parametrised. Each must fail,
+    except those that skip themselves before they can."""
     seen: dict[str, set[str]] = {canary: set() for canary in canaries}
     for id_, status in statuses.items():
         parts = id_.partition("[")[0].split("::")
         name = f"{parts[0]}::{parts[-1]}"
         if name in seen:
             seen[name].add(status)
-    problems = [] if canaries else ["no canary was there"]
+    problems = [] if canaries else ["there was no canary"]
     for name, found in seen.items():
         if "passed" in found:
             problems.append(f"{CANARY_PASSED}: {name}")
@@ -217,7 +217,7 @@ def _canary_problems(canaries: Collection[str], statuses: dict[str, str]) -> lis
 
 
 def _most_bytes(expected: Expected) -> int:
-    """Size that the records of an honest run do not reach."""
+    """Returns a size that the records of an honest run do not reach."""
     tests = len(expected.fail_to_pass) + len(expected.pass_to_pass)
     return min(MAX_RECORDS_BYTES, MAX_OTHER_RECORDS_BYTES + tests * MAX_TEST_RECORDS_BYTES)
 
@@ -227,7 +227,7 @@ def _read(run: TestRun, most_bytes: int) -> Results:
     phases: dict[str, list[_Phase]] = defaultdict(list)
     collected: list[str] = []
     if len(run.records) > most_bytes:
-        results.problems.append(f"{FOREIGN}: it is too much")
+        results.problems.append(f"{FOREIGN}: too many bytes")
         return results
     for line in BytesIO(run.records):
         record = _parsed(line, run.nonce)
@@ -279,7 +279,7 @@ _RECORD: TypeAdapter[_Collected | _Phase | _End] = TypeAdapter(
 
 
 def _parsed(line: bytes, nonce: str) -> _Collected | _Phase | _End | None:
-    """None for what is no record of this run."""
+    """Returns None for a line that is not a record of this run."""
     try:
         record = _RECORD.validate_json(line)
     except ValidationError:
@@ -288,7 +288,7 @@ def _parsed(line: bytes, nonce: str) -> _Collected | _Phase | _End | None:
 
 
 def _status(records: list[_Phase]) -> str:
-    """`passed` only for a test all of whose phases passed, once each, and raised nothing."""
+    """Returns `passed` only for a test whose phases all passed, once each, and raised nothing."""
     for record in records:
         if record.xfail:
             return "xpassed" if record.outcome == "passed" else "xfailed"

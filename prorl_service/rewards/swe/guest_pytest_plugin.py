@@ -1,9 +1,8 @@
-"""Runs pytest inside a sandbox and records what became of each test. Sent there as source.
+"""Recorder that runs pytest inside a sandbox and writes each test's result. Sent there as source.
 
-Imports pytest before anything of the repository can be imported, and writes results to a file that
-was opened before, so that neither the log nor a module of the same name can forge them. Notes what
-a test raised itself, beside what pytest reports of it. Runs on Python 3.6 and newer; standard
-library and pytest only.
+Opens its file and imports pytest before anything of the repository can be imported, so that a log
+or a module of the same name cannot forge results. Records what a test itself raised in addition to
+what pytest reports of it. Runs on Python 3.6 and newer; standard library and pytest only.
 """
 
 import json
@@ -45,7 +44,7 @@ def _recorder(pytest: Any, results: int, nonce: str) -> Any:
 
     def watch(item: Any, when: str) -> Any:
         outcome = yield
-        # unittest's cases do not raise, they keep what was raised
+        # unittest's cases keep an exception instead of raising it
         if outcome.excinfo is not None or getattr(item, "_excinfo", None):
             raised.add((item.nodeid, when))
 

@@ -1,7 +1,7 @@
-"""Notes what tests of unittest raise, beside the log of their runner. Sent into the sandbox.
+"""Recorder of what unittest's tests raise, in addition to the runner's log. Sent into the sandbox.
 
 Python imports it as `sitecustomize`, before anything of the repository, in each process of a test
-command. Changes nothing of what is reported. Runs on Python 3.5 and newer; standard library only.
+command. The runner's report stays the same. Runs on Python 3.5 and newer; standard library only.
 """
 
 import json
@@ -13,15 +13,15 @@ from unittest import case as unittest_case
 __unittest = True  # so that tracebacks are cut as if this module was not there
 
 RESULTS = "PRORL_WATCH"
-"""The environment variable that names the file for them."""
+"""Environment variable that names the file for the results."""
 
-case: Any = unittest_case  # whose inside is not typed
+case: Any = unittest_case  # its internals are not typed
 
 
 def watch(results: int) -> None:
     write, dumps = os.write, json.dumps
     run_part, run_test = case._Outcome.testPartExecutor, case.TestCase.run
-    raised = [False]  # and one for each test that is running: tests of runners run others
+    raised = [False]  # and one per running test: tests of runners run others
 
     @contextmanager
     def watched_part(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Grades a run of a test command by its log, and by what was watched beside it. Pure.
+"""Grading of a test command by its log, and by what `guest_unittest_plugin` saw. Pure.
 
-For runners that have no recorder. Code under test can write what it wants to its log: what
-`guest_unittest_plugin` saw of tests of unittest can only make a status worse. docs/swe.md says what
-is left.
+For runners without a recorder. Code under test can write anything to its log; what the plugin saw
+can only make a status worse. docs/swe.md names the remaining risks.
 """
 
 import re
@@ -22,15 +21,15 @@ OF_UNITTEST = re.compile(r"\w+ \([\w.]+\)")
 
 @dataclass(frozen=True, slots=True)
 class LogRun:
-    """What a run of a test command left. `exit_code` is None after a time-out."""
+    """Output of a test command. `exit_code` is None after a timeout."""
 
     statuses: Mapping[str, str]
-    """What `log_reader` made of the log, by test."""
+    """Status by test, which `log_reader` read from the log."""
     watched: bytes
     exit_code: int | None
     timed_out: bool = False
     problems: Sequence[str] = ()
-    """Why there are no statuses."""
+    """Reasons why there are no statuses."""
 
 
 class _Watched(BaseModel):
@@ -41,7 +40,7 @@ class _Watched(BaseModel):
 
 
 def check_parser(name: str) -> None:
-    """Raises `InvalidRequest` for one that is not there."""
+    """Raises `InvalidRequest` for a parser that does not exist."""
     try:
         load_parser(name)
     except ValueError as error:
@@ -68,7 +67,7 @@ def grade_log(run: LogRun, expected: Expected) -> SweReport:
 
 
 def _read(records: bytes) -> dict[str, str]:
-    """Status by name: `failed` if it has ever raised."""
+    """Returns the status by name: `failed` if the test has ever raised."""
     found: dict[str, str] = defaultdict(lambda: "passed")
     for line in records.splitlines():
         try:
@@ -81,7 +80,7 @@ def _read(records: bytes) -> dict[str, str]:
 
 
 def _sceptical(statuses: Mapping[str, str], watched: Mapping[str, str]) -> dict[str, str]:
-    """With nothing passed that has raised, or was not seen where it should have been."""
+    """Doubts passed tests that raised, or were not seen although they should have been."""
 
     def status(test: str) -> str:
         if statuses[test] != "passed":
@@ -92,7 +91,7 @@ def _sceptical(statuses: Mapping[str, str], watched: Mapping[str, str]) -> dict[
 
 
 def _status(id_: str, statuses: Mapping[str, str]) -> str:
-    """Some ids of published data sets end in the middle of parameters, where a blank was."""
+    """Accepts ids of published data sets that end within parameters, where a blank was."""
     if id_ in statuses or id_.count("[") <= id_.count("]"):
         return statuses.get(id_, "missing")
     found = {status for test, status in statuses.items() if test.startswith(id_)}
@@ -100,8 +99,8 @@ def _status(id_: str, statuses: Mapping[str, str]) -> str:
 
 
 def _of_canaries(canaries: Collection[str], statuses: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Canary and status of all tests that have its name, in whatever form. Runners call it an error
-    when a test raises something else than a failed assertion."""
+    """Returns canary and status of all tests that have its name, in any form. An error is a
+    failure: runners report one when a test raises anything other than a failed assertion."""
     names = {canary.rpartition("::")[2]: canary for canary in canaries}
     return [
         (canary, "failed" if status == "error" else status)

@@ -1,9 +1,9 @@
-"""Reads what a test command has printed: status by test. A program, for hostile logs can keep a
-parser busy for ever, and whoever starts it can kill it.
+"""A program that reads the log of a test command: status by test.
 
-The parsers are those of the package swebench (https://github.com/SWE-bench/SWE-bench), which data
-sets were made with, so that tests have the same names. What a runner reports as failed has failed,
-whatever a parser makes of the rest. Standard library and swebench only.
+Hostile logs can keep a parser busy forever, but a program can be killed. The parsers are those of
+the package swebench (https://github.com/SWE-bench/SWE-bench), which data sets were made with, so
+that tests have the same names. A test that the runner reports as failed has failed, whatever a
+parser makes of the rest. Standard library and swebench only.
 """
 
 import importlib
@@ -24,9 +24,9 @@ INSTALL = "install it where the service runs: pip install --no-deps 'swebench>=5
 MEMORY_BYTES = 2 << 30
 
 WORDS = {"XFAIL": "xfailed"}
-"""What parsers call otherwise than `rewards.swe`."""
+"""Statuses that parsers name differently from `rewards.swe`."""
 
-# What is told about each failure at the end. sympy's has a line of underscores around it.
+# Lines about each failure at the end of a log. sympy's stands between underscores.
 UNITTEST = re.compile(r"(?:FAIL|ERROR): (?P<whole>(?P<test>\w+ \([\w.]+\))?.*)")
 PYTEST = re.compile(r"(?:FAILED|ERROR) (?P<test>\S.*)")
 SYMPY = re.compile(r"[^:]+\.py::?(?P<test>\w+)")
@@ -41,14 +41,14 @@ PASSED = (
         re.compile(r"^=+ (?:.*, )?(\d+) passed", re.MULTILINE),
     ),
 )
-"""A line for a passed test, and their number at the end: sympy's, pytest's."""
+"""Line of a passed test, and their number at the end: sympy's, pytest's."""
 
 Parser = Callable[[str, Any], Mapping[str, str]]
 
 
 @cache
 def load_parser(name: str) -> Parser:
-    """Parser of a log, for Python's runners only. Raises `ValueError` that says what to do."""
+    """Returns a log parser, for Python's runners only. Raises `ValueError` that says what to do."""
     packages = ("swebench.harness", "swebench.harness.log_parsers")
     module = swebench_module("swebench.harness.log_parsers.python", without=packages)
     known = sorted(key for key in vars(module) if key.startswith("parse_log_"))
@@ -58,7 +58,7 @@ def load_parser(name: str) -> Parser:
 
 
 def swebench_module(name: str, *, without: Sequence[str]) -> Any:
-    """A module of swebench, without running the packages around it that need docker and much more.
+    """Imports a module of swebench without its parent packages, which need docker and much more.
 
     Raises `ValueError` that says what to do.
     """
@@ -86,7 +86,7 @@ def _stand_ins(packages: Sequence[str], directory: Path) -> Iterator[None]:
 
 
 def read_log(log: str, parser: str) -> dict[str, str]:
-    """Status by test, in the words of `rewards.swe`. Can take for ever."""
+    """Returns the status by test, in the words of `rewards.swe`. Can take forever."""
     parsed = load_parser(parser)(log, None)
     statuses = {test: WORDS.get(status, status.lower()) for test, status in parsed.items()}
     for test in reported_failures(log):
@@ -99,7 +99,7 @@ def read_log(log: str, parser: str) -> dict[str, str]:
 
 
 def tells_of_too_many(log: str) -> bool:
-    """Whether more tests are told to have passed than the runner has counted, if it has."""
+    """Returns whether the log shows more passed tests than the runner counted, if it did."""
     for line, counted in PASSED:
         counts = [int(count) for count in counted.findall(log)]
         if counts and len(line.findall(log)) > sum(counts):
@@ -108,7 +108,7 @@ def tells_of_too_many(log: str) -> bool:
 
 
 def reported_failures(log: str) -> set[str]:
-    """Names of tests that the runner tells about as failed, in all forms that ids have."""
+    """Returns the names of tests that the runner reports as failed, in all forms of ids."""
     found: set[str] = set()
     lines = [line.rstrip() for line in log.split("\n")]
     for line, following in pairwise([*lines, ""]):
@@ -123,7 +123,7 @@ def reported_failures(log: str) -> set[str]:
 
 
 def main() -> None:
-    """From the standard input to the standard output, as JSON. The argument names the parser."""
+    """Reads a log from standard input, writes JSON to standard output. Argument: the parser."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     log = sys.stdin.buffer.read().decode(errors="replace")
     json.dump(read_log(log, sys.argv[1]), sys.stdout)

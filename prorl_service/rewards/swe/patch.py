@@ -1,6 +1,6 @@
-"""Which changes of a patch count: source does, what decides about the tests does not.
+"""Changes of a patch that count: source does, files that decide about the tests do not.
 
-Pure: works on what git said it has changed, not on the text of a patch, which can lie.
+Pure: works on git's list of changes, not on the text of a patch, which can lie.
 """
 
 import re
@@ -24,14 +24,14 @@ METADATA = (".egg-info", ".dist-info")
 """Metadata of installed packages: directories that can name plugins of pytest."""
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
 ORDINARY_MODES = frozenset({"000000", "100644", "100755"})
-"""Neither symbolic links nor submodules; zeros for what is not there."""
+"""Modes of plain files; symbolic links and submodules are not. Zeros for an absent file."""
 
 MAX_PATCH_BYTES = 4 << 20
 MAX_PATCH_LINES = 100_000
 MAX_PATCH_HUNKS = 10_000
-"""Most hunks of a patch: git's time to place them grows with them times the lines of the file."""
+"""Maximum hunks of a patch: git's time to place them grows with hunks times lines of the file."""
 MAX_UNFOLDED_BYTES = 512 << 20
-"""Largest size of binary files that a patch may declare: a few bytes can unfold to gigabytes, in
+"""Maximum size of binary files that a patch may declare: a few bytes can unfold to gigabytes in
 memory."""
 
 SIGNALS = re.compile(
@@ -41,7 +41,7 @@ SIGNALS = re.compile(
 
 
 def excess(patch: bytes) -> str:
-    """What there is too much of in a patch; empty if it may be given to git."""
+    """Returns what a patch has too much of; empty if git may have it."""
     sizes = re.findall(rb"^(?:literal|delta) ([0-9]{1,18})", patch, re.MULTILINE)
     counted = {
         "bytes": (len(patch), MAX_PATCH_BYTES),
@@ -57,7 +57,7 @@ def excess(patch: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file, before and after. A renamed file is two."""
+    """One file, before and after. A renamed file is two changes."""
 
     path: str
     old_mode: str
@@ -69,7 +69,7 @@ class Change:
 
 
 def changes(raw: bytes) -> list[Change]:
-    """From `git diff --raw -z --no-renames`."""
+    """Parses the output of `git diff --raw -z --no-renames`."""
     fields = raw.decode(errors="surrogateescape").split("\0")[:-1]
     heads, paths = fields[::2], fields[1::2]
     return [
@@ -79,7 +79,7 @@ def changes(raw: bytes) -> list[Change]:
 
 
 def is_protected(change: Change, *, allowed: Collection[str], tests: Collection[str]) -> bool:
-    """Whether a change is not to be applied.
+    """Returns whether a change must not be applied.
 
     `allowed`: files that the reference patch changes, whatever their names are, and directories
     (`src/_pytest/`) of a project whose source looks like tests. `tests`: files and directories that
@@ -93,7 +93,7 @@ def is_protected(change: Change, *, allowed: Collection[str], tests: Collection[
 
 
 def _collide(path: str, test: str) -> bool:
-    """A file cannot be where a directory is to be."""
+    """Returns whether only one can exist: a file cannot be where a directory should be."""
     return path == test or path.startswith(f"{test}/") or test.startswith(f"{path}/")
 
 
@@ -114,7 +114,7 @@ def _decides_about_tests(path: PurePosixPath) -> bool:
 
 
 def patched_files(patch: str) -> list[str]:
-    """Files that a trusted patch changes, renamed ones by both names."""
+    """Returns the files that a trusted patch changes, renamed ones by both names."""
     names = re.findall(r"^(?:---|\+\+\+) (?:[ab]/(.*?)|/dev/null)\t?$", patch, re.MULTILINE)
     renames = re.findall(r"^rename (?:from|to) (.*)$", patch, re.MULTILINE)
     binaries = re.findall(r"^diff --git a/(.*) b/\1$", patch, re.MULTILINE)
@@ -122,6 +122,6 @@ def patched_files(patch: str) -> list[str]:
 
 
 def signals(patch: bytes, most: int = 20) -> list[str]:
-    """Added lines that reach for what only a test runner has. For people to look at."""
+    """Returns added lines that reach for a test runner's internals, for people to look at."""
     added = (line for line in patch.decode(errors="replace").splitlines() if line.startswith("+"))
     return [line[:200] for line in added if SIGNALS.search(line)][:most]

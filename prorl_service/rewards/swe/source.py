@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[int, int, str]
-"""Begin and end in the file's text, and the text to put there."""
+"""Start and end in the file's text, and the text to put there."""
 
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """A line as Python counts them: `str.splitlines` splits at more characters."""
@@ -23,7 +23,7 @@ class Source:
 
     @classmethod
     def parsed(cls, text: str) -> "Source | None":
-        """None for what this version of Python cannot read."""
+        """Parses a file; None if this version of Python cannot read it."""
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
@@ -34,7 +34,7 @@ class Source:
         return cls(text, tree, lines, starts)
 
     def find(self, names: Sequence[str]) -> Function | None:
-        """The last of that name, in these classes; None if it cannot be copied."""
+        """Returns the last test of that name in these classes; None if it cannot be copied."""
         node: ast.AST | None = self.tree
         for name in names:
             found = [
@@ -46,7 +46,7 @@ class Source:
         return node if isinstance(node, Function) and can_be_copied(node) else None
 
     def at(self, line: int, column: int) -> int:
-        """Offset of a place as `ast` has it, whose columns count bytes of UTF-8."""
+        """Returns the offset of a position of `ast`, whose columns count bytes of UTF-8."""
         before = self.lines[line - 1].encode()[:column].decode()
         return self.starts[line - 1] + len(before)
 
@@ -61,12 +61,12 @@ class Source:
         return self.text[begin:end]
 
     def begin(self, node: Function | ast.stmt) -> int:
-        """Offset of the line in which a statement, or its first decorator, begins."""
+        """Returns the offset of the line in which a statement, or its first decorator, begins."""
         decorators: list[ast.expr] = getattr(node, "decorator_list", [])
         return self.starts[min([node.lineno, *(one.lineno for one in decorators)]) - 1]
 
     def end(self, node: Function) -> int:
-        """Behind the line in which a function ends."""
+        """Returns the offset after the line in which a function ends."""
         assert node.end_lineno is not None
         return self.starts[node.end_lineno]
 
@@ -75,7 +75,7 @@ class Source:
         return line[: len(line) - len(line.lstrip())]
 
     def copied(self, test: Function, name: str, edits: Iterable[Edit]) -> str:
-        """The test under another name, with these changes, as whole lines."""
+        """Returns the test under another name, with these changes, as whole lines."""
         at = self.at(test.lineno, test.col_offset)
         head = re.compile(rf"(?:async\s+)?def\s+(?={test.name}\b)").match(self.text, at)
         assert head is not None
@@ -90,5 +90,5 @@ class Source:
 
 
 def can_be_copied(test: Function) -> bool:
-    """Whether its body has lines of its own."""
+    """Returns whether the test's body has lines of its own."""
     return test.body[0].lineno > test.lineno

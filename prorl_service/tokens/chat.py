@@ -1,11 +1,11 @@
 """Text to ids and back for one model: its tokenizer and its chat template, by deltas.
 
-The template is rendered once for a rollout's first prompt. Later messages are rendered alone,
-behind a stand-in assistant turn, and only what follows that turn is tokenised: history is never
-rendered again, so earlier ids (reasoning included) stay as they were sampled. What a template puts
-around messages is learned where that can be done (`envelope`). Works for any template whose
-assistant turn ends with one special token. What else a template does is probed when it is loaded
-(`probe`), and replies are read in the format of the model's family (`formats`).
+The template is rendered once for a rollout's first prompt. Later messages are rendered alone, after
+a stand-in assistant turn, and only what follows that turn is tokenised: history is never rendered
+again, so earlier ids (reasoning included) stay as they were sampled. The text that a template puts
+around messages is learned where possible (`template_cache`). Works for any template whose assistant
+turn ends with one special token. `probe` finds out what else a template does when it is loaded, and
+replies are read in the format of the model's family (`formats`).
 
 Text inside messages cannot forge turns: special tokens spelt out in it are broken by a zero-width
 space before encoding.
@@ -29,28 +29,28 @@ from prorl_service.tokens.template import RenderedMessage, Template
 from prorl_service.tokens.template_cache import Envelope, learn
 
 _STAND_IN = f"assistant turn {secrets.token_hex(8)}"
-"""Content of the stand-in turn, which no other message holds."""
+"""Content of the stand-in turn, which no other message contains."""
 MAX_ENVELOPES = 64
-"""Kept: one for each number of messages, which is that of calls in a turn."""
+"""Maximum number kept: one for each number of messages, which is that of calls in a turn."""
 _TAIL = 16
-"""Tokens of a prompt that may open reasoning."""
+"""Number of last tokens of a prompt that may open reasoning."""
 
 Shape = tuple[tuple[str, str, str], ...]
-"""What of messages an envelope depends on: role, tool and id of the call of each."""
+"""The parts of messages that an envelope depends on: role, tool and call id of each."""
 
 
 class ChatFormat:
     """Load with `ChatFormat.load`. Pure after that; safe to share between rollouts."""
 
     def __init__(self, files: ModelFiles, reply_format: str | None = None) -> None:
-        """`reply_format`: the name of one in `formats`; None: the one that the template writes.
+        """`reply_format`: a name in `formats`; None: the format that the template writes.
 
         Raises `InvalidRequest` when the template does not end assistant turns with a special
-        token, and for the name of no format.
+        token, and for an unknown format.
         """
         self.vocab_size = files.vocab_size
         """Size of the model's vocabulary, which may have more ids than its tokenizer; None if
-        nobody says."""
+        no file says."""
         self._tokenizer = files.tokenizer
         self._template = Template(files.template, files.variables)
         added = self._tokenizer.get_added_tokens_decoder()
@@ -69,11 +69,11 @@ class ChatFormat:
         self.problem = self.findings.problem
         if given:
             self.problem = "" if self.replies.has_calls else "replies are read without calls"
-        """Why agents with tools cannot use the model; "" if they can."""
+        """Reason why agents with tools cannot use the model; "" if they can."""
 
     @classmethod
     def load(cls, model: str | Path, reply_format: str | None = None) -> "ChatFormat":
-        """The format of the model in a directory, or of that name. Raises `InvalidRequest`."""
+        """Loads the format of a model by its directory or name. Raises `InvalidRequest`."""
         return cls(model_files.load(model), reply_format)
 
     def prompt_ids(
@@ -83,7 +83,7 @@ class ChatFormat:
         tools: Sequence[ToolSchema] = (),
         thinking: bool | None = None,
     ) -> list[int]:
-        """Ids of a whole conversation, up to where the model is to answer.
+        """Returns the ids of a whole conversation, up to where the model should answer.
 
         Raises `InvalidRequest` for messages that the template refuses, and for tools if no format
         reads the model's calls.
@@ -100,10 +100,10 @@ class ChatFormat:
     def delta_ids(
         self, messages: Sequence[Message], *, after: int, thinking: bool | None = None
     ) -> list[int]:
-        """Ids to append when `messages` answer an assistant turn whose last id is `after`.
+        """Returns ids to append when `messages` answer an assistant turn whose last id is `after`.
 
-        A turn that did not end as the template ends it (but by length, or by another EOS token) is
-        ended here, by the first id returned.
+        If the turn did not end as the template ends it (but by length, or by another EOS token),
+        the first id returned ends it.
         """
         turns = self._rendered(messages)
         shape = tuple(
@@ -120,27 +120,27 @@ class ChatFormat:
         return ids[1:] if ids[0] == after else ids
 
     def read(self, text: str, prompt_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Reply:
-        """What a sampled turn says. `text`: its decoded ids; `prompt_ids`: what was before it."""
+        """Parses a sampled turn. `text`: its decoded ids; `prompt_ids`: the ids before it."""
         tail = self._tokenizer.decode(list(prompt_ids[-_TAIL:]), skip_special_tokens=False)
         return self.replies.parse(text, tools, is_reasoning=probe.ends_in_reasoning(tail))
 
     def tokenizer_digest(self) -> str:
-        """Takes some tenths of a second for a large vocabulary."""
+        """Computes the digest, in some tenths of a second for a large vocabulary."""
         return tokenizer_digest(self._tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text that holds template syntax; special tokens spelt out in it count as such."""
+        """Encodes text with template syntax: special tokens spelt out in it count as such."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def token(self, id_: int) -> str:
-        """A token's text, for people."""
+        """Returns a token's text, for people."""
         return self._tokenizer.id_to_token(id_) or str(id_)
 
     def decode(self, token_ids: Sequence[int], *, stopped: bool = False) -> str:
-        """Text of one sampled turn, without the token that ended it.
+        """Returns the text of one sampled turn, without the token that ended it.
 
-        `stopped`: the engine stopped at the last token. If that one is special, it is an EOS token
-        of the engine's, even where no file here names it. Ids that the tokenizer does not know
+        `stopped`: the engine stopped at the last token. If that one is special, it is one of the
+        engine's EOS tokens, even if no file here names it. Ids that the tokenizer does not know
         (vocabulary padding) have no text.
         """
         ends = self.end_ids | self._special_ids if stopped else self.end_ids
@@ -156,7 +156,7 @@ class ChatFormat:
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
 
     def _after_stand_in(self, turns: Sequence[RenderedMessage], thinking: bool | None) -> str:
-        """What a rendering has from the end of the turn on that the messages answer.
+        """Renders `turns`, from the end of the turn that they answer on.
 
         Raises `InvalidRequest`.
         """
@@ -167,14 +167,15 @@ class ChatFormat:
         return text[end.start() :]
 
     def _behind_stand_in(self, turns: Sequence[RenderedMessage], thinking: bool | None) -> str:
-        """Results of tools answer calls, of as many as the template takes in one turn."""
+        """Renders `turns` after a stand-in turn. Tool results answer calls in it, as many as the
+        template takes."""
         results = [probe.as_result(turn, n) for n, turn in enumerate(_leading_results(turns))]
         turns = [*results, *turns[len(results) :]]
         calls = [
             ToolCall(result["name"], {"_": _STAND_IN}, result["tool_call_id"]) for result in results
         ]
         for count in sorted({len(calls), min(len(calls), 1)}, reverse=True):
-            content = "" if count else _STAND_IN  # some write it behind the results
+            content = "" if count else _STAND_IN  # some templates write it after the results
             before = [probe.user("."), probe.assistant(*calls[:count], content=content)]
             try:
                 text = self._template.render([*before, *turns], (), thinking)

@@ -1,10 +1,10 @@
 """The append-only token chains of one rollout.
 
-A call is recorded whole, after it succeeded, with the very prompt the engine saw. A chain can thus
-not differ from what was seen, and a call that failed leaves no trace. A prompt that starts with the
-whole of a chain extends it (the longest, if there are several), the rest being context. Any other
-prompt (history compacted, reasoning stripped, a turn tried again with the same prompt) opens a new
-chain, a `Segment` on the wire. Knows nothing of text, templates or tools.
+A call is recorded whole, after it succeeded, with the exact prompt that the engine saw. So a chain
+cannot differ from what was seen, and a failed call leaves no trace. A prompt that starts with a
+whole chain extends it (the longest, if there are several), the rest being context. Any other prompt
+(history compacted, reasoning stripped, a turn retried with the same prompt) opens a new chain, a
+`Segment` on the wire. Knows nothing of text, templates or tools.
 """
 
 from array import array
@@ -16,7 +16,7 @@ from prorl_service.schemas import NOT_SAMPLED, Segment
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one call's sampled tokens lie: `segments[segment].response_ids[start:stop]`."""
+    """Place of one call's sampled tokens: `segments[segment].response_ids[start:stop]`."""
 
     segment: int
     start: int
@@ -24,7 +24,7 @@ class Span:
 
 
 class Chain:
-    """Ids of one growing sequence and, for all after the prompt, who made them and how likely."""
+    """Ids of one growing sequence and, after the prompt, the origin and logprob of each."""
 
     __slots__ = ("_logprobs", "_mask", "_versions", "ids", "prompt_len")
 
@@ -41,7 +41,7 @@ class Chain:
 
     @property
     def versions(self) -> set[int]:
-        """Those of sampled tokens."""
+        """Policy versions of sampled tokens."""
         return set(self._versions) - {NOT_SAMPLED}
 
     def is_prefix_of(self, prompt_ids: "array[int]") -> bool:
@@ -86,14 +86,14 @@ class Ledger:
 
     @property
     def ids(self) -> "array[int]":
-        """The current chain: what the engine saw last, and what it sampled; empty before that.
+        """Current chain: what the engine saw last, and what it sampled; empty before that.
 
-        A copy, of bytes: a turn makes no objects of what was there before it.
+        A copy of bytes: a turn makes no objects of earlier ids.
         """
         return self._current.ids[:] if self._current else array("i")
 
     def before(self, segment: int, start: int) -> "array[int]":
-        """Ids of a segment up to `response_ids[start]`."""
+        """Returns the ids of a segment up to `response_ids[start]`."""
         chain = self.chains[segment]
         return chain.ids[: chain.prompt_len + start]
 
@@ -104,7 +104,7 @@ class Ledger:
         logprobs: Sequence[float],
         policy_versions: Sequence[int],
     ) -> Span:
-        """Enter one answered call.
+        """Enters one answered call.
 
         Raises `ValueError` on unequal lengths and `OverflowError` for what int32 or float32 cannot
         hold, and then records nothing.
@@ -129,7 +129,7 @@ class Ledger:
 
     @property
     def versions(self) -> set[int]:
-        """Those of all sampled tokens."""
+        """Policy versions of all sampled tokens."""
         return {version for chain in self.chains for version in chain.versions}
 
     def to_segments(self) -> list[Segment]:

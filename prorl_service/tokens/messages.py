@@ -11,7 +11,7 @@ Turn = dict[str, Any]
 
 
 def rendered(message: Message, defuse: Callable[[str], str]) -> Turn:
-    """`defuse` is applied to all text of it."""
+    """Converts a message, with `defuse` applied to all its text."""
     turn: Turn = {"role": message.role, "content": defuse(message.content)}
     if message.reasoning_content is not None:
         turn |= reasoning(defuse(message.reasoning_content))
@@ -34,8 +34,8 @@ def rendered(message: Message, defuse: Callable[[str], str]) -> Turn:
 
 
 def fold_systems(turns: Sequence[Turn], findings: Findings) -> list[Turn]:
-    """For templates that drop or refuse them: system messages at the start are joined by a blank
-    line, and later ones become text of the user's turn, between `<system-reminder>` tags."""
+    """Rewrites system messages that the template drops or refuses: those at the start are joined by
+    a blank line, later ones become text of the user's turn, between `<system-reminder>` tags."""
     start = next((n for n, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     leading, later = list(turns[:start]), list(turns[start:])
     if len(leading) > 1 and findings.leading_systems != "rendered":

@@ -1,7 +1,7 @@
-"""What of a model's files concerns tokens: tokenizer, chat template, sizes and EOS tokens.
+"""The files of a model that concern tokens: tokenizer, chat template, sizes and EOS tokens.
 
-Clients and engines name models: other local directories than models are not opened, and look as if
-they were not there. Of either kind, only the files named in this module are read.
+Clients and engines name models: local directories that are not models are not opened, and look as
+if they did not exist. Only the files named in this module are read.
 """
 
 import json
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from prorl_service.errors import InvalidRequest
 
 PATTERNS = ["tokenizer*", "chat_template*", "config.json", "generation_config.json"]
-"""What is taken from the hub."""
+"""Files that are fetched from the hub."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 REQUIRED = ("tokenizer.json", "tokenizer_config.json")
 MAX_FILE_BYTES = 256 << 20
@@ -33,10 +33,10 @@ class ModelFiles:
 
 
 def load(model: str | Path) -> ModelFiles:
-    """From a model's directory, or its name on the Hugging Face hub (or in its local cache).
+    """Loads from a model's directory, or by its name from the Hugging Face hub or its local cache.
 
     Needs tokenizer.json, tokenizer_config.json and a chat template; the vocabulary's size and EOS
-    tokens are read from config.json and generation_config.json, if there are such.
+    tokens are read from config.json and generation_config.json, if they exist.
     Raises `InvalidRequest`.
     """
     try:
@@ -63,13 +63,13 @@ def load(model: str | Path) -> ModelFiles:
 
 
 def _directory(model: str | Path) -> Path:
-    """Raises `ValueError`, and what `huggingface_hub` raises. `HF_HUB_OFFLINE` and its other
-    variables hold."""
+    """Raises `ValueError`, and what `huggingface_hub` raises, which obeys `HF_HUB_OFFLINE` and its
+    other variables."""
     if _is_model(Path(model)):
         return Path(model)
     if not HUB_NAME.fullmatch(str(model)):
         raise ValueError(f"there is no directory with {' and '.join(REQUIRED)}")
-    # Comes with tokenizers. Imported late: a service with local models needs none of it.
+    # Comes with tokenizers. Imported late: a service with local models does not need it.
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(str(model), allow_patterns=PATTERNS))
@@ -84,7 +84,7 @@ def _is_model(directory: Path) -> bool:
 
 
 def _of_model(config: Path, name: str) -> Any:
-    """None without the file or the field. Models of more than text have fields a level down."""
+    """Returns None without the file or the field. Multimodal models have fields a level down."""
     if not config.exists():
         return None
     fields = json.loads(config.read_text())
@@ -92,7 +92,7 @@ def _of_model(config: Path, name: str) -> Any:
 
 
 def _eos_ids(directory: Path) -> list[int]:
-    """EOS ids as engines read them: config.json counts where there is no generation_config.json.
+    """Returns EOS ids as engines read them: without generation_config.json, config.json counts.
 
     Raises `ValueError`.
     """
@@ -101,10 +101,10 @@ def _eos_ids(directory: Path) -> list[int]:
     eos = _of_model(config, "eos_token_id")
     ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not all(type(id_) is int and id_ >= 0 for id_ in ids):
-        raise ValueError(f"eos_token_id of {config.name} is {eos!r}, which are no token ids")
+        raise ValueError(f"eos_token_id of {config.name} is {eos!r}, which are not token ids")
     return list(ids)
 
 
 def _token_text(token: Any) -> Any:
-    """tokenizer_config.json holds a token as text or as an object with its text."""
+    """Returns a token's text; tokenizer_config.json holds it as text or in an object."""
     return token["content"] if isinstance(token, dict) else token

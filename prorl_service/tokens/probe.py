@@ -1,8 +1,8 @@
-"""What a chat template does with conversations of agents, found out by having it render some.
+"""Probe of what a chat template does with conversations of agents, by having it render some.
 
 Templates drop, refuse or rewrite what their authors did not think of: system messages after the
-first, two calls in one reply, calls altogether. All that is known when a model is loaded, before
-anything is trained on it. Pure.
+first, two calls in one reply, calls altogether. The findings are known when a model is loaded,
+before anything is trained on it. Pure.
 """
 
 import re
@@ -39,7 +39,7 @@ CALL = ToolCall("look_up", {"word": 'a "b"\n  c', "times": 3})
 OTHER = ToolCall("look_up", {"word": "d"})
 NO_TOOLS = "it shows the model no tools"
 MARK = "4711-mark"
-"""Text that no template holds."""
+"""Text that no template contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Findings:
     format: ReplyFormat | None
     """The format in which the template writes calls; None if none reads them."""
     problem: str
-    """Why agents with tools cannot use the template; "" if they can."""
+    """Reason why agents with tools cannot use the template; "" if they can."""
     tools: Treatment
     parallel_calls: Treatment
     """Two calls in one reply."""
@@ -79,12 +79,12 @@ def assistant(*calls: ToolCall, content: str = "", **fields: Any) -> dict[str, A
 
 
 def call_id(number: int) -> str:
-    """Nine letters and digits, which Mistral's templates insist on."""
+    """Returns nine letters and digits, which Mistral's templates insist on."""
     return f"call{number:05d}"
 
 
 def as_result(message: RenderedMessage, number: int = 0) -> dict[str, Any]:
-    """A message of role `tool`, with what templates may ask of it."""
+    """Returns a message of role `tool` with the fields that templates may ask for."""
     return {"name": "tool", "tool_call_id": call_id(number), **message}
 
 
@@ -97,7 +97,7 @@ class Probe:
     def findings(self, formats: Sequence[ReplyFormat] | None = None) -> Findings:
         """`formats`: those to try; None: those that the template may print.
 
-        Leaves the template with the way of writing arguments that it takes.
+        Sets the template's `arguments_as_text` to what it takes.
         """
         formats = candidates(self._template.source) if formats is None else formats
         system = {"role": "system", "content": MARK}
@@ -142,7 +142,7 @@ class Probe:
         known = ", ".join(sorted(one.name for one in BY_NAME.values() if one.has_calls))
         return None, "; ".join(
             dict.fromkeys(problems)
-        ) or f"it writes calls as none of {known} does"
+        ) or f"its calls fit none of the formats ({known})"
 
     def _parallel(self, chosen: ReplyFormat | None) -> Treatment:
         if chosen is None or self._treats([user(), assistant(CALL, OTHER)], "look_up") == "refused":
@@ -150,7 +150,7 @@ class Probe:
         return "dropped" if self._misread(chosen, [CALL, OTHER]) else "rendered"
 
     def _misread(self, one: ReplyFormat, calls: Sequence[ToolCall]) -> str | None:
-        """What comes of reading back calls that the template writes; None if it is those."""
+        """Reads back calls that the template writes. Returns what is wrong, or None."""
         try:
             text, is_reasoning = self._rendered_reply(calls)
         except InvalidRequest as error:
@@ -164,8 +164,8 @@ class Probe:
         return f"a call is read as {_described(reply)}"
 
     def _rendered_reply(self, calls: Sequence[ToolCall]) -> tuple[str, bool]:
-        """What the model would sample to make these calls, and whether it begins in reasoning.
-        Raises `InvalidRequest`."""
+        """Returns what the model would sample to make these calls, and whether it begins in
+        reasoning. Raises `InvalidRequest`."""
         prompt = self._template.render([user()], [TOOL])
         whole = self._template.render([user(), assistant(*calls)], [TOOL], generation=False)
         start = self._shared(prompt, whole)
@@ -174,8 +174,8 @@ class Probe:
         return whole[start : end.start() if end else len(whole)], is_reasoning
 
     def _shared(self, prompt: str, whole: str) -> int:
-        """Where the reply begins: behind the prompt, or behind the last special token that both
-        have, where the template goes on otherwise than the prompt ends."""
+        """Returns the start of the reply: after the prompt or, if the template does not continue it
+        as it is, after the last special token that both have."""
         if whole.startswith(prompt):
             return len(prompt)
         same = next(n for n, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b)
@@ -183,7 +183,7 @@ class Probe:
 
 
 def reasoning(text: str) -> dict[str, str]:
-    """Under each name that templates have for it."""
+    """Returns it under each name that templates have for it."""
     return {"reasoning_content": text, "reasoning": text, "thinking": text}
 
 

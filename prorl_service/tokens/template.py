@@ -1,6 +1,6 @@
 """A model's chat template: messages to text. Knows nothing of ids.
 
-Jinja is set up as `transformers.PreTrainedTokenizerBase.apply_chat_template` does, which templates
+Jinja is set up as in `transformers.PreTrainedTokenizerBase.apply_chat_template`, which templates
 are written for.
 """
 
@@ -25,16 +25,18 @@ class Template:
     def __init__(self, source: str, variables: Mapping[str, Any]) -> None:
         """`variables` are the template's globals, such as `bos_token`.
 
-        Raises `InvalidRequest` for what is no template.
+        Raises `InvalidRequest` for an invalid template.
         """
         try:
             self._template = environment().from_string(source, globals=dict(variables))
         except TemplateError as error:
-            raise InvalidRequest.of_field("tokenizer", f"the chat template: {error}") from error
+            raise InvalidRequest.of_field(
+                "tokenizer", f"the chat template is invalid: {error}"
+            ) from error
         self.source = source
         self.tells_time = "strftime_now" in source
         self.arguments_as_text = False
-        """The template takes the arguments of calls as JSON text, not as an object."""
+        """True if the template takes the arguments of calls as JSON text, not as an object."""
 
     def render(
         self,
@@ -44,7 +46,7 @@ class Template:
         *,
         generation: bool = True,
     ) -> str:
-        """`generation`: up to where the model is to answer.
+        """Renders messages. `generation`: up to where the model should answer.
 
         Raises `InvalidRequest` if the template refuses the messages.
         """
@@ -58,14 +60,14 @@ class Template:
                 add_generation_prompt=generation,
                 **switches,
             )
-        # A template that expects other types fails as Python does.
+        # A template that expects other types fails with Python's own errors.
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said, for training on text; here it is no more
-    than its content."""
+    """`{% generation %}`, which marks what the assistant said, for training on text; here it is
+    just its content."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
@@ -75,7 +77,7 @@ class _Generation(Extension):
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """What chat templates are written for."""
+    """Returns the environment that chat templates are written for."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
@@ -102,7 +104,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _with_text(message: RenderedMessage) -> RenderedMessage:
-    """With the arguments of its calls as JSON text."""
+    """Returns the message with the arguments of its calls as JSON text."""
     if "tool_calls" not in message:
         return message
     calls = [

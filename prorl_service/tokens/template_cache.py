@@ -1,8 +1,8 @@
-"""What a chat template puts around messages, learned once: Jinja then need not run for each turn.
+"""Text that a chat template puts around messages, learned once to spare Jinja at each turn.
 
-A template is rendered with contents that it may put out, but not look at. If it does look (strips,
-compares, measures them), or other contents do not come out as they are, it is not learned and has
-to be rendered each time. Knows nothing of tokens.
+A template is rendered with contents that it may output but not look at. If it does look (strips,
+compares, measures them), or other contents do not come out unchanged, it is not learned and has to
+be rendered each time. Knows nothing of tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from typing import Any, NoReturn, Self
 
 
 class LookedAt(Exception):
-    """The template does more with a content than put it out."""
+    """The template does more with a content than output it."""
 
 
 class _Opaque(str):
-    """Text that can be joined to other text; all else that text can do raises `LookedAt`."""
+    """Text that can be joined to other text; any other operation raises `LookedAt`."""
 
     __slots__ = ()
 
@@ -38,24 +38,24 @@ for _name in {*dir(str), "__bool__"} - set(dir(object)) - {"__add__"} | _COMPARI
     setattr(_Opaque, _name, _look)
 
 _MARK = " \n<mark %d of content>&\"'\\{{}}\u200b\n "
-"""Filters would change it, also those that are not seen to look."""
+"""Content that filters would change, also those that look unseen."""
 _OTHERS = ("", "\n<tool_response>\n<think></think>[]</tool_response> ")
-"""Contents that templates treat in ways of their own, if any."""
+"""Contents that templates may treat specially."""
 
 
 class Envelope:
-    """The texts before, between and after the contents of some messages."""
+    """Texts before, between and after the contents of some messages."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
 
     def around(self, contents: Sequence[str]) -> str:
-        """`contents` are as many as it was learned for."""
+        """Returns the text for `contents`, of which there are as many as were learned."""
         return "".join(chain(*zip(self._texts, contents, strict=False), self._texts[-1:]))
 
 
 def learn(render: Callable[[Sequence[str]], str], count: int) -> Envelope | None:
-    """The envelope of `render`, which takes `count` contents; None if it looks at more of them."""
+    """Returns the envelope of `render`, which takes `count` contents; None if it looks at them."""
     marks = [_MARK % number for number in range(count)]
     try:
         rest = render([_Opaque(mark) for mark in marks])

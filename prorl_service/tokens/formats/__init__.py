@@ -1,7 +1,8 @@
-"""How families of models write reasoning and tool calls, and which one a model does. Pure.
+"""Formats in which families of models write reasoning and tool calls. Pure.
 
-`BY_NAME` holds all formats. `candidates` looks at what a chat template prints; which of them it is
-`prorl_service.tokens.probe` finds out: it has the template write a call, and reads it back.
+`BY_NAME` holds all formats. `candidates` looks at what a chat template prints;
+`prorl_service.tokens.probe` finds out which of them it uses: it has the template write a call, and
+reads it back.
 """
 
 from prorl_service.errors import InvalidRequest
@@ -47,18 +48,18 @@ _PRINTED: list[tuple[str, ReplyFormat]] = [
     ("<tool_call>", HERMES),
     ("<|start_header_id|>", LLAMA),
 ]
-"""What templates print of calls, the telling first."""
+"""Text that templates print for calls, the most specific first."""
 
 BY_NAME: dict[str, ReplyFormat] = {one.name: one for _, one in _PRINTED} | {PLAIN.name: PLAIN}
 
 
 def candidates(template: str) -> list[ReplyFormat]:
-    """Formats that a template may print calls in, the likeliest first."""
+    """Returns formats that a template may print calls in, the likeliest first."""
     return [one for printed, one in _PRINTED if printed in template]
 
 
 def named(name: str) -> ReplyFormat:
-    """Raises `InvalidRequest`, with all names."""
+    """Raises `InvalidRequest` for an unknown name, and lists all names."""
     if name not in BY_NAME:
         raise InvalidRequest.of_field(
             "reply_format", f"there is no {name!r}; take one of {', '.join(sorted(BY_NAME))}"

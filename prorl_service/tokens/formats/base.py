@@ -1,7 +1,7 @@
-"""What a reply of a model says, and the seam behind which model families differ. Pure.
+"""Replies of a model, and the interface behind which model families differ. Pure.
 
-A format only reads: it repairs nothing, and nothing that it reads is written back into a chain of
-tokens. One malformed call voids the reply, so that a model is never half obeyed. The problem is
+A format only reads: it repairs nothing, and what it reads is never written back into a chain of
+tokens. One malformed call voids the reply, so that a reply is never half obeyed. The problem is
 worded for the model to read and learn from.
 """
 
@@ -23,7 +23,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with `text[start:stop]` of a reply."""
+    """Fault in `text[start:stop]` of a reply."""
 
     message: str
     start: int
@@ -32,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`content` is the text outside reasoning and calls. With a `problem` there are no `calls`."""
+    """Parsed reply. `content` is text outside reasoning and calls; a `problem` voids `calls`."""
 
     content: str
     reasoning: str = ""
@@ -41,11 +41,11 @@ class Reply:
 
 
 class ReplyFormat(Protocol):
-    """How one family of models writes reasoning and tool calls."""
+    """Format in which one family of models writes reasoning and tool calls."""
 
     @property
     def name(self) -> str:
-        """The word that `--reply-format` takes."""
+        """Value for `--reply-format`."""
 
     @property
     def has_calls(self) -> bool: ...
@@ -53,9 +53,9 @@ class ReplyFormat(Protocol):
     def parse(
         self, text: str, tools: Sequence[ToolSchema] = (), *, is_reasoning: bool = False
     ) -> Reply:
-        """Read a sampled turn, without the token that ended it.
+        """Reads a sampled turn, without the token that ended it.
 
-        `tools`: those that were offered; their schemas tell text from numbers in formats that do
+        `tools`: those that were offered; their schemas tell text from numbers where the format does
         not. `is_reasoning`: the prompt ended within reasoning. Never raises; O(len(text)).
         """
 

@@ -1,4 +1,4 @@
-"""Calls of a name and a JSON object between special tokens: DeepSeek V3 and V3.1, Kimi K2."""
+"""Formats with a name and a JSON object between special tokens: DeepSeek V3, V3.1, Kimi K2."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from prorl_service.tokens.formats.tagged import Tagged
 from prorl_service.tokens.formats.values import read_object
 
 _ANY = r"((?:(?!{})[\s\S])*+)"
-"""Text up to what it is formatted with."""
+"""Pattern of text up to the tag that it is formatted with."""
 
 
 def _until(tag: str) -> str:
@@ -27,7 +27,7 @@ _KIMI = re.compile(
 def _reader(
     call: str, form: str, one: Callable[[str], ToolCall | None]
 ) -> Callable[[str, Types], list[ToolCall]]:
-    """Reads calls one behind the other. `one`: the call between its tags; None if it is none."""
+    """Returns a reader of consecutive calls. `one`: reads the inside of a call, or returns None."""
     calls = re.compile(rf"\s*+{call}\s*+")
 
     def read(body: str, _: Types) -> list[ToolCall]:

@@ -1,6 +1,6 @@
 """Gemma 4: `<|tool_call>call:NAME{KEY:VALUE,...}<tool_call|>`, and reasoning on a channel.
 
-Values are JSON but for strings, which stand between `<|"|>`, and keys, which may stand bare.
+Values are JSON, except that strings stand between `<|"|>` and that keys may be bare.
 """
 
 import re
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"\s*+")
 
 
 class _Reader:
-    """Raises `Malformed`."""
+    """Reader of a call's values. Raises `Malformed`."""
 
     def __init__(self, text: str, at: int) -> None:
         self.text, self.at = text, at

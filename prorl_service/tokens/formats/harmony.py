@@ -54,7 +54,7 @@ class Harmony:
 
 
 def _read(message: re.Match[str], said: dict[str, list[str]]) -> ToolCall | None:
-    """The call that a message is; otherwise its text is added to what was said."""
+    """Returns the call that a message is; otherwise adds its text to what was said."""
     channel, recipient = _CHANNEL.search(message[1]), _RECIPIENT.search(message[1])
     if recipient is not None:
         if not recipient[1].startswith("functions."):

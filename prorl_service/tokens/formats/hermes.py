@@ -5,12 +5,12 @@ from prorl_service.tokens.formats.tagged import Tagged
 from prorl_service.tokens.formats.values import read_json
 
 _BODY = r'\s*+\{(?:[^"<\\]++|"(?:[^"\\\n]++|\\.)*+")*+'
-"""Linear where many calls are not closed: no backslash is allowed outside strings, so a string of
-one attempt is no string of the next."""
+"""Body of a call. Linear even if many calls are not closed: backslashes are allowed only in
+strings, so a string of one attempt is not a string of the next."""
 
 
 def call_of(value: object, arguments_key: str = "arguments") -> ToolCall:
-    """The call that a JSON object describes. Raises `Malformed`."""
+    """Returns the call that a JSON object describes. Raises `Malformed`."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise Malformed('the tool call must be a JSON object with a string "name"')
     arguments = value.get(arguments_key, {})

@@ -1,7 +1,7 @@
 """Llama 3.x: a reply that is `{"name": ..., "parameters": {...}}` as a whole is a call.
 
-Nothing marks a call, so what begins as one has to be one: it is never taken for an answer. Calls
-may be several, with `;` between them. `<|python_tag|>` may be before them. Llama 3 does not reason.
+Nothing marks a call, so a reply that begins like one has to be one: it is never taken for an
+answer. `;` separates several calls. `<|python_tag|>` may be before them. Llama 3 does not reason.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Mistral: calls behind `[TOOL_CALLS]`, up to the end of the reply.
+"""Mistral: calls after `[TOOL_CALLS]`, up to the end of the reply.
 
 Older tokenizers (to v7) write one JSON list of `{"name", "arguments", "id"}`, newer ones (from v11)
 `NAME[ARGS]{...}` for each call, with `[CALL_ID]` before the arguments or without. Reasoning is
@@ -80,7 +80,7 @@ def _listed(text: str, start: int) -> list[ToolCall]:
 
 
 def _with_arguments(value: Any) -> ToolCall:
-    """Some of its models write the arguments as text of JSON."""
+    """Reads a call; some Mistral models write its arguments as JSON text."""
     if isinstance(value, dict) and isinstance(value.get("arguments"), str):
         arguments, _ = read_json_at(value["arguments"], 0)
         value = {**value, "arguments": arguments}

@@ -1,4 +1,4 @@
-"""Replies of models whose tool calls no format reads: reasoning is known, calls are not. Pure."""
+"""Format for models whose calls no other format reads: reasoning is known, calls are not. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

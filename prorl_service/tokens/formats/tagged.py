@@ -1,5 +1,6 @@
-"""Replies of the kind that most families write: reasoning between tags, then text, and calls
-between tags. Pure; families differ by what stands between the tags of calls.
+"""Formats of most families: reasoning between tags, then text, and calls between tags. Pure.
+
+Families differ in the text between the tags of calls.
 """
 
 import re
@@ -22,7 +23,7 @@ THINK = ("<think>", "</think>")
 Range = tuple[int, int]
 
 _MASK = "\0"
-"""Stands for reasoning, so that what is left keeps its place."""
+"""Character that replaces reasoning, so that the rest keeps its place."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,12 @@ class Tagged:
     tags: tuple[str, str]
     """Tags around calls."""
     read: Callable[[str, Types], list[ToolCall]]
-    """The calls in what stands between a pair of tags. Raises `Malformed`."""
+    """Reader of the calls between a pair of tags. Raises `Malformed`."""
     body: str | None = None
-    """A regular expression, linear, of what stands between the tags of a well-formed call, where
-    its format tells tags from text; otherwise a call ends at the first closing tag."""
+    """Linear regular expression for the text between the tags of a well-formed call, if its format
+    tells tags from text; otherwise a call ends at the first closing tag."""
     stray: str = r"(?!)"
-    """A regular expression of what is no text outside those tags, besides the tags."""
+    """Regular expression for text that, like the tags, must not be outside a call."""
     thinking: tuple[str, str] = THINK
     """Tags around reasoning."""
     has_calls: bool = True
@@ -78,8 +79,8 @@ class Tagged:
         return re.compile(rf"{opening}|{closing}(?:\s*+{closing})*+|{re.escape(self.tags[0])}")
 
     def _without_reasoning(self, text: str, is_reasoning: bool) -> tuple[str, str, int | None]:
-        """The text with its reasoning masked, the reasoning, and where one begins that does not
-        end.
+        """Returns the text with its reasoning masked, the reasoning, and the start of reasoning
+        that does not end.
 
         The opening tag may be part of the prompt, so the first closing tag ends reasoning without
         one as well; a later closing tag without one is text, and so are tags in strings of a call.
@@ -106,9 +107,9 @@ class Tagged:
         return "".join([*pieces, text[start:]]), "\n".join(thoughts), since
 
     def _end_of_call(self, text: str, start: int, in_reasoning: bool) -> int:
-        """Where a call ends in which tags are text; `start` or less if there is none.
+        """Returns the end of a call, in which tags are text; `start` or less if there is none.
 
-        In reasoning a call is one only if it is well-formed.
+        In reasoning only a well-formed call is one.
         """
         if self._call is not None:
             call = self._call.match(text, start)
@@ -116,8 +117,8 @@ class Tagged:
         return -1 if in_reasoning else text.find(self.tags[1], start)
 
     def _without_calls(self, text: str) -> tuple[list[Range], list[Range]]:
-        """Where the text outside the calls is, tags that pair with none included, and the inside
-        of each call."""
+        """Returns the ranges of text outside calls, which include unpaired tags, and the inside of
+        each call."""
         opening, closing = self.tags
         outside, bodies, end = [], [], 0
         while (start := text.find(opening, end)) >= 0 and (stop := self._closing(text, start)) >= 0:
@@ -127,7 +128,7 @@ class Tagged:
         return [*outside, (end, len(text))], bodies
 
     def _closing(self, text: str, start: int) -> int:
-        """Index of the tag that closes the call at `start`; negative if there is none."""
+        """Returns the index of the tag that closes the call at `start`; negative without one."""
         call = self._call and self._call.match(text, start)
         closing = self.tags[1]
         return call.end() - len(closing) if call else text.find(closing, start)

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 from prorl_service.tokens.formats.base import Malformed
 
 MAX_DEPTH = 64
-"""Levels of lists and objects in a call. JSON readers further on give up at some hundreds."""
+"""Maximum nesting of lists and objects in a call. Later JSON readers fail at some hundreds."""
 
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
-"""Templates print Python's spelling of these as well as JSON's."""
+"""Constants, which templates print in Python's spelling as well as JSON's."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
@@ -33,7 +33,7 @@ def read_json(text: str) -> Any:
 
 
 def read_json_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at `start`, and where it ends. Raises `Malformed`."""
+    """Returns the JSON value that begins at `start`, and its end. Raises `Malformed`."""
     try:
         value, stop = _DECODER.raw_decode(text, start)
         return checked(value), stop
@@ -52,7 +52,7 @@ def read_object(text: str, what: str) -> dict[str, Any]:
 
 
 def checked(value: Any) -> Any:
-    """Raises `Malformed` for what JSON can spell and others cannot take."""
+    """Raises `Malformed` for values that JSON can spell but others cannot take."""
     if _is_deeper_than(MAX_DEPTH, value):
         raise _too_deep()
     try:
@@ -63,10 +63,10 @@ def checked(value: Any) -> Any:
 
 
 def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
-    """The value that `text` spells where the format does not quote strings.
+    """Returns the value that `text` spells where the format does not quote strings.
 
-    It is text unless the schema asks for something else that it can be read as, or, for an argument
-    that no schema knows, unless it is JSON.
+    It is text unless the schema asks for another type that it can be read as, or, for an argument
+    without a schema, unless it is JSON.
     """
     wanted = _types(schema) if isinstance(schema, Mapping) else set(_TYPES) | {"string"}
     if wanted == {"string"}:
@@ -80,7 +80,7 @@ def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Names of types that the schema allows; all where it names none."""
+    """Returns the names of the types that the schema allows; all if it names none."""
     declared = schema.get("type")
     names = set(declared) if isinstance(declared, list) else {declared} if declared else set()
     for branch in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:

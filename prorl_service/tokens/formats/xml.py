@@ -1,7 +1,7 @@
-"""Calls whose arguments stand between tags, unquoted: Qwen3-Coder and Qwen3.5+, GLM-4.5+, MiniMax.
+"""Formats with unquoted arguments between tags: Qwen3-Coder and Qwen3.5+, GLM-4.5+, MiniMax.
 
-Whether `1` is a number or text only the tool's schema says. A value is text up to its closing tag,
-with its indentation.
+Only the tool's schema says whether `1` is a number or text. A value is the text up to its closing
+tag, with its indentation.
 """
 
 import re
@@ -26,7 +26,7 @@ _MINIMAX = rf'\s*+<invoke name="([^"]++)">\s*+((?:{_MINIMAX_ARGUMENT})*+)</invok
 def _reader(
     call: str, argument: str, form: str, unwrap: Callable[[str], str] = str
 ) -> Callable[[str, Types], list[ToolCall]]:
-    """Reads one call or more, one behind the other. `form` is how a call is written."""
+    """Returns a reader of one or more consecutive calls. `form` shows how a call is written."""
     calls, arguments = re.compile(call), re.compile(argument)
 
     def read(body: str, types: Types) -> list[ToolCall]:
@@ -50,7 +50,7 @@ def _reader(
 
 
 def _without_newlines(value: str) -> str:
-    """Without the two that the template puts around it."""
+    """Removes the two newlines that the template puts around a value."""
     return value.removeprefix("\n").removesuffix("\n")
 
 

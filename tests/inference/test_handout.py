@@ -78,7 +78,7 @@ async def test_a_download_that_breaks_off_is_reported(weights: Path) -> None:
     async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, Offer("/nowhere", offer.size + 1, offer.url))
         await offer.transfers.drain()
-    with pytest.raises(FetchFailed, match=r"9000001 bytes of 9000002 came"):
+    with pytest.raises(FetchFailed, match=r"9000001 of 9000002 bytes arrived"):
         await asyncio.to_thread(fetch.file)
     await asyncio.to_thread(fetch.close)
 

@@ -247,7 +247,7 @@ def test_a_cut_off_rollout_leaves_the_loss_whichever_segment_is_trained_on() -> 
 @pytest.mark.parametrize(
     ("rollout", "message"),
     [
-        (make_rollout(make_segment([1, 1], last=9)), "ends on token 9, which is no EOS token"),
+        (make_rollout(make_segment([1, 1], last=9)), "ends on token 9, which is not an EOS token"),
         (make_rollout(make_segment([0, 0])), "no sampled token"),
         (make_rollout(reward=None), "no reward"),
     ],

@@ -162,7 +162,9 @@ def test_each_mistake_is_reported_in_one_clear_line(
         missing = configuration(service.url, token_file=str(tmp_path / "none"))
         assert "No such file" in complaint(missing, capsys)
         agent = configuration(service.url, **token, agent="chess")
-        assert "prorl.agent=chess is none of the service's: code, math" in complaint(agent, capsys)
+        assert "prorl.agent=chess is unknown; the service has: code, math" in complaint(
+            agent, capsys
+        )
         misspelt = configuration(service.url, **token, limits={"max_turn": 3})
         assert "prorl.limits.max_turn=3: Extra inputs" in complaint(misspelt, capsys)
     monkeypatch.setattr(contract, "SUPPORTED", SpecifierSet("<0.9"))

@@ -112,7 +112,7 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
         ({**DAPO, "prorl__agent_loop": True}, "reward_manager have no effect"),
         (
             {**FUNCTION, "algorithm__filter_groups__enable": True},
-            "goes by the service's rewards, which reward.custom_reward_function.path replaces",
+            "uses the service's rewards, which reward.custom_reward_function.path replaces",
         ),
         ({**DAPO, "prorl__overlong": {"max_tokens": 8, "buffer_tokens": 4}}, "both punish"),
         (

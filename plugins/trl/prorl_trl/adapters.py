@@ -1,8 +1,8 @@
-"""LoRA adapters of a policy: merged into the weights of its layers, or by themselves.
+"""LoRA adapters of a policy: merged into the weights of its layers, or on their own.
 
 Merging goes layer by layer, into what is sent and not into the model: a base in bf16 would drift
-with each update. Not covered: quantised base models, and merging under ZeRO-3 or FSDP1, which needs
-whole matrices.
+with each update. Not supported: quantised base models, and merging under ZeRO-3 or FSDP1, which
+needs whole matrices.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-# What PEFT, torch.compile and activation checkpointing add to names; merged adapters, and the
-# originals of modules that PEFT trains in full.
+# Parts of names that PEFT, torch.compile and activation checkpointing add; those of adapters, and
+# of the originals of modules that PEFT trains in full.
 _WRAPPERS = re.compile(
     r"base_model\.model\.|base_layer\.|modules_to_save\.default\."
     r"|_orig_mod\.|_checkpoint_wrapped_module\."
@@ -25,23 +25,23 @@ _PACKING = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
 _OF_ADAPTERS = re.compile(r"\.lora_|\.original_module\.")
 _OF_LORA = re.compile(r"(?P<layer>.*)\.(?P<matrix>lora_[AB])\.\w+\.weight")
 _PLAIN_INITS = (True, False, "gaussian", "orthogonal")
-"""Ways to begin that leave the base model as it is."""
+"""Initialisations that leave the base model as it is."""
 _MORE_THAN_LORA = (
     *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "target_parameters"),
     *("layer_replication", "rank_pattern", "alpha_pattern", "alora_invocation_tokens"),
     *("use_bdlora", "use_qalora"),
 )
-"""Settings of PEFT's LoRA with which engines do not put it on by themselves."""
+"""Settings of PEFT's LoRA with which engines cannot apply an adapter themselves."""
 _lock = threading.Lock()
-"""Held while a layer's weights are those with its adapters."""
+"""Lock that is held while a layer's weights include its adapters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter that engines can put on their base model by themselves."""
+    """A LoRA adapter that engines can apply to their base model themselves."""
 
     tensors: Mapping[str, torch.Tensor]
-    """Its matrices, keyed by the names that PEFT saves them under."""
+    """Matrices, keyed by the names that PEFT saves them under."""
     config: str
     """JSON text of PEFT's adapter_config.json."""
     rank: int
@@ -64,7 +64,7 @@ def is_of_base(name: str) -> bool:
 
 
 def adapted_layers(model: Any) -> dict[str, Any]:
-    """PEFT's layer of each weight that has adapters, keyed by the weight's name."""
+    """Returns PEFT's layer of each weight that has adapters, keyed by the weight's name."""
     if not hasattr(model, "merge_adapter"):
         return {}
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -78,8 +78,9 @@ def adapted_layers(model: Any) -> dict[str, Any]:
 
 
 def merged(layer: Any, parameter: str) -> torch.Tensor:
-    """A parameter of PEFT's layer with its adapters merged in; the layer stays as it is. Of a layer
-    in shards, this process' shard. Raises `TypeError` if adapters cannot be merged into shards."""
+    """Returns a parameter of PEFT's layer with its adapters merged in, without changing the layer.
+    For a layer in shards, this process's shard. Raises `TypeError` if adapters cannot be merged
+    into shards."""
     base = layer.get_base_layer()
     shard = getattr(base, parameter)
     if isinstance(shard, DTensor):
@@ -87,7 +88,7 @@ def merged(layer: Any, parameter: str) -> torch.Tensor:
     with _lock:
         originals = {name: one.data for name, one in base.named_parameters(recurse=False)}
         try:
-            layer.merge(safe_merge=True)  # into new tensors, which it puts in place of the old ones
+            layer.merge(safe_merge=True)  # into new tensors, which replace the old ones
             result: torch.Tensor = getattr(base, parameter).data
         finally:
             for name, original in originals.items():
@@ -97,11 +98,13 @@ def merged(layer: Any, parameter: str) -> torch.Tensor:
 
 
 def _merged_shard(layer: Any, parameter: str, shard: DTensor) -> torch.Tensor:
-    """PEFT puts the merged weight in place of `data`, which shards do not follow."""
+    """Merges without PEFT's `merge`, which replaces `data`: shards do not follow that."""
     adapters = layer.active_adapters
     is_plain = all(hasattr(layer, "get_delta_weight") and one in layer.lora_A for one in adapters)
     if not is_plain or any(layer.use_dora.get(one) or layer.lora_bias.get(one) for one in adapters):
-        raise TypeError("under FSDP2 only plain LoRA can be merged into what engines get")
+        raise TypeError(
+            "under FSDP2 only plain LoRA can be merged into the weights that engines get"
+        )
     if parameter != "weight":
         return shard
     total: torch.Tensor = shard.detach()
@@ -111,8 +114,8 @@ def _merged_shard(layer: Any, parameter: str, shard: DTensor) -> torch.Tensor:
 
 
 def adapter_of(model: Any, tensors: Mapping[str, torch.Tensor]) -> Adapter | None:
-    """The only adapter of the model, if it is plain LoRA and all that is trained. `tensors`: those
-    of the model."""
+    """Returns the model's only adapter, if it is plain LoRA and all that is trained, else None.
+    `tensors`: those of the model."""
     configs = list(getattr(model, "peft_config", {}).values())
     fields = configs[0].to_dict() if len(configs) == 1 else {}
     if (
@@ -127,7 +130,7 @@ def adapter_of(model: Any, tensors: Mapping[str, torch.Tensor]) -> Adapter | Non
     matrices = {
         f"{one['layer']}.{one['matrix']}.weight": added[name] for name, one in found.items() if one
     }
-    if len(matrices) < len(added):  # of embeddings
+    if len(matrices) < len(added):  # embeddings have adapters too
         return None
     config = json.dumps(fields, default=list)
     return Adapter(matrices, config, fields["r"], str(fields["base_model_name_or_path"]))

@@ -1,8 +1,8 @@
-"""Where AsyncGRPOTrainer's groups come from: kept under way here, or drawn from a sampler.
+"""Sources of AsyncGRPOTrainer's groups: kept in flight here, or drawn from a sampler.
 
 Both take groups from an iterator when they begin them and hand each over once, when it has ended.
-They know no trainer and no thread: whoever owns one calls `next` and at last `close`; `cancel` may
-be called from anywhere, and makes `next` return soon.
+They know no trainer and no thread: the owner calls `next` and finally `close`; `cancel` may be
+called from any thread, and makes `next` return soon.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,16 +15,16 @@ from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 from prorl_trl.convert import PAYLOAD_KEY
 
 POLL_S = 10.0
-"""After which `next` returns with nothing; an open stream says something as often."""
+"""Seconds after which `next` returns None, so that the worker hears from an idle service too."""
 
 EndedGroup = tuple[str, list[Rollout]]
-"""The name it was given when it began, and all of its rollouts in order."""
+"""Name given to the group when it began, and all of its rollouts in order."""
 
 
 class Candidates:
-    """One group for each prompt of the dataset in turn, without end.
+    """Endless iterator of groups, one for each prompt of the dataset in turn.
 
-    A group's name says which one it is and what version the weights had when it began.
+    A group's name holds its number and the version of the weights when it began.
     """
 
     def __init__(self, dataset: Any, group_of: Callable[[str, Any], Group], *, run_id: str) -> None:
@@ -48,7 +48,7 @@ class Candidates:
         return int(number), int(version)
 
     def prompt(self, number: int) -> list[dict[str, Any]]:
-        """For people to read; a stream cannot be looked into."""
+        """Returns a prompt for people to read; empty for a stream, which has no random access."""
         if not hasattr(self._dataset, "__len__"):
             return []
         messages = self._dataset[number % len(self._dataset)]["prompt"]
@@ -69,17 +69,17 @@ def _prompts_without_end(dataset: Any) -> Iterator[Any]:
 
 class GroupSource(Protocol):
     def next(self, waiting: int) -> EndedGroup | None:
-        """One that has ended, soon or None. `waiting`: samples the trainer has not taken yet."""
+        """Returns an ended group, or None soon. `waiting`: samples not yet taken by the trainer."""
 
     def cancel(self, client: RolloutClient) -> None:
-        """Everything under way."""
+        """Cancels everything in flight."""
 
     def close(self, client: RolloutClient) -> None:
-        """Nothing under way is wanted any more."""
+        """Abandons everything in flight."""
 
 
 class InflightGroups:
-    """The groups for which there is room; what waits for the trainer takes up room, too."""
+    """Source that keeps groups in flight while there is room; waiting samples take up room, too."""
 
     def __init__(
         self, client: RolloutClient, groups: Iterator[Group], *, max_rollouts: int
@@ -128,7 +128,7 @@ class InflightGroups:
         return group.group_id, rollouts
 
     def _submit_again(self) -> None:
-        """The service was restarted and remembers nothing."""
+        """Resubmits everything: the service was restarted and remembers nothing."""
         self._ended.clear()
         self._client.submit(list(self._inflight.values()), invalid="fail")
 
@@ -143,10 +143,10 @@ class InflightGroups:
 
 
 class DrawnGroups:
-    """Dynamic sampling: the service itself leaves out groups that teach nothing.
+    """Source for dynamic sampling: the service itself leaves out groups that teach nothing.
 
-    They are drawn one by one, just in time: what is found ahead waits at the service, which begins
-    anew what becomes stale there.
+    Groups are drawn one by one, just in time: those found ahead wait at the service, which starts
+    stale ones again.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class DrawnGroups:
         try:
             draw, drawn = self._sampler.draw(f"draw-{self._draws}", DrawSpec(target=1))
         except WaitTimeout:
-            return None  # it is fetched anew
+            return None  # it is fetched again
         except ServiceCallError as error:
             if error.http_status != 404:
                 raise
@@ -212,7 +212,7 @@ class DrawnGroups:
 
 
 def sampler_spec(asked: SamplerSpec, *, max_groups: int, max_staleness: int) -> SamplerSpec:
-    """`asked`, with what it leaves open taken from the trainer's settings.
+    """Completes `asked` from the trainer's settings.
 
     A sample ages once more while it waits for the trainer.
     """

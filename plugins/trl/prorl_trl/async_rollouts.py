@@ -1,10 +1,9 @@
 """AsyncGRPOTrainer on rollouts of the service. Experimental, as that trainer is.
 
-`ProRLRolloutWorker` is its `rollout_worker`: a thread that keeps groups under way, computes their
-advantages and puts samples where the trainer takes them. `ProRLWeightTransfer` is its
-`weight_transfer`: it streams each version of the policy to the service. Both work on the main
-process only. Versions are counted as the trainer does, from 1, so that a sample is as stale as the
-oldest token in it.
+`ProRLRolloutWorker` is its `rollout_worker`: a thread that keeps groups in flight, computes their
+advantages and queues samples for the trainer. `ProRLWeightTransfer` is its `weight_transfer`: it
+streams each version of the policy to the service. Both work on the main process only. Versions
+count from 1, as the trainer's do, so that a sample is as stale as its oldest token.
 """
 
 import logging
@@ -38,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 IDLE_S = 1.0
 RETRY_DELAY_S = 5.0
-"""After a group of which every rollout failed for a passing reason."""
+"""Delay after a group whose rollouts all failed for a temporary reason."""
 STOP_TIMEOUT_S = 5.0
 MAX_LOST_GROUPS = 8
-"""Groups in a row of which every rollout failed for a reason that cannot pass."""
+"""Maximum consecutive groups whose rollouts all failed for a permanent reason."""
 
 
 class RolloutWorkerFailed(ProRLError):
@@ -53,7 +52,7 @@ class _Stopped(Exception):
 
 
 class _SampleBuffer(queue.Queue[Any]):
-    """Tells when the trainer has taken a sample."""
+    """Queue that signals when the trainer has taken a sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,13 +66,13 @@ class _SampleBuffer(queue.Queue[Any]):
 class ProRLRolloutWorker:
     """Pass it as `rollout_worker`, with a `ProRLWeightTransfer` as `weight_transfer`.
 
-    `args`, `train_dataset`: those of the trainer; the dataset is gone through in its order.
-    `url`, `token`, `agent`, `limits`, `sampling`, `overlong`, `wire`: as of `ProRLRollout`.
+    `args`, `train_dataset`: those of the trainer; the dataset is read in its order.
+    `url`, `token`, `agent`, `limits`, `sampling`, `overlong`, `wire`: as for `ProRLRollout`.
     `tokenizer`: the trainer's `processing_class`. Training with engines that have another is
-    refused; None: they are not compared.
+    refused; None skips the comparison.
     `dynamic_sampling`: has a sampler of the service find groups that teach something.
     `deadline_s`: training ends when the service cannot be reached, or gives nothing to train on,
-    for so long; the former after `AsyncGRPOConfig.heartbeat_stale_after_s`, if that is less.
+    for that long; the former after `AsyncGRPOConfig.heartbeat_stale_after_s`, if that is less.
     `observe`: gets the rollouts of each group that has ended, in the worker's thread.
     """
 
@@ -128,7 +127,7 @@ class ProRLRolloutWorker:
     def start(self) -> None:
         """Raises `ValueError` for a worker that does not fit the trainer or the engines."""
         if self._args.max_inflight_tasks < 0:
-            raise ValueError("give ProRLRolloutWorker the very AsyncGRPOConfig of the trainer")
+            raise ValueError("give ProRLRolloutWorker the trainer's own AsyncGRPOConfig object")
         if self._tokenizer is not None:
             with self._new_client(retry_s=FIRST_CONTACT_S) as client:
                 checks.check_tokenizer(self._tokenizer, client.status())
@@ -144,18 +143,18 @@ class ProRLRolloutWorker:
         self._candidates.version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raises `RolloutWorkerFailed`. The trainer asks when it has waited for some seconds."""
+        """Raises `RolloutWorkerFailed`. The trainer calls it after some seconds of waiting."""
         if self._error is not None:
             raise RolloutWorkerFailed(_described(self._error)) from self._error
         if self._thread is None:
             raise RolloutWorkerFailed(
                 "the rollout worker is not running: an AsyncGRPOTrainer trains once, so make a new "
-                "worker and a new trainer, and go on with `resume_from_checkpoint`"
+                "worker and a new trainer, and continue with `resume_from_checkpoint`"
             )
         silence_s = time.monotonic() - self._heard_at
         if silence_s > stale_after_s:
             raise RolloutWorkerFailed(
-                f"nothing was heard of {self._url} for {silence_s:.0f} s: check that the service "
+                f"nothing was heard from {self._url} for {silence_s:.0f} s: check that the service "
                 "runs there and answers `GET /health`, or raise "
                 "AsyncGRPOConfig(heartbeat_stale_after_s=...)"
             )
@@ -170,7 +169,7 @@ class ProRLRolloutWorker:
             self._give_up(self._source.cancel)
         thread.join(STOP_TIMEOUT_S)
         if thread.is_alive():
-            logger.info("the rollout worker still waits for an answer; going on without it")
+            logger.info("the rollout worker still waits for an answer; continuing without it")
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -197,7 +196,7 @@ class ProRLRolloutWorker:
             self._take(*ended)
 
     def _hear(self, metrics: dict[str, float] | None = None) -> None:
-        """Something of the service. Raises `_Stopped`, `RolloutsFailed`."""
+        """Notes a sign of life from the service. Raises `_Stopped`, `RolloutsFailed`."""
         if self._stopping.is_set():
             raise _Stopped
         if metrics:
@@ -209,12 +208,12 @@ class ProRLRolloutWorker:
             raise RolloutsFailed(
                 f"there was nothing to train on for {self._deadline_s:g} s: {self._reason()}",
                 hint="raise `deadline_s` if groups take longer, look at `GET /v1/status`, train on "
-                "tasks that are neither too easy nor too hard, or, if rollouts are cut off, raise "
+                "tasks of medium difficulty, or, if rollouts are cut off, raise "
                 "`max_completion_length` or set `overlong='keep'`",
             )
 
     def _reason(self) -> str:
-        """An outage of the engines, or how the last group ended."""
+        """Returns an outage of the engines, or how the last group ended."""
         with self._new_client(retry_s=0) as client, suppress(ServiceCallError):
             if (outage := outage_of(client.backends())) is not None:
                 return outage.message
@@ -234,7 +233,7 @@ class ProRLRolloutWorker:
         self._count_lost(attempts)
 
     def _count_lost(self, attempts: Sequence[Attempt]) -> None:
-        """Raises `RolloutsFailed` when everything fails for a reason that cannot pass."""
+        """Raises `RolloutsFailed` when everything fails for a permanent reason."""
         rows = [attempt.whole for attempt in attempts]
         failures = [row.failure for row in rows if row.failure is not None]
         if failures:
@@ -277,7 +276,7 @@ class ProRLRolloutWorker:
         )
 
     def _give_up(self, release: Callable[[RolloutClient], None]) -> None:
-        """What cannot be told to the service now ends with its lease."""
+        """Calls `release` without retries. If that fails, rollouts end with their lease."""
         with self._new_client(retry_s=0) as client, suppress(ServiceCallError):
             release(client)
 
@@ -288,14 +287,14 @@ def _group_of(name: str, prompt: Any, *, agent: str | None, **settings: Any) -> 
 
 
 def _check_weights(attempts: Sequence[Attempt], version: int) -> None:
-    """The service begins nothing on weights older than the newest it was sent."""
+    """Raises `RolloutsFailed` for weights older than the newest sent when the group began."""
     oldest = min((row.policy_version for one in attempts for row in one.trained), default=version)
     if oldest < version:
         raise RolloutsFailed(
             f"weights of version {oldest} sampled a rollout begun after {version} had been sent",
-            hint="give the trainer `weight_transfer=ProRLWeightTransfer(url)`, and let nobody else "
-            "update these engines; if service and engines were restarted, go on from a checkpoint, "
-            "and give the service a `--journal`, which keeps the weights",
+            hint="give the trainer `weight_transfer=ProRLWeightTransfer(url)`, and let nothing "
+            "else update these engines; if service and engines were restarted, resume from a "
+            "checkpoint, and give the service a `--journal`, which keeps the weights",
         )
 
 
@@ -306,10 +305,10 @@ def _described(error: BaseException) -> str:
 
 
 class ProRLWeightTransfer:
-    """Pass it as `weight_transfer`. The main process holds one copy of the weights in memory of
-    the CPU while it sends them, so that they can be sent again.
+    """Pass it as `weight_transfer`. The main process holds one copy of the weights in CPU memory
+    while it sends them, so that they can be sent again.
 
-    `deadline_s`: how long an unreachable service is tried again.
+    `deadline_s`: how long calls to an unreachable service are retried.
     """
 
     @checked
@@ -328,18 +327,18 @@ class ProRLWeightTransfer:
             client.health()
 
     def pause(self) -> None:
-        """Nothing: each engine pauses for as long as it loads, and rollouts go on afterwards."""
+        """Does nothing: each engine pauses while it loads, and rollouts continue afterwards."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
         with self._new_client(retry_s=self._deadline_s) as client:
-            is_first = self._version == 0  # the service may have newer ones of another start
+            is_first = self._version == 0  # the service may have newer ones of an earlier run
             policy, version = PolicyWeights(weights), self._version + 1
             report = send(client, policy, version, self._broadcaster, rewind=is_first)
         self._version = version
         if report.pending:
             logger.warning(
-                "engines %s are down; they get weights %d later", report.pending, self._version
+                "engines %s are down and will get weights %d later", report.pending, self._version
             )
 
     def resume(self) -> None: ...

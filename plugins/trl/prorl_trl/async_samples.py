@@ -1,9 +1,8 @@
-"""From a group's ended rollouts to what AsyncGRPOTrainer trains on: pure functions, without TRL.
+"""Conversion of a group's ended rollouts to samples of AsyncGRPOTrainer. Pure, without TRL.
 
-That trainer leaves the advantages to whoever makes the rollouts. They are computed as TRL's own
-worker does, over the rollouts of a group that have a reward. A rollout of several segments gives
-several samples, all with its advantage; one that failed gives none, and neither does a group whose
-rewards are all equal.
+That trainer takes samples with their advantages. They are computed as in TRL's own worker, over the
+rollouts of a group that have a reward. A rollout of several segments gives several samples, all
+with its advantage; failed rollouts and groups whose rewards are all equal give none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from prorl_trl.convert import Overlong, Row, row_of
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A rollout as rows: `whole` has its reward, and `trained` is what there is to learn from."""
+    """A rollout as rows: `whole` has its reward, and `trained` has the rows to learn from."""
 
     whole: Row
     trained: list[Row]
@@ -30,7 +29,7 @@ class Attempt:
 def attempt_of(rollout: Rollout, *, overlong: Overlong) -> Attempt:
     trajectory = rollout.trajectory
     segments = trajectory.segments if trajectory else []
-    # Any token may be the last: unlike GRPOTrainer, this one does not tell truncation by it.
+    # Any token may be the last: unlike GRPOTrainer, this one does not detect truncation by it.
     last_ids = [segment.response_ids[-1] for segment in segments if segment.response_ids]
     whole = row_of(rollout, eos_ids=last_ids or [0], segments="longest", overlong=overlong)
     is_trained = whole.failure is None and any(whole.env_mask)
@@ -53,7 +52,7 @@ def _row(whole: Row, segment: Segment) -> Row:
 
 
 def _completion(trajectory: Trajectory) -> list[dict[str, str]]:
-    """For people who look at traces; it is not trained on."""
+    """Returns messages for people who look at traces; they are not trained on."""
     messages = []
     for turn in trajectory.turns:
         messages.append({"role": "assistant", "content": turn.text})
@@ -67,7 +66,7 @@ def is_informative(rewards: Sequence[float | None]) -> bool:
 
 
 def advantages(rewards: Sequence[float | None]) -> list[float]:
-    """Standardised over the group; 0 where there is no reward, or no difference between any."""
+    """Standardises rewards over the group; 0 without a reward, or if all are equal."""
     if not is_informative(rewards):
         return [0.0] * len(rewards)
     known = [reward for reward in rewards if reward is not None]
@@ -78,7 +77,7 @@ def advantages(rewards: Sequence[float | None]) -> list[float]:
 def samples_of(
     attempts: Sequence[Attempt], *, group_id: int, prompt: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The fields of TRL's `RolloutSample`s, none for a group from which nothing can be learnt."""
+    """Returns the fields of TRL's `RolloutSample`s; none for a group that teaches nothing."""
     rewards = [attempt.whole.reward for attempt in attempts]
     if not is_informative(rewards):
         return []
@@ -99,7 +98,7 @@ def samples_of(
 
 
 def _arrays(row: Row) -> dict[str, Any]:
-    """Over the whole sequence, the prompt masked."""
+    """Returns arrays over the whole sequence, with the prompt masked."""
     before = len(row.prompt_ids)
     return {
         "input_ids": np.array([*row.prompt_ids, *row.completion_ids], np.int64),
@@ -109,9 +108,9 @@ def _arrays(row: Row) -> dict[str, Any]:
 
 
 def group_metrics(attempts: Sequence[Attempt], version: int) -> dict[str, float]:
-    """Metrics of all rollouts of a group; `version` is that of the newest weights.
+    """Returns metrics of all rollouts of a group; `version` is that of the newest weights.
 
-    AsyncGRPOTrainer sums what is called a total.
+    AsyncGRPOTrainer sums metrics that are called a total.
     """
     rows = [attempt.whole for attempt in attempts]
     rewards = [row.reward for row in rows if row.reward is not None]

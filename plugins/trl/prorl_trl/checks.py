@@ -1,7 +1,7 @@
-"""What must hold of a trainer before its rollouts are made elsewhere; run once, at first use.
+"""Checks of a trainer before its rollouts are made elsewhere; run once, at first use.
 
-The importance-sampling correction needs attributes of TRL that are not public. They are looked for
-in TRL's own code, so that a release which moves them is refused instead of trained on uncorrected.
+The importance-sampling correction needs private attributes of TRL. They are looked for in TRL's own
+code, so that a release that moves them is refused instead of training without correction.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 
 SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
-"""A step in which everything is masked turns the policy into NaN."""
+"""True for a TRL in which a fully masked step turns the policy into NaN."""
 _READ_BY_TRL = {
     "_generate": {
         "rollout_func",
@@ -29,7 +29,7 @@ _READ_BY_TRL = {
     "_generate_and_score_completions": {"use_vllm", "vllm_importance_sampling_correction"},
 }
 SUPPORTED_ASYNC_TRL = SpecifierSet(">=1.11,!=1.15.0,<1.17")
-"""With the protocols that `async_rollouts` implements."""
+"""Releases with the protocols that `async_rollouts` implements."""
 
 
 def check_version(supported: SpecifierSet = SUPPORTED_TRL, user: str = "prorl_trl") -> None:
@@ -47,12 +47,12 @@ def check_hooks() -> None:
             raise RuntimeError(
                 f"trl {trl.__version__} no longer reads {sorted(missing)} in GRPOTrainer.{method}, "
                 "which the importance-sampling correction of remote rollouts needs; train without "
-                "it by `ProRLRollout(importance_sampling='off')`"
+                "it: `ProRLRollout(importance_sampling='off')`"
             )
 
 
 def async_sample_type() -> Any:
-    """What AsyncGRPOTrainer takes from its worker; raises `ImportError` for other versions."""
+    """Returns the type of AsyncGRPOTrainer's samples; raises `ImportError` for other versions."""
     check_version(SUPPORTED_ASYNC_TRL, "prorl_trl.async_rollouts")
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
@@ -84,10 +84,12 @@ def check_async_arguments(args: Any, sampling: Sampling) -> None:
     """Checks an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
     _check_temperature(args, sampling)
     if args.num_generations < 2:
-        raise ValueError("num_generations=1: one rollout is no comparison, take 2 or more")
+        raise ValueError(
+            "num_generations=1: one rollout has nothing to compare with, take 2 or more"
+        )
     if args.token_budget is None:
         raise ValueError(
-            "token_budget=None has AsyncGRPOTrainer ask a vLLM server of its own: set "
+            "token_budget=None makes AsyncGRPOTrainer ask its own vLLM server: set "
             "AsyncGRPOConfig(token_budget=...) to the longest sequence the engine takes, or to 0"
         )
     _warn_about_sampling(args, sampling)
@@ -103,7 +105,7 @@ def _check_temperature(trainer: Any, sampling: Sampling) -> None:
 
 
 def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
-    """Settings that work but are rarely meant, each with a `UserWarning`."""
+    """Issues a `UserWarning` for each setting that works but is rarely meant."""
     args = trainer.args
     if trainer.vllm_importance_sampling_mode == "sequence_mask":
         _warn(
@@ -113,8 +115,8 @@ def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
     _warn_about_sampling(args, sampling)
     if args.mask_truncated_completions:
         _warn(
-            "mask_truncated_completions=True judges by the last token alone; leave it off, "
-            "ProRLRollout(overlong='mask') goes by the reason the service gives"
+            "mask_truncated_completions=True judges by the last token alone; leave it off: "
+            "ProRLRollout(overlong='mask') uses the reason the service gives"
         )
     if trainer.accelerator.num_processes > 1 and args.ddp_timeout <= deadline_s:
         _warn(
@@ -124,7 +126,7 @@ def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
 
 
 def warn_about_rewards(trainer: Any, own: Sequence[Any]) -> None:
-    """Under dynamic sampling a step trains on other prompts than its own."""
+    """Warns of reward functions that dynamic sampling misleads: it changes a step's prompts."""
     if any(function not in own for function in trainer.reward_funcs):
         _warn(
             "dynamic_sampling trains on other prompts than the step's own, so that dataset columns "

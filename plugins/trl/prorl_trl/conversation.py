@@ -1,5 +1,5 @@
-"""What the main process says to the service for one call of `ProRLRollout`: groups are submitted,
-followed and cancelled here, or drawn from a sampler.
+"""The main process's conversation with the service for one call of `ProRLRollout`: groups are
+submitted, followed and cancelled.
 
 Knows no trainer, no rows and no weights.
 """
@@ -17,7 +17,7 @@ CANCEL_TIMEOUT_S = 60.0
 
 
 class ServiceForgot(Exception):
-    """The service was restarted: it knows neither the rollouts submitted nor the weights."""
+    """The service was restarted: it has forgotten the submitted rollouts and the weights."""
 
 
 class NewClient(Protocol):
@@ -31,9 +31,9 @@ def run_groups(
     deadline: float,
     new_bar: Callable[[str, int, int], Any],
 ) -> list[Rollout]:
-    """All rollouts in order, those not ended at the deadline cancelled. Raises `ServiceForgot`.
+    """Returns all rollouts in order; cancels the rest at the deadline. Raises `ServiceForgot`.
 
-    Fills `ended` and runs what is missing there; an exception cancels what is running.
+    Fills `ended` and runs only what is missing there; an exception cancels what is running.
     """
     rollout_ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
     bar = new_bar("rollouts", len(rollout_ids), len(ended))
@@ -56,7 +56,7 @@ def run_groups(
 
 
 def _acknowledge(new_client: NewClient, group_ids: Sequence[str]) -> None:
-    """What is not acknowledged expires."""
+    """Acknowledges groups, which otherwise expire."""
     with new_client(retry_s=0) as client, suppress(ServiceCallError):
         client.acknowledge(group_ids)
 
@@ -69,7 +69,7 @@ def _cancel(new_client: NewClient, rollout_ids: Sequence[str]) -> None:
 def _received(
     client: RolloutClient, rollout_ids: Sequence[str], deadline: float
 ) -> Iterator[Rollout]:
-    """Each rollout as it ends, and the others cancelled at the deadline."""
+    """Yields each rollout as it ends; cancels the others at the deadline."""
     try:
         yield from client.stream(rollout_ids, deadline - time.monotonic())
     except WaitTimeout as timeout:
@@ -81,7 +81,7 @@ def _received(
 
 @contextmanager
 def restarts_noticed() -> Iterator[None]:
-    """Raises `ServiceForgot` where rollouts that were submitted are unknown."""
+    """Raises `ServiceForgot` if submitted rollouts are unknown."""
     try:
         yield
     except ServiceCallError as error:

@@ -1,9 +1,9 @@
-"""Between TRL's lists and the service's types: pure functions, without TRL, torch, input or output.
+"""Conversion between TRL's lists and the service's types: pure, without TRL, torch or I/O.
 
 Prompts come from TRL already repeated, one entry per completion; a group is a block of equal
-consecutive ones. What the service needs beside the messages travels as a JSON string under the key
-"prorl" of the last message, because TRL passes on no other dataset column. (A string, because a
-dataset forces all its rows to one schema, and `data` differs from task to task.)
+consecutive ones. The rest of a task travels as a JSON string under the key "prorl" of the last
+message, because TRL passes on no other dataset column. (A string, because a dataset forces all its
+rows to one schema, and `data` differs from task to task.)
 
 A rollout that cannot be trained on becomes a row without weight: one EOS token with mask 0 and no
 reward. It is never replaced by a copy of a sibling and never given a made-up reward.
@@ -45,7 +45,7 @@ def with_task(
     data: Mapping[str, Any] | None = None,
     image: str | None = None,
 ) -> list[dict[str, Any]]:
-    """A "prompt" entry for a dataset. `agent` None takes the one given to `ProRLRollout`."""
+    """Returns a "prompt" entry for a dataset. `agent` None takes the one of `ProRLRollout`."""
     payload = task_payload(task_id=task_id, agent=agent, data=data, image=image)
     *earlier, last = [dict(message) for message in messages]
     prompt = [*earlier, {**last, PAYLOAD_KEY: payload}]
@@ -70,7 +70,7 @@ def task_of(prompt: Sequence[ChatMessage], *, default_agent: str | None) -> Task
 
 
 LEASE_S = 300.0
-"""The service goes on without this trainer for so long, then reclaims what it runs for it."""
+"""Seconds that the service continues without this trainer, before it reclaims its rollouts."""
 
 
 def groups_of(
@@ -82,7 +82,7 @@ def groups_of(
     sampling: Sampling,
     limits: Limits,
 ) -> list[Group]:
-    """One group per block of `n` equal prompts; block i becomes group `{name}-{i}`."""
+    """Returns one group per block of `n` equal prompts; block i becomes group `{name}-{i}`."""
     if len(prompts) % n:
         raise ValueError(f"{len(prompts)} prompts are not a multiple of num_generations={n}")
     groups = []
@@ -125,11 +125,11 @@ class Row(Outcome):
 def row_of(
     rollout: Rollout, *, eos_ids: Sequence[int], segments: Segments, overlong: Overlong
 ) -> Row:
-    """`segments` "refuse" fails a rollout of more than one; "longest" trains on the one with the
+    """`segments`: "refuse" fails a rollout of more than one; "longest" trains on the one with the
     most sampled tokens, of equals the later; "last" on the one that was opened last.
 
-    `overlong` "mask" takes rollouts that did not stop by themselves out of the loss; their reward
-    still counts in the baseline of their group. "keep" treats them as others; a `SoftPunishment`
+    `overlong`: "mask" takes rollouts that did not stop by themselves out of the loss; their reward
+    still counts in the baseline of their group. "keep" treats them like others; a `SoftPunishment`
     does, too, but lowers rewards.
     """
     failure = failure_of(rollout)
@@ -186,20 +186,20 @@ def _trajectory_failure(
     is_end = segment is trajectory.segments[trajectory.turns[-1].segment]
     if is_end and trajectory.finish_reason is FinishReason.FINISHED and last_id not in eos_ids:
         return unusable(
-            f"the trajectory ends on token {last_id}, which is no EOS token {list(eos_ids)}",
+            f"the trajectory ends on token {last_id}, which is not an EOS token {list(eos_ids)}",
             "the trainer and the inference engine must have the same tokenizer and EOS tokens",
         )
     return None
 
 
 def unused_row(eos_ids: Sequence[int], failure: ErrorInfo) -> Row:
-    """Without weight in the loss."""
+    """Returns a row without weight in the loss."""
     eos = [eos_ids[0]]
     return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
 
 
 def with_one_token(rows: Sequence[Row]) -> list[Row]:
-    """Where all is masked, one token is not, in a row without a reward: its advantage is 0."""
+    """Unmasks one token if all are masked, in a row without a reward: its advantage is 0."""
     if any(any(row.env_mask) for row in rows):
         return list(rows)
     first = rows[0]
@@ -208,7 +208,7 @@ def with_one_token(rows: Sequence[Row]) -> list[Row]:
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """What `rollout_func` returns. The `prorl_` columns reach every reward function as keywords."""
+    """Returns `rollout_func`'s result. `prorl_` columns reach every reward function as keywords."""
     return {
         "prompt_ids": [row.prompt_ids for row in rows],
         "completion_ids": [row.completion_ids for row in rows],
@@ -224,7 +224,7 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
 
 
 def row_metrics(rows: Sequence[Row], newest_version: int | None) -> dict[str, float]:
-    """`outcomes.metrics`, and the mean number of sampled tokens that the rows do not hold."""
+    """Returns metrics of rollouts, and the mean number of sampled tokens that rows leave out."""
     values = metrics(rows, newest_version)
     usable = [row for row in rows if row.failure is None]
     if usable:
@@ -233,7 +233,7 @@ def row_metrics(rows: Sequence[Row], newest_version: int | None) -> dict[str, fl
 
 
 def failure_summary(rows: Sequence[Row]) -> str:
-    """The most frequent reasons, each once, with what to do about it."""
+    """Returns the most frequent reasons, each once, with what to do about it."""
     reasons = Counter(
         f"{row.failure.kind} (blame: {row.failure.blame.value}): {row.failure.message}"
         + (f"\n      {row.failure.hint}" if row.failure.hint else "")

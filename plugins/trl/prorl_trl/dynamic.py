@@ -1,6 +1,6 @@
-"""Dynamic sampling for TRL: where candidates come from, and what ends with training.
+"""Dynamic sampling for TRL: the source of candidates, and the end of training.
 
-The step's own prompts are its first candidates, others of the training set follow while too few are
+The step's own prompts are its first candidates; others of the training set follow while too few are
 informative.
 """
 
@@ -14,7 +14,7 @@ from prorl_service.schemas import Blame, ErrorInfo
 
 
 def prompts_without_end(dataset: Any, seed: int) -> Iterator[Any]:
-    """Rows of a dataset, repeated: shuffled each time if it has a length, else in its order."""
+    """Yields a dataset's prompts without end: reshuffled if it has a length, else in its order."""
     order = random.Random(seed)
     while True:
         rows: Any = dataset
@@ -25,7 +25,7 @@ def prompts_without_end(dataset: Any, seed: int) -> Iterator[Any]:
 
 
 class AtEnd(TrainerCallback):  # type: ignore[misc]
-    """Does `work` on the main process when training ends."""
+    """Callback that does `work` on the main process when training ends."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -39,5 +39,5 @@ TOO_FEW = ErrorInfo(
     kind="TooFewInformativeGroups",
     blame=Blame.TASK,
     message="fewer informative groups were found before the deadline than the step has room for",
-    hint="raise `deadline_s`, or train on tasks that are neither too easy nor too hard",
+    hint="raise `deadline_s`, or train on tasks of medium difficulty",
 )

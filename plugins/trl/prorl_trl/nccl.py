@@ -1,8 +1,8 @@
-"""Weights by NCCL, from the trainer's GPU to those of the engines.
+"""Transfer of weights by NCCL, from the trainer's GPU to those of the engines.
 
-vLLM's own trainer side does it (0.28 or newer, installed beside TRL). It believes that it talks to
-one engine; it talks to the service, which has all engines follow. Which way weights go the service
-says, and `weights.send` obeys.
+vLLM's own trainer side does it (0.28 or newer, installed next to TRL). It believes that it talks to
+one engine; it talks to the service, which makes all engines follow. The service decides how weights
+travel, and `weights.send` obeys.
 """
 
 import threading
@@ -24,7 +24,7 @@ MIN_VLLM = Version("0.28.0")
 
 
 def is_possible() -> bool:
-    """Whether this process can broadcast: it has a GPU, and vLLM is installed."""
+    """Returns whether this process can broadcast: it has a GPU, and vLLM is installed."""
     try:
         installed = Version(version("vllm"))
     except PackageNotFoundError:
@@ -104,7 +104,7 @@ class _Engines:
             self.group = update.client.open_nccl_group(init_info).group
 
     def start_weight_update(self) -> None:
-        """Nothing: the service does it."""
+        """Does nothing: the service does it."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         with self._failing() as update:
@@ -113,11 +113,11 @@ class _Engines:
             )
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Nothing: the service has done it."""
+        """Does nothing: the service has done it."""
 
     @contextmanager
     def _failing(self) -> Iterator[Update]:
-        """An error ends the update at once: its other thread waits for engines."""
+        """Ends the update immediately on an error: its other thread waits for engines."""
         try:
             yield self.update
         except Exception as error:

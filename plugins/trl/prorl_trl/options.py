@@ -1,4 +1,4 @@
-"""Checks options against their annotations: a misspelt one would train wrongly in silence."""
+"""Checks of options against their annotations: a misspelt one would train wrongly in silence."""
 
 import inspect
 from collections.abc import Callable
@@ -12,8 +12,8 @@ Result = TypeVar("Result")
 
 
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`function`, which raises `ValueError` for an argument that its annotation excludes; the
-    message lists what is allowed."""
+    """Makes `function` raise `ValueError` for an argument that its annotation excludes; the message
+    lists what is allowed."""
     signature = inspect.signature(function)
 
     @wraps(function)

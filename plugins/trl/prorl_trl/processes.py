@@ -1,4 +1,4 @@
-"""What one of several training processes does for all."""
+"""Work that one of several training processes does for all."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 def on_main(
     accelerator: Any, work: Callable[[], Value], meanwhile: Callable[[], None] = lambda: None
 ) -> Value:
-    """Do `work` on the main process, `meanwhile` on the others; all return the value of `work` or
+    """Does `work` on the main process, `meanwhile` on the others; all return the value of `work` or
     raise its error."""
     value: Value | None = None
     error: Exception | None = None

@@ -39,10 +39,10 @@ from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send,
 logger = logging.getLogger(__name__)
 
 FIRST_CONTACT_S = 30.0
-"""How long the service may take to answer at all when training starts."""
+"""Longest wait for the service's first answer when training starts."""
 RETRY_DELAY_S = 5.0
 MAX_LOST_CALLS = 3
-"""Calls in a row, each retried to its deadline, without a usable rollout before giving up."""
+"""Maximum consecutive calls, each retried to its deadline, without a usable rollout."""
 
 
 class RolloutsFailed(ProRLError):
@@ -50,7 +50,7 @@ class RolloutsFailed(ProRLError):
 
 
 class _WeightsArePushed:
-    """Stands where TRL keeps its vLLM engine and answers the one call that TRL makes to it."""
+    """Stand-in for TRL's vLLM engine, which answers the one call that TRL makes to it."""
 
     def sync_weights(self) -> None: ...
 
@@ -58,8 +58,8 @@ class _WeightsArePushed:
 class ProRLRollout:
     """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
 
-    `url`: of the rollout service. `token`: its bearer token; default: as of `RolloutClient`.
-    `agent`: for prompts that name none; see `with_task`.
+    `url`: the rollout service. `token`: its bearer token; default: as for `RolloutClient`.
+    `agent`: agent for prompts that name none; see `with_task`.
     `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.
     `sampling`: None takes `GRPOConfig.temperature` and cuts nothing off.
     `deadline_s`: of one call; rollouts that have not ended then are cancelled and count as failed.
@@ -67,10 +67,10 @@ class ProRLRollout:
     `overlong`, `segments`: see `convert.row_of`.
     `weights`: "stream" sends them over HTTP; a directory must be shared with the engines; "none"
     leaves them alone; "auto" streams them unless TRL itself updates a vLLM server.
-    `dynamic_sampling`: train on informative groups only, others of the training set being tried
-    until there are enough (DAPO); a `SamplerSpec` says what is informative, and more.
+    `dynamic_sampling`: train on informative groups only, and try others of the training set until
+    there are enough (DAPO); a `SamplerSpec` says what is informative, and more.
     `importance_sampling`: "auto" corrects for the engine's logprobs, "off" ignores them.
-    `observe`: gets every call's rollouts, failed ones too, on the main process: to log or show.
+    `observe`: gets every call's rollouts, failed ones too, on the main process, to log or show.
     """
 
     @checked
@@ -125,7 +125,7 @@ class ProRLRollout:
         log_metric: Callable[[str, float], None],
         **_: Any,
     ) -> list[float | None]:
-        """The service's rewards. Logs the same metrics, of all processes' rollouts, on each."""
+        """Returns the service's rewards. Logs the metrics of all processes' rollouts on each."""
         for name, value in self._metrics.items():
             log_metric(name, value)
         return prorl_reward
@@ -182,9 +182,9 @@ class ProRLRollout:
     # --- weights --------------------------------------------------------------------------------
 
     def push_weights(self) -> None:
-        """Done before each call's rollouts; call it after training to serve the final policy.
+        """Pushes the policy, as before each call's rollouts; after training, serves the final one.
 
-        A collective: all processes must call it. Needs at least one call of the trainer before.
+        A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
         version = self._trainer.state.global_step
         weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
@@ -192,7 +192,7 @@ class ProRLRollout:
         self._pushed_version = version
 
     def _send_weights(self, weights: PolicyWeights, version: int) -> None:
-        is_first = self._pushed_version is None  # it may start at a checkpoint before the last push
+        is_first = self._pushed_version is None  # it may resume from before the last push
         with self._client() as client:
             if self._weights in ("auto", "stream"):
                 report = send(client, weights, version, self._broadcaster, rewind=is_first)
@@ -207,7 +207,7 @@ class ProRLRollout:
     # --- rollouts -------------------------------------------------------------------------------
 
     def _roll_out_on_main(self, prompts: Sequence[Any]) -> tuple[list[Row], dict[str, float]]:
-        """A restarted service gets the weights again, which takes all processes, and goes on."""
+        """Gives a restarted service the weights again, which takes all processes, and continues."""
         self._inflight = None
         deadline = time.monotonic() + self._deadline_s
         accelerator = self._trainer.accelerator
@@ -219,10 +219,10 @@ class ProRLRollout:
     def _roll_out(
         self, prompts: Sequence[Any], deadline: float
     ) -> tuple[list[Row], dict[str, float]] | None:
-        """Tries again while all rollouts fail for a passing reason, such as an engine that is down.
+        """Retries while all rollouts fail for a temporary reason, such as an engine that is down.
 
         Training steps without rollouts would move the learning rate schedule, and with it the
-        policy. None: the service was restarted. Raises `RolloutsFailed`.
+        policy. Returns None if the service was restarted. Raises `RolloutsFailed`.
         """
         while True:
             try:
@@ -256,7 +256,7 @@ class ProRLRollout:
         forgotten = "the service no longer knows the rollouts it was given: was it restarted?"
         if time.monotonic() + RETRY_DELAY_S > deadline:
             raise RolloutsFailed(forgotten, hint="`url` must always lead to the same service")
-        logger.warning("%s Submitting again what is missing.", forgotten)
+        logger.warning("%s Resubmitting missing rollouts.", forgotten)
         time.sleep(RETRY_DELAY_S)
 
     def _count_lost_calls(self, rows: Sequence[Row]) -> None:
@@ -269,7 +269,7 @@ class ProRLRollout:
         if not any(any(row.env_mask) for row in rows):
             logger.warning(
                 "this step has nothing to learn from: every rollout failed or, under "
-                "overlong='mask', was cut off; going on with the next"
+                "overlong='mask', was cut off; continuing with the next"
             )
 
     def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
@@ -297,7 +297,7 @@ class ProRLRollout:
         return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
 
     def _draw(self, dynamic: StepDraws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
-        """Rollouts of informative groups: as many groups as `groups`, or those found in time."""
+        """Returns rollouts of informative groups: as many as `groups`, or those found in time."""
         bar = self._bar("informative groups", len(groups))
 
         def show(status: SamplerStatus) -> None:
@@ -318,12 +318,12 @@ class ProRLRollout:
         return [rollout for group in drawn for rollout in group]
 
     def _end_sampling(self) -> None:
-        """Cancels what was to be carried over; another draw begins anew."""
+        """Cancels groups that were carried over; another draw starts from scratch."""
         with self._client(retry_s=0) as client, suppress(ServiceCallError):
             client.delete_sampler(self._run_id)
 
     def _bar(self, what: str, total: int, done: int = 0) -> Any:
-        is_off = self._trainer.args.disable_tqdm or None  # None: unless it is a terminal
+        is_off = self._trainer.args.disable_tqdm or None  # None: off unless it is a terminal
         return tqdm(total=total, initial=done, desc=what, leave=False, disable=is_off)
 
     def _client(self, retry_s: float | None = None) -> RolloutClient:
@@ -339,6 +339,6 @@ def _correct_sampling(trainer: Any) -> None:
 
 
 def _eos_ids(trainer: Any) -> list[int]:
-    """The tokens by which TRL decides what is truncated; until 1.15 it knew one EOS token only."""
+    """Returns the tokens by which TRL detects truncation; until 1.15 it knew one EOS token only."""
     eos_ids: list[int] = getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])
     return eos_ids

@@ -1,5 +1,5 @@
 """Weights as the bytes of one safetensors file, made piece by piece: to be sent, or written by
-several threads. Whose weights they are, and who gets them, is not its business.
+several threads. Knows nothing of the weights' origin and receivers.
 """
 
 import json
@@ -38,7 +38,7 @@ class _Entry:
     dtype: torch.dtype
     shape: list[int]
     start: int
-    """Offset of its first byte behind the header."""
+    """Offset of its first byte after the header."""
 
     @property
     def end(self) -> int:
@@ -48,8 +48,8 @@ class _Entry:
 class SafetensorsFile:
     """The bytes of a safetensors file; needs no second copy of the weights.
 
-    `dtype`: what the engines compute in. Matrices of a wider type are cast to it. Vectors are not:
-    they are small, and some engines keep those of fp32. `metadata`: texts in the file's header.
+    `dtype`: type that the engines compute in. Matrices of a wider type are cast to it. Vectors are
+    not: they are small, and some engines keep fp32 vectors. `metadata`: texts in the file's header.
     Raises `TypeError` for weights that are not floating point.
     """
 
@@ -74,15 +74,15 @@ class SafetensorsFile:
             yield from _pieces(weight, entry.dtype)
 
     def write(self, path: Path) -> None:
-        """Writes a new file in several threads: casts and copies do not hold Python's lock. Leaves
-        none behind if it fails."""
+        """Writes a new file in several threads: casts and copies release the GIL. Leaves no file
+        behind if it fails."""
         with path.open("xb", buffering=0) as file, ThreadPoolExecutor(WRITERS) as writers:
             try:
                 file.write(self._header)
                 inflight: deque[Future[None]] = deque()
                 for entry, weight in self._read():
                     inflight.append(writers.submit(self._write, file.fileno(), entry, weight))
-                    if len(inflight) > WRITERS:  # so few weights are in memory at once
+                    if len(inflight) > WRITERS:  # so that few weights are in memory
                         inflight.popleft().result()
                 for one in inflight:
                     one.result()
@@ -112,7 +112,7 @@ def _pieces(weight: torch.Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
 
 
 def wire_dtype(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """Type in which it travels to engines that compute in `dtype`."""
+    """Returns the type in which `tensor` travels to engines that compute in `dtype`."""
     is_wider = dtype is not None and tensor.ndim > 1 and dtype.itemsize < tensor.dtype.itemsize
     return dtype if dtype is not None and is_wider else tensor.dtype
 

@@ -1,8 +1,8 @@
 """Weights in shards of several processes (FSDP2), gathered one by one while they are sent.
 
-No process has the whole model in memory then. Gathering takes all processes: the main one, which
-sends, says what it reads next, and the others follow. ZeRO-3 and FSDP1 are not gathered here, but
-all at once.
+So no process has the whole model in memory. Gathering takes all processes: the main one, which
+sends, announces what it reads next, and the others follow. Weights under ZeRO-3 and FSDP1 are not
+gathered here, but all together.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 
 class Source(Protocol):
-    """Weights by name; what `read` returns may be this process' shard."""
+    """Weights by name; `read` may return this process's shard."""
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]: ...
@@ -34,14 +34,14 @@ class Shards:
         return Whole(self, source, self._sources[source].tensors)
 
     def announce(self, source: int) -> None:
-        """Main process: all of it is read next. What was announced before and not read is of no use
-        any more."""
+        """Main process: all of `source` is read next. Weights announced before and not read are
+        skipped."""
         self._skip()
         _broadcast(source)
         self._announced.extend((source, name) for name in self._sources[source].tensors)
 
     def read_next(self) -> torch.Tensor:
-        """Main process."""
+        """Main process: returns the next weight announced."""
         return self._gathered(*self._announced.popleft())
 
     def end(self) -> None:
@@ -50,13 +50,13 @@ class Shards:
         _broadcast(None)
 
     def follow(self) -> None:
-        """All other processes; returns when the main one ends."""
+        """All other processes: gathers what is announced; returns when the main one ends."""
         while (source := _broadcast(None)) is not None:
             for name in self._sources[source].tensors:
                 self._gathered(source, name)
 
     def _skip(self) -> None:
-        """The other processes are on their way to gather these."""
+        """Gathers the rest, since the other processes are about to gather it."""
         while self._announced:
             self.read_next()
 
@@ -81,7 +81,7 @@ class Whole:
 
 
 def _broadcast(source: int | None) -> int | None:
-    """What the main process gives."""
+    """Returns what the main process gives."""
     message: list[Any] = [source]
     broadcast_object_list(message)
     received: int | None = message[0]

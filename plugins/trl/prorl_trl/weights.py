@@ -40,18 +40,18 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class PolicyWeights:
     """The weights of a policy under the names of its checkpoint, in the model's memory: whole, or
-    this process' shards of them."""
+    this process's shards of them."""
 
     tensors: Mapping[str, torch.Tensor]
     layers: Mapping[str, Any] = field(default_factory=dict)
     """PEFT's layer of each tensor to which adapters are added, keyed by name."""
     adapter: Adapter | None = None
-    """All that is trained, if engines can put it on the base model."""
+    """Adapter that holds all that is trained, if engines can apply it to the base model."""
     shards: Shards | None = None
-    """What gathers the model, then the adapter; None: they are whole."""
+    """Source 0 is the model, source 1 the adapter; None if the weights are whole."""
 
     def read(self, name: str) -> torch.Tensor:
-        """The weight with its adapters."""
+        """Returns the weight with its adapters."""
         layer, tensor = self.layers.get(name), self.tensors[name]
         return tensor if layer is None else merged(layer, name.rpartition(".")[2])
 
@@ -65,14 +65,14 @@ class PolicyWeights:
 
     @property
     def whole_adapter(self) -> Tensors:
-        """That there is one the caller knows."""
+        """Adapter of weights that have one."""
         assert self.adapter is not None
         return self.adapter if self.shards is None else self.shards.whole(1)
 
 
 def policy_weights(trainer: Any) -> PolicyWeights:
-    """The policy's weights, with LoRA adapters, until the next step. A collective: all processes
-    must call it. Under ZeRO-3 and FSDP1 only the main one may get tensors."""
+    """Returns the policy's weights, with LoRA adapters, valid until the next step. A collective:
+    all processes must call it. Under ZeRO-3 and FSDP1 only the main one may get tensors."""
     accelerator, wrapped = trainer.accelerator, trainer.model_wrapped
     model = accelerator.unwrap_model(trainer.model)
     # `wrapped`, because ZeRO-3 gathers through DeepSpeed's engine object.
@@ -105,7 +105,7 @@ def on_main_with(weights: PolicyWeights, accelerator: Any, work: Callable[[], Va
 
 
 def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Named as in the base model's checkpoint, without the adapters' own weights."""
+    """Returns weights named as in the base checkpoint, without the adapters' own weights."""
     return {checkpoint_name(name): one for name, one in weights.items() if is_of_base(name)}
 
 
@@ -117,8 +117,8 @@ def send(
     *,
     rewind: bool,
 ) -> WeightsReport:
-    """In the form and type that the engines take: by NCCL, as a file that the service finds in its
-    own directory, where this process sees that, or over HTTP. Raises `ServiceCallError`."""
+    """Sends weights in the form and type that the engines take: by NCCL, as a file in the service's
+    own directory, if this process sees that, or over HTTP. Raises `ServiceCallError`."""
     adapter = weights.adapter
     query = WeightsQuery(nccl=nccl.is_possible())
     if adapter is not None:
@@ -135,7 +135,7 @@ def send(
     else:
         file = SafetensorsFile(weights.whole_model, _dtype(terms))
     directory = Path(terms.directory)
-    # Unlike `Path.exists`, false as well for what another user's directory hides.
+    # Unlike `Path.exists`, false also for what another user's directory hides.
     is_shared = os.path.exists(directory / terms.probe) and os.access(directory, os.W_OK)
     if rewind:
         whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"
@@ -152,7 +152,7 @@ def send(
     except ServiceCallError as error:
         if error.http_status != HTTPStatus.GONE:
             raise
-    # The service was started again.
+    # The service was restarted.
     return send(client, weights, version, broadcaster, rewind=rewind)
 
 
@@ -166,7 +166,7 @@ def send_directory(
 
 
 def save(file: SafetensorsFile, directory: Path, version: int) -> Path:
-    """Writes `directory`/version-N and removes all older ones but the last, which may be in use."""
+    """Writes `directory`/version-N and keeps only the one before it, which may be in use."""
     target = directory / f"version-{version}"
     target.mkdir(parents=True, exist_ok=True)
     path = target / "model.safetensors"

@@ -1,8 +1,8 @@
-"""The fallback: one agent loop of VeRL is one rollout of the service. For the V0 trainer, and for
-whoever needs VeRL's own manager (`prorl.agent_loop=true`).
+"""The fallback: one agent loop of VeRL is one rollout of the service. It is for the V0 trainer, and
+for users who need VeRL's own manager (`prorl.agent_loop=true`).
 
-Each worker process has a gateway of its own. It sees rollouts, not groups: it samples nothing
-dynamically and stops nothing early.
+Each worker process has a gateway of its own. It sees rollouts, not groups, so dynamic sampling and
+early stopping are not possible.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ _connecting: "asyncio.Task[Connection] | None" = None
 
 
 class RolloutFailed(ProRLError):
-    """There is nothing to train on in it."""
+    """The rollout has nothing to train on."""
 
 
 def create_manager(config: Any, llm_client: Any, **others: Any) -> Any:
-    """VeRL's own, with this agent loop for all tasks."""
+    """Returns VeRL's own manager, with this agent loop for all tasks."""
     manager = AgentLoopManagerTQ if config.trainer.use_v1 else AgentLoopManager
     with open_dict(config):
         config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(LOOPS)
@@ -50,7 +50,7 @@ def create_manager(config: Any, llm_client: Any, **others: Any) -> Any:
 
 
 async def _connection(config: Any, llm_client: Any) -> Connection:
-    """The process's."""
+    """Returns the connection of this process."""
     global _connecting
     if _connecting is None:
         sections = plain(config)
@@ -63,8 +63,8 @@ class ProRLAgentLoop(AgentLoopBase):  # type: ignore[misc]
     async def run(
         self, sampling_params: dict[str, Any], **row: Any
     ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """Raises `RolloutFailed`; under V0, which cannot do without a row, a failed rollout is one
-        masked token without a reward of its own (0)."""
+        """Raises `RolloutFailed`; under V0, which needs a row, a failed rollout is one masked token
+        without a reward of its own (0)."""
         connection = await _connection(self.config, self.server_manager)
         settings = connection.settings
         task = task_of(row, agent=settings.agent, image=settings.image)

@@ -1,7 +1,7 @@
-"""What must hold before any work starts: of the configuration, and of the service.
+"""Checks of the configuration and the service before any work starts.
 
-Run in the command's own process before Ray starts (`start`), and where the manager is made, for
-programs with an entry point of their own.
+They run in the command's own process before Ray starts (`start`), and where the manager is made,
+for programs with an entry point of their own.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FIRST_CONTACT_S = 10.0
 
 
 class BadConfiguration(ProRLError):
-    """Would train wrongly, or not at all."""
+    """The configuration would train wrongly, or not at all."""
 
 
 def check_configuration(config: Mapping[str, Any], settings: Settings) -> None:
@@ -58,10 +58,10 @@ def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
         )
     if function and _draws(config):
         raise BadConfiguration(
-            "dynamic sampling goes by the service's rewards, which "
+            "dynamic sampling uses the service's rewards, which "
             "reward.custom_reward_function.path replaces",
             hint="set trainer.v1.sampler.custom_sampler.name=null for VeRL's own filter, which "
-            "goes by yours, or score in an agent of the service",
+            "uses yours, or score in an agent of the service",
         )
     if settings.overlong and manager["name"] == "dapo":
         raise BadConfiguration(
@@ -71,7 +71,7 @@ def _check_reward(config: Mapping[str, Any], settings: Settings) -> None:
 
 
 def _draws(config: Mapping[str, Any]) -> bool:
-    """Groups are drawn from a sampler of the service."""
+    """Returns whether groups are drawn from a sampler of the service."""
     is_filtered = config["algorithm"]["filter_groups"]["enable"]
     return bool(is_filtered and config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"])
 
@@ -94,7 +94,7 @@ def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
     if mode == "separate_async" and trainer["v1"][mode]["hybrid_rollout"]["enable_switch"]:
         raise BadConfiguration(
             "dynamic sampling does not tell VeRL how many groups are ready, which "
-            "trainer.v1.separate_async.hybrid_rollout.enable_switch goes by",
+            "trainer.v1.separate_async.hybrid_rollout.enable_switch needs",
             hint="switch one of the two off",
         )
 
@@ -102,7 +102,7 @@ def _check_filter(config: Mapping[str, Any], settings: Settings) -> None:
 def _check_lengths(config: Mapping[str, Any], settings: Settings) -> None:
     data, actor = config["data"], config["actor_rollout_ref"]["actor"]
     longest = min(data["max_prompt_length"] + data["max_response_length"], max_model_len(config))
-    # VeRL splits a sequence over so many GPUs.
+    # VeRL splits a sequence over this many GPUs.
     gpus = actor.get("ulysses_sequence_parallel_size") or 1
     room = actor["ppo_max_token_len_per_gpu"]
     if actor["use_dynamic_bsz"] and room * gpus < longest:
@@ -127,13 +127,13 @@ def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
         )
     if not rollout["calculate_log_probs"]:
         raise BadConfiguration(
-            "actor_rollout_ref.rollout.calculate_log_probs=False would throw the engine's away",
+            "actor_rollout_ref.rollout.calculate_log_probs=False discards the engine's logprobs",
             hint="leave it on, which is VeRL's default",
         )
 
 
 def check_service(settings: Settings) -> None:
-    """Raises `ServiceCallError` for a service that does not answer or does not let us in, and
+    """Raises `ServiceCallError` for a service that does not answer or refuses our token, and
     `BadConfiguration` for one that others use, or that lacks the agent."""
     with RolloutClient(settings.url, token=settings.token(), retry_s=FIRST_CONTACT_S) as client:
         status = client.status()
@@ -142,13 +142,13 @@ def check_service(settings: Settings) -> None:
                 client.remove_backend(backend.backend_id)
     if settings.agent is not None and settings.agent not in status.agents:
         raise BadConfiguration(
-            f"prorl.agent={settings.agent} is none of the service's: {', '.join(status.agents)}",
+            f"prorl.agent={settings.agent} is unknown; the service has: {', '.join(status.agents)}",
             hint="start the service with `--agent module:Class`",
         )
     others = [one.url for one in status.backends if one.state is not BackendState.DOWN]
     if others:
         raise BadConfiguration(
             f"the service at {settings.url} has other engines already: {', '.join(others)}",
-            hint="rollouts would be sampled by them, too; start it without --backend, one for each "
+            hint="they would sample rollouts, too; start a service without --backend for each "
             "training run",
         )

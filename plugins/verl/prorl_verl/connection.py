@@ -1,7 +1,7 @@
-"""A trainer's process and the service: the gateway, its registration, and the client.
+"""Connection of a trainer's process with the service: gateway, registration, and client.
 
 Everything here lives in one event loop. The registration is a lease, renewed while this process
-lives: a service that was restarted learns of the gateway again, one whose trainer died forgets it.
+lives: a restarted service learns of the gateway again, one whose trainer died forgets it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Connection:
-    """To be started before anything else."""
+    """Connection with the service. Start it before anything else."""
 
     def __init__(self, config: Any, settings: Settings, llm_client: Any) -> None:
         self.settings = settings
@@ -43,7 +43,7 @@ class Connection:
         )
         self.run_id = f"verl-{uuid.uuid4().hex[:12]}"
         self._api_key = secrets.token_urlsafe(32)
-        """Key of the gateway: new at each start, and known to the service alone."""
+        """Key of the gateway: new at each start, and known only to the service."""
         self._model = config["actor_rollout_ref"]["model"]
         self._gateway = Gateway(
             self.engines,
@@ -70,7 +70,7 @@ class Connection:
         return self
 
     def _host(self) -> str:
-        """A service that is on this machine needs no address that others can reach."""
+        """Returns the gateway's host; loopback is enough for a service on this machine."""
         service = urlsplit(self.settings.url).hostname or ""
         own = LOOPBACK[1] if service in LOOPBACK else ray.util.get_node_ip_address()
         return self.settings.gateway.host or own
@@ -89,10 +89,10 @@ class Connection:
         own = await asyncio.to_thread(_tokenizer, self._model)
         status = await client.status()
         if problem := differing_tokenizer(own, status.tokenizer_digest):
-            raise BadConfiguration(problem, hint="the service's is prorl.tokenizer")
+            raise BadConfiguration(problem, hint="prorl.tokenizer sets the service's tokenizer")
 
     async def _renew(self) -> None:
-        """Also when the engines are lent or back: the service then looks immediately."""
+        """Renews the lease, also when engines are lent or back, so that the service looks then."""
         async with self._new_client(retry_s=0) as client:
             while True:
                 with suppress(TimeoutError):
@@ -108,8 +108,8 @@ class Connection:
         return AsyncRolloutClient(self.settings.url, token=self.settings.token(), retry_s=retry_s)
 
     def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:
-        """From any thread but the loop's, at the end of training; what cannot be told ends with its
-        lease."""
+        """Releases everything at the end of training; what the service does not learn ends with its
+        lease. Call it from any thread except the loop's."""
         self._renewal.get_loop().call_soon_threadsafe(self._renewal.cancel)
         token = self.settings.token()
         try:
@@ -124,6 +124,6 @@ class Connection:
 
 
 def _tokenizer(model: Mapping[str, Any]) -> Any:
-    """The trainer's, as VeRL loads it."""
+    """Returns the trainer's tokenizer, as VeRL loads it."""
     path = copy_to_local(model.get("tokenizer_path") or model["path"])
     return hf_tokenizer(path, trust_remote_code=bool(model.get("trust_remote_code")))

@@ -1,7 +1,7 @@
-"""What the plug-in takes for granted of VeRL and TransferQueue, looked for before it is relied on.
+"""Parts of VeRL and TransferQueue that the plug-in relies on, looked for before they are used.
 
-VeRL moves: a release that renames what is used here is refused with the name, not found out by a
-stack trace in a Ray worker's log.
+VeRL changes: a release that renames what is used here is refused with the name, before a stack
+trace appears in a Ray worker's log.
 """
 
 import importlib
@@ -57,7 +57,7 @@ FIELDS: dict[str, set[str]] = {
 
 
 class IncompatibleVeRL(ProRLError):
-    """The VeRL that is installed is not one that the plug-in was made for."""
+    """The installed VeRL is not one that the plug-in supports."""
 
 
 def check_version() -> None:

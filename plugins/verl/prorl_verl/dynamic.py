@@ -1,7 +1,7 @@
 """Dynamic sampling: the prompts a trainer gives out are candidates of a sampler of the service, and
 each step draws its informative groups from it.
 
-Knows prompts and rollouts; where rows go, `sampler` knows.
+Knows prompts and rollouts; `sampler` knows where rows go.
 """
 
 import logging
@@ -24,7 +24,7 @@ Drawn = list[tuple[Prompt, list[Rollout]]]
 
 
 class DynamicSampling:
-    """For the trainer's thread alone."""
+    """A trainer's side of a sampler, for the trainer's thread only."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DynamicSampling:
         self._prompts: dict[str, Prompt] = {}
         """All prompts that may still be drawn, by uid, in the order in which they came."""
         self._new: deque[str] = deque()
-        """Those that the service has not been given."""
+        """Uids of prompts that the service has not been given."""
         self._refill: Callable[[int], object] = lambda _: None
 
     def put(self, prompts: Iterable[Prompt]) -> None:
@@ -53,7 +53,7 @@ class DynamicSampling:
             self._new.append(prompt.uid)
 
     def _candidates(self) -> Iterator[Group]:
-        """Without end: `refill` has the trainer put another."""
+        """Yields groups without end: `refill` makes the trainer put another."""
         while True:
             while not self._new:
                 self._refill(1)
@@ -63,10 +63,10 @@ class DynamicSampling:
     def draw(
         self, target: int, *, version: int, refill: Callable[[int], object]
     ) -> tuple[Drawn, list[Prompt]]:
-        """Informative groups and what taught nothing, which is not to be drawn any more.
+        """Returns informative groups, and prompts that taught nothing and are not drawn any more.
 
-        `version`: of the trainer's weights. Fewer than `target` at the deadline, but never none:
-        raises `AllGroupsFail`.
+        `version`: that of the trainer's weights. Returns fewer than `target` at the deadline;
+        raises `AllGroupsFail` if there are none.
         """
         self._refill = refill
         self._count += 1
@@ -94,11 +94,11 @@ class DynamicSampling:
             return AllGroupsFail(f"no group was found: {outage.message}", hint=outage.hint)
         return AllGroupsFail(
             "no informative group was found",
-            hint="train on tasks that are neither too easy nor too hard",
+            hint="train on tasks of medium difficulty",
         )
 
     def _draw(self, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
-        """Asks again where the service was restarted and knows no draw, or was slow to answer.
+        """Asks again if the service was restarted and knows no draw, or was slow to answer.
 
         Raises `ServiceCallError`.
         """
@@ -120,24 +120,24 @@ class DynamicSampling:
                 time.sleep(RESTART_DELAY_S)
 
     def _check_held(self, status: SamplerStatus) -> None:
-        """Gives all again to a service that has forgotten some; those that it knows it ignores."""
+        """Gives all again to a service that has forgotten some; it ignores those that it knows."""
         assert status.draw is not None
         told = len(status.draw.groups) + len(status.draw.dropped)
         held = status.waiting + status.under_way + status.informative + told
         if held < len(self._prompts) - len(self._new):
-            logger.warning("the service was restarted; its candidates begin anew")
+            logger.warning("the service was restarted; its candidates start again")
             self._new = deque(self._prompts)
 
     @property
     def _of_step(self) -> int:
-        """Which of a step's draws it is, from 1."""
+        """Number of the draw within its step, from 1."""
         return (self._count - 1) % self._draws_per_step + 1
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of a step, with its last draw: VeRL takes the mean of what each of them has."""
+        """Returns a step's metrics at its last draw only: VeRL averages over a step's draws."""
         return self._draws.metrics() if self._of_step == self._draws_per_step else {}
 
     @property
     def sampler_id(self) -> str | None:
-        """None before the first draw makes it."""
+        """Name of the sampler; None before the first draw makes it."""
         return self._sampler_id if self._count else None

@@ -1,8 +1,8 @@
 """VeRL's inference engines, called token in, token out, with the version of every token.
 
-`LLMServerClient.generate` is not used: it keeps the Ray call to itself, so that nobody could cancel
-it, and its asynchronous form forgets where one version of the weights ends and the next begins. Its
-router is: acquire a server, call it, release it. `contract` guards what is not public in that.
+`LLMServerClient.generate` is not used: it hides the Ray call, which could then not be cancelled,
+and its asynchronous form forgets where one version of the weights ends and the next begins. Its
+router is used: acquire a server, call it, release it. `contract` guards the private parts of that.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Any, Literal
 import ray
 
 RESUME_DELAY_S = 0.2
-"""After an engine gave a call up, for its weights are about to change; it holds back the next."""
+"""Delay before a call continues after an engine aborted it because its weights change."""
 MAX_RESUME_DELAY_S = 1.0
-"""The router names engines before they are awake, and after they have left; those give up at once
-whatever they get, which may last as long as new weights take to come."""
+"""Maximum delay. The router names engines before they are awake and after they have left; those
+abort every call immediately, possibly until new weights arrive."""
 CANCEL_TIMEOUT_S = 10.0
-"""For an engine to end a call that was cancelled."""
+"""Time for an engine to end a cancelled call."""
 
 
 @dataclass(slots=True)
 class Completion:
-    """What was sampled: lists of one length. `cached_tokens` of the first call's prompt."""
+    """Sampled tokens: lists of one length. `cached_tokens` are of the first call's prompt."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Completion:
 
 
 class EnginesLent(Exception):
-    """The trainer needs the engines' devices for a while; make the call again after that."""
+    """The trainer needs the engines' devices for a while; repeat the call after that."""
 
 
 class Engines:
@@ -43,7 +43,7 @@ class Engines:
     def __init__(self, llm_client: Any, *, max_in_flight: int) -> None:
         """`llm_client`: an `LLMServerClient`."""
         self.version = 0
-        """The newest that has sampled."""
+        """Newest version that has sampled."""
         self.on_change: Callable[[], None] = lambda: None
         """Callback for when `is_lent` may have changed."""
         self._client = llm_client
@@ -54,18 +54,18 @@ class Engines:
         self._idle = asyncio.Event()
         self._idle.set()
         self._parked = 0
-        """Calls whose engine has given them up, and which have sampled nothing since."""
+        """Number of calls that their engine aborted and that have sampled nothing since."""
 
     @property
     def is_lent(self) -> bool:
-        """Nothing, or nothing more for some calls, is sampled now."""
+        """True while nothing is sampled, or nothing more for some calls."""
         return not self._is_open.is_set() or self._parked > 0
 
     async def generate(
         self, session_id: str, prompt_ids: list[int], params: dict[str, Any], max_tokens: int
     ) -> Completion:
-        """Goes on with new weights where an engine stopped for them; a call that is cancelled ends
-        at its engine, too. Raises `EnginesLent`, and what the engine raises."""
+        """Continues with new weights where an engine stopped for them; a cancelled call ends at its
+        engine, too. Raises `EnginesLent`, and what the engine raises."""
         done = Completion()
         while True:
             left = max_tokens - len(done.token_ids)
@@ -81,8 +81,8 @@ class Engines:
             return done
 
     async def _until_back(self, session_id: str, prompt_ids: list[int], params: Any) -> None:
-        """Returns when an engine has sampled a token, which is of no other use: a call that is made
-        too early may wait as long as the trainer trains, and does not say so."""
+        """Returns when an engine has sampled a token, which is discarded: a call that is made too
+        early may wait silently for as long as the trainer trains."""
         delay_s = RESUME_DELAY_S
         self._park(1)
         try:
@@ -109,7 +109,7 @@ class Engines:
         self.version = max(self.version, version)
 
     async def _call(self, session_id: str, prompt_ids: list[int], params: dict[str, Any]) -> Any:
-        """Raises `EnginesLent` if the engines are closed, or are meanwhile."""
+        """Raises `EnginesLent` if the engines are closed, or close meanwhile."""
         async with self._room:
             if not self._is_open.is_set():
                 raise EnginesLent
@@ -149,15 +149,15 @@ class Engines:
                 return await reference
             except asyncio.CancelledError:
                 ray.cancel(reference)
-                with suppress(Exception):  # how it ended is of no interest
+                with suppress(Exception):  # its result does not matter
                     await asyncio.wait_for(reference, CANCEL_TIMEOUT_S)
                 raise
         finally:
             client._release_server(server_id, request_id=session_id)
 
     async def close(self) -> None:
-        """Returns when no engine samples for us. Calls in flight are given back: the service makes
-        them again when it hears of `open`."""
+        """Returns when no engine samples for us. Calls in flight are given back: the service
+        repeats them after `open`."""
         self._is_open.clear()
         self.on_change()
         for call in self._calls:

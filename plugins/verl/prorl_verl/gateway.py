@@ -1,8 +1,8 @@
-"""An engine's routes for the service, over the engines of a trainer: one backend for all of them.
+"""Gateway that offers a trainer's engines to the service as one backend, with an engine's routes.
 
-Token ids in, token ids out; VeRL's router picks the engine for each turn. Weights are VeRL's
-affair: this backend says what version it has, and takes none. Each request needs the key that the
-service was given, whatever the address: other users of the machine reach loopback, too.
+Token ids in, token ids out; VeRL's router picks the engine for each turn. VeRL updates the weights:
+this backend reports its version, and takes no weights. Each request needs the key that the service
+was given, even on loopback, which other users of the machine reach, too.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from prorl_verl.engines import Completion, Engines, EnginesLent
 
 KINDS = {401: "AuthenticationError", 503: "EngineLent"}
-"""Types of errors. `EngineLent` has the service make the call again when the engines are back, at
-no cost of the rollout's budget."""
+"""Types of errors. `EngineLent` makes the service repeat the call when the engines are back, at no
+cost to the rollout's budget."""
 MAX_BODY_BYTES = 64 * 2**20
 
 
@@ -42,13 +42,13 @@ class _Request(BaseModel):
 
 
 class Gateway:
-    """`start` it in the event loop of `engines`."""
+    """HTTP server; `start` it in the event loop of `engines`."""
 
     def __init__(
         self, engines: Engines, *, model: str, root: str, max_model_len: int, api_key: str
     ) -> None:
-        """`model`: what it calls itself; `root`: where the service finds the tokenizer. `api_key`:
-        the bearer token of each request."""
+        """`model`: name under which it appears; `root`: where the service finds the tokenizer.
+        `api_key`: the bearer token of each request."""
         self._engines = engines
         self._authorization = f"Bearer {api_key}".encode()
         self._max_model_len = max_model_len
@@ -60,7 +60,7 @@ class Gateway:
         }
 
     async def start(self, host: str, port: int) -> int:
-        """The port it listens at."""
+        """Returns the port that it listens on."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._authorize])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -82,7 +82,7 @@ class Gateway:
     ) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not compare_digest(given, self._authorization):
-            return _refusal(401, "this engine belongs to a training run; give its key")
+            return _refusal(401, "this engine belongs to a training run; send its key")
         return await handler(request)
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -120,7 +120,7 @@ class Gateway:
 
 
 def _params(asked: _Sampling) -> dict[str, Any]:
-    """Sampling parameters as VeRL's agent loops give them."""
+    """Returns sampling parameters as VeRL's agent loops give them."""
     params = {
         "temperature": asked.temperature,
         "top_p": asked.top_p,
@@ -155,7 +155,7 @@ def _answer(prompt_tokens: int, completion: Completion) -> dict[str, Any]:
 
 
 def _spans(versions: list[int]) -> list[dict[str, Any]]:
-    """[start, end) of the tokens that one version sampled."""
+    """Returns [start, end) of the tokens that each version sampled."""
     spans: list[dict[str, Any]] = []
     for version, run in groupby(versions):
         start = spans[-1]["end"] if spans else 0

@@ -1,4 +1,4 @@
-"""VeRL's settings for rollouts of its own, which mean nothing here: set, they are refused by name.
+"""VeRL's settings for rollouts of its own, which mean nothing here and are refused by name.
 
 Pure: imports no VeRL.
 """
@@ -34,7 +34,7 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     f"{_ROLLOUT}.agent.agent_loop_config_path": (None, "set prorl.agent"),
     f"{_ROLLOUT}.enable_rollout_routing_replay": (
         False,
-        "rollouts of the service carry no routing decisions of experts: leave it off",
+        "rollouts of the service carry no expert routing decisions: leave it off",
     ),
     f"{_ROLLOUT}.ignore_eos": (False, "an end token ends a turn of the service: leave it off"),
     f"{_ROLLOUT}.trace.backend": (None, _TRACES),
@@ -47,11 +47,11 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "reward_model.reward_manager": (None, f"{_LEGACY}reward_manager.name"),
     "reward_model.enable": (None, f"{_LEGACY}reward_model.enable"),
 }
-"""For each setting, the value that changes nothing, and what to set instead of another."""
+"""Neutral value of each setting, and what to set instead of another value."""
 
 
 def contradictions(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """`name=value` of each setting that would be ignored, and what to do."""
+    """Yields `name=value` of each setting that would be ignored, and what to do."""
     for name, (neutral, hint) in SETTINGS.items():
         value = _find(config, name)
         if value not in (None, neutral):
@@ -66,7 +66,7 @@ def _find(config: Mapping[str, Any], name: str) -> Any:
 
 
 def agent_loops(files: str | Sequence[str]) -> set[str]:
-    """The agent loops of VeRL that local Parquet files name in their column `agent_name`."""
+    """Returns VeRL's agent loops that local Parquet files name in their column `agent_name`."""
     named: set[str] = set()
     for file in [files] if isinstance(files, str) else files:
         if file.endswith(".parquet") and Path(file).is_file():

@@ -1,7 +1,7 @@
-"""What VeRL's trainer gives its prompts to: `agent_loop_manager_class`.
+"""The `agent_loop_manager_class`, to which VeRL's trainer gives its prompts.
 
 One for each trainer, in the trainer's process. Everything that waits is in an event loop of its
-own, in a thread: the trainer's must not be held up.
+own, in a thread, so that the trainer's is not blocked.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _current: "ProRLAgentLoopManager | None" = None
 
 
 def current() -> "ProRLAgentLoopManager":
-    """VeRL makes the sampler before the manager, and tells neither of the other."""
+    """Returns the manager. VeRL makes the sampler first, and does not connect the two."""
     if _current is None:
         raise RuntimeError(
             "prorl_verl's sampler needs its manager: train with `rollout=prorl`, or "
@@ -52,7 +52,7 @@ def current() -> "ProRLAgentLoopManager":
 class ProRLAgentLoopManager:
     @classmethod
     def create(cls, config: Any, llm_client: Any, **others: Any) -> Any:
-        """Called by VeRL. `others`: of no use here, but for VeRL's own manager."""
+        """Called by VeRL. `others`: mostly for VeRL's own manager."""
         global _current
         contract.check()
         sections = plain(config)
@@ -112,9 +112,9 @@ class ProRLAgentLoopManager:
         return self._config["trainer"]["v1"]["trainer_mode"]
 
     def generate_sequences(self, prompts: Any) -> None:
-        """`prompts`: a TensorDict, one row for each group. Returns at once.
+        """Takes `prompts`, a TensorDict with one row for each group, and returns immediately.
 
-        Raises `ValueError` for a row that is no task, and `AllGroupsFail` when there is no hope.
+        Raises `ValueError` for a row that is not a task, and `AllGroupsFail` when there is no hope.
         """
         self._runs.check_hope()
         self._loop.call_soon_threadsafe(self._connection.engines.open)
@@ -135,10 +135,10 @@ class ProRLAgentLoopManager:
     def draw(
         self, global_steps: int, target: int, refill: Callable[[int], object]
     ) -> tuple[list[tuple[Prompt, list[Scored]]], list[Prompt], dict[str, float]]:
-        """The groups of a step, scored, what taught nothing, and metrics.
+        """Returns the scored groups of a step, prompts that taught nothing, and metrics.
 
-        In synchronous training nothing is sampled any more when it returns: VeRL puts its engines
-        to sleep then.
+        In synchronous training sampling has stopped when it returns: VeRL then puts its engines to
+        sleep.
         """
         assert self._dynamic is not None
         drawn, dropped = self._dynamic.draw(target, version=global_steps - 1, refill=refill)
@@ -147,7 +147,7 @@ class ProRLAgentLoopManager:
         return self._do(self._scored(drawn)), dropped, self._dynamic.metrics()
 
     async def _score(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """Failures are logged and measured here, whichever way groups come."""
+        """Scores rollouts, and logs and measures failures, whichever way groups come."""
         scored = await self._scoring.of(prompt, rollouts)
         rollouts = [rollout for rollout, _ in scored]
         store.warn_of_failures(prompt, rollouts)
@@ -160,7 +160,7 @@ class ProRLAgentLoopManager:
         return [(prompt, one) for (prompt, _), one in zip(drawn, scored, strict=True)]
 
     def _end(self) -> None:
-        """Once: the service is to stop what it does for this run."""
+        """Makes the service stop its work for this run, once."""
         atexit.unregister(self._end)
         sampler_id = self._dynamic.sampler_id if self._dynamic is not None else None
         self._connection.give_up(self._runs.rollout_ids(), sampler_id)

@@ -1,8 +1,8 @@
-"""What VeRL logs of the rollouts that ended since it last logged: the metrics of `outcomes`, those
-of validation under `val-prorl/`.
+"""Metrics that VeRL logs of the rollouts that ended since it last logged; those of validation are
+under `val-prorl/`.
 
-VeRL gives nobody but its samplers a say in what it logs, and throws away what they say of
-validation; so its `Tracking.log` is wrapped.
+VeRL takes metrics only from its samplers, and discards theirs of validation; so its `Tracking.log`
+is wrapped.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,13 +29,13 @@ class Measurements:
     def add(
         self, partition: Partition, outcomes: Iterable[Outcome], *, newest_version: int
     ) -> None:
-        """`newest_version`: of the weights that have sampled by now."""
+        """Adds outcomes. `newest_version`: that of the weights that have sampled by now."""
         with self._lock:
             self._outcomes[partition].extend(outcomes)
             self._newest_version[partition] = newest_version
 
     def take(self) -> dict[str, float]:
-        """Each outcome counts once."""
+        """Returns metrics, in which each outcome counts once."""
         with self._lock:
             taken, self._outcomes = self._outcomes, {"train": [], "val": []}
         return {
@@ -47,7 +47,7 @@ class Measurements:
 
 
 def add_to_log(more: Callable[[], dict[str, float]]) -> None:
-    """Whatever this process logs has `more` with it from now on."""
+    """Adds `more` to everything that this process logs from now on."""
     log = Tracking.log
 
     @wraps(log)

@@ -1,4 +1,4 @@
-"""From the batch in which VeRL's trainer gives out its prompts to what is asked of the service."""
+"""Conversion of a batch of prompts of VeRL's trainer to groups of the service."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -20,7 +20,7 @@ def prompts_of(
     n: int,
     partition: Literal["train", "val"],
 ) -> list[Prompt]:
-    """`batch`: a TensorDict with a row for each prompt. Raises `ValueError` for what is no task."""
+    """Converts a TensorDict with a row for each prompt. Raises `ValueError` for a bad row."""
     prompts = []
     for row in _rows(batch):
         task = task_of(row, agent=settings.agent, image=settings.image)
@@ -38,7 +38,7 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _item(column: Any, index: int) -> Any:
-    """Columns without tensors come as one value for all rows, or as some kind of list."""
+    """Returns a row's item. Columns without tensors are one value for all rows, or some list."""
     if isinstance(column, NonTensorData):
         return column.data
     item = column[index]

@@ -1,7 +1,7 @@
-"""From a rollout of the service to the rows that VeRL trains on. Pure: imports no VeRL, no torch.
+"""Conversion of a rollout to the rows that VeRL trains on. Pure: imports no VeRL, no torch.
 
-A session (one rollout) has a row for each segment, the main one last: its advantage is what the
-others get, too. A rollout that cannot be trained on has none; it is never replaced by a copy of a
+A session (one rollout) has a row for each segment, the main one last: the others get its
+advantage, too. A rollout that cannot be trained on has none; it is never replaced by a copy of a
 sibling and never given a made-up reward.
 """
 
@@ -16,7 +16,7 @@ from prorl_service.schemas import NOT_SAMPLED, FinishReason, Rollout, Segment
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One segment, unpadded. All lists but `prompt_ids` have the length of `response_ids`.
+    """One segment, unpadded. All lists except `prompt_ids` are as long as `response_ids`.
 
     response_mask: 1 where the policy sampled. logprobs: nats, 0.0 where masked. reward: of the
     whole rollout, shaped. Versions: of the sampled tokens. metrics: the same keys in every row.
@@ -36,7 +36,7 @@ class Row:
 def rows_of(
     rollout: Rollout, *, max_response_tokens: int, overlong: SoftPunishment | None = None
 ) -> list[Row]:
-    """Empty if there is nothing to train on; `failure_of` says why."""
+    """Returns no rows if there is nothing to train on; `failure_of` says why."""
     if failure_of(rollout) is not None:
         return []
     assert rollout.trajectory is not None

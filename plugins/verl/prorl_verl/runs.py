@@ -1,7 +1,7 @@
-"""Groups that a trainer wants whole: submitted, awaited, written down, whatever happens meanwhile.
+"""Groups that a trainer wants whole: submitted, awaited, stored, whatever happens meanwhile.
 
-A service that was restarted and remembers nothing is given again what is missing. A group that has
-not ended at its deadline goes without the rollouts that have not.
+Missing groups are submitted again to a service that was restarted and remembers nothing. A group
+that has not ended at its deadline continues without the rollouts that have not.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class GroupRuns:
         return [one for prompt in self._running.values() for one in prompt.group.rollout_ids()]
 
     async def run(self, prompts: Sequence[Prompt]) -> None:
-        """Ends with a status in the store for each; never raises."""
+        """Runs prompts until each has a status in the store; never raises."""
         waiting = {prompt.group.group_id: prompt for prompt in prompts}
         self._running |= waiting
         try:
@@ -81,7 +81,7 @@ class GroupRuns:
 async def ended(
     client: AsyncRolloutClient, groups: Sequence[Group], deadline_s: float
 ) -> AsyncIterator[tuple[Group, list[Rollout]]]:
-    """Each group with its rollouts, in the order in which they end."""
+    """Yields each group with its rollouts, in the order in which they end."""
     deadline = asyncio.get_running_loop().time() + deadline_s
     missing = {group.group_id: group for group in groups}
     while missing:
@@ -97,7 +97,7 @@ async def ended(
         except ServiceCallError as error:
             if error.http_status != 404:
                 raise
-            logger.warning("the service was restarted; %d groups begin anew", len(missing))
+            logger.warning("the service was restarted; %d groups start again", len(missing))
             await asyncio.sleep(RESTART_DELAY_S)
 
 

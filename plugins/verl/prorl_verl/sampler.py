@@ -1,7 +1,7 @@
 """The sampler of VeRL's V1 trainer (`trainer.v1.sampler.custom_sampler`) for dynamic sampling.
 
-A step's informative groups come from the service, which refills while it runs and stops what
-nothing can make informative; validation goes VeRL's own way.
+A step's informative groups come from the service, which refills while it runs and stops groups that
+can no longer become informative; validation works as in VeRL.
 """
 
 from typing import Any
@@ -17,9 +17,9 @@ class DynamicSampler(ReplayBufferAsync):  # type: ignore[misc]
     def sample(
         self, global_steps: int, partition_id: str, batch_size: int
     ) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """A batch of `batch_size` informative groups; fewer at the deadline.
+        """Returns a batch of `batch_size` informative groups; fewer at the deadline.
 
-        Raises `AllGroupsFail`, or `ServiceCallError` for a service out of reach for too long.
+        Raises `AllGroupsFail`, or `ServiceCallError` if the service is unreachable for too long.
         """
         if partition_id != "train":
             return super().sample(global_steps, partition_id, batch_size)  # type: ignore[no-any-return]

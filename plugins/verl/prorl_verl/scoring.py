@@ -1,8 +1,8 @@
-"""The rows of a rollout with their reward: the service's, or what VeRL's reward loop makes of it.
+"""The rows of a rollout with their reward: the service's, or that of VeRL's reward loop.
 
-VeRL's loop is asked only where its configuration wants more than the service's reward: a reward
-function of the user's, in VeRL's own reward workers, or another reward manager (such as `dapo` with
-its overlong buffer), in this process, which then works on the service's reward.
+VeRL's loop is used only if its configuration wants more than the service's reward: the user's
+reward function, in VeRL's own reward workers, or another reward manager (such as `dapo` with its
+overlong buffer), in this process, which then works on the service's reward.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from prorl_verl.store import Prompt
 from prorl_verl.tensors import extra_fields, fields_of
 
 EXTRA_INFO = "prorl"
-"""Key of `extra_info` under which the service's report on the rollout is."""
+"""Key of the service's report on the rollout in `extra_info`."""
 
 ComputeScore = Callable[[DataProto], Awaitable[dict[str, Any]]]
 Scored = tuple[Rollout, list[Row]]
@@ -35,12 +35,12 @@ Scored = tuple[Rollout, list[Row]]
 def service_reward(
     data_source: Any, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any], **_: Any
 ) -> float:
-    """The reward function of a configuration that names none."""
+    """Returns the service's reward, for a configuration without a reward function."""
     return float(extra_info[EXTRA_INFO]["reward"])
 
 
 class Scoring:
-    """Use it in one event loop."""
+    """Scorer of rollouts. Use it in one event loop."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Scoring:
         compute_score: ComputeScore | None,
         takes_segments: bool,
     ) -> None:
-        """`compute_score`: None leaves the service's reward. `takes_segments`: a rollout may have
+        """`compute_score`: None keeps the service's reward. `takes_segments`: a rollout may have
         more than one row."""
         self._overlong = overlong
         self._compute_score = compute_score
         self._takes_segments = takes_segments
 
     async def of(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """Each rollout with its rows. One that cannot be scored has none, and an error."""
+        """Returns each rollout with its rows; one that cannot be scored has an error instead."""
         return await asyncio.gather(*(self._one(prompt, rollout) for rollout in rollouts))
 
     async def _one(self, prompt: Prompt, rollout: Rollout) -> Scored:
@@ -75,7 +75,7 @@ class Scoring:
 
 
 def _scored(row: Row, rollout: Rollout, result: Mapping[str, Any]) -> Row:
-    """`acc` is the user's to give: `prorl_reward` is the service's reward here."""
+    """Applies a score, which may have its own `acc`; `prorl_reward` is the service's reward."""
     kept = {name: value for name, value in row.metrics.items() if name != "acc"}
     theirs = {name: _plain(value) for name, value in result.get("reward_extra_info", {}).items()}
     metrics = {**kept, "prorl_reward": rollout.reward, **theirs}
@@ -86,13 +86,13 @@ def _scored(row: Row, rollout: Rollout, result: Mapping[str, Any]) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers come as tensors from some reward managers."""
+    """Returns a plain number; some reward managers return tensors."""
     return value.item() if isinstance(value, torch.Tensor | np.generic) else value
 
 
 def data_of(row: Row, rollout: Rollout, columns: Mapping[str, Any]) -> DataProto:
-    """A batch of one, as VeRL's agent loops give it to reward managers: those look at the last
-    segment alone."""
+    """Returns a batch of one, as VeRL's agent loops give it to reward managers, which only look at
+    the last segment."""
     fields = fields_of(row, {})
     names = ("prompts", "responses", "input_ids", "position_ids")
     tensors = {name: fields[name][None] for name in names}
@@ -122,7 +122,7 @@ def _told(rollout: Rollout) -> dict[str, Any]:
 
 
 def _alone(value: Any) -> Any:
-    """An array of objects with one item, whatever it is."""
+    """Returns an array of objects with one item, whatever it is."""
     array = np.empty(1, dtype=object)
     array[0] = value
     return array
@@ -152,9 +152,9 @@ async def _ask_any(workers: Sequence[Any], data: DataProto) -> Any:
 
 
 def compute_score_of(config: Any, workers: Sequence[Any] | None) -> ComputeScore | None:
-    """What the configuration wants of VeRL's reward loop, whose Ray actors are `workers`.
+    """Returns what the configuration wants of VeRL's reward loop, whose Ray actors are `workers`.
 
-    To be called in the event loop that uses it: reward managers keep theirs.
+    Call it in the event loop that uses the result: reward managers keep theirs.
     """
     reward = config.reward
     if reward.custom_reward_function.path:

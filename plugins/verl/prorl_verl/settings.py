@@ -1,4 +1,4 @@
-"""What the `prorl` node of a VeRL configuration says, and what follows from VeRL's own settings.
+"""Settings in the `prorl` node of a VeRL configuration, and those that follow from VeRL's own.
 
 Pure: imports no VeRL, and takes a configuration as nested mappings.
 """
@@ -28,7 +28,7 @@ SECTIONS = (
     "custom_reward_function",
     "reward_model",
 )
-"""Parts of a configuration that are read here. Others may hold what is not known yet."""
+"""Parts of a configuration that are read here. Others may hold values not known yet."""
 
 
 BY_MODE = ("surplus", "max_staleness", "groups_ahead", "oversubscription")
@@ -36,7 +36,7 @@ BY_MODE = ("surplus", "max_staleness", "groups_ahead", "oversubscription")
 
 
 OVERSUBSCRIPTION = 1.5
-"""Where what is under way at the end of a step is lost: more ends a step sooner, and loses more."""
+"""Default if groups in flight are lost at a step's end: more ends it sooner, and loses more."""
 
 
 class OverlongSettings(WireModel):
@@ -55,7 +55,9 @@ class OverlongSettings(WireModel):
 class GatewaySettings(WireModel):
     host: str | None = None
     port: int = Field(0, ge=0, le=65535)
-    max_in_flight: int = Field(768, ge=1, description="Ray takes 1000 calls of an engine at once.")
+    max_in_flight: int = Field(
+        768, ge=1, description="Maximum calls in flight; Ray takes 1000 per engine."
+    )
 
 
 class Settings(WireModel):
@@ -82,20 +84,20 @@ class Settings(WireModel):
         return {key: one for key, one in given.items() if key not in BY_MODE or one is not None}
 
     def token(self) -> str | None:
-        """None leaves it to the client. Raises `OSError` for a file that cannot be read."""
+        """Returns None to leave it to the client. Raises `OSError` for an unreadable file."""
         return self.token_file.read_text().strip() if self.token_file else None
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """The sections that an OmegaConf configuration has, resolved."""
+    """Returns the sections that an OmegaConf configuration has, resolved."""
     found = [name for name in SECTIONS if name in config]
     return {name: OmegaConf.to_container(config[name], resolve=True) for name in found}
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
-    """Settings in a whole configuration. Raises pydantic's `ValidationError`.
+    """Returns the settings in a whole configuration. Raises pydantic's `ValidationError`.
 
-    A response may be as long as VeRL says, if the limits do not say less.
+    A response may be as long as VeRL allows, unless the limits allow less.
     """
     settings = Settings.model_validate(config["prorl"])
     longest = int(config["data"]["max_response_length"])
@@ -105,7 +107,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 
 def sampling_of(config: Mapping[str, Any], settings: Settings, *, validate: bool) -> Sampling:
-    """Sampling options of training, or of validation."""
+    """Returns sampling options of training, or of validation."""
     rollout = config["actor_rollout_ref"]["rollout"]
     source = rollout["val_kwargs"] if validate else rollout
     return Sampling(
@@ -123,9 +125,9 @@ def group_size(config: Mapping[str, Any], *, validate: bool) -> int:
 
 
 def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> SamplerSpec:
-    """What is not set follows the mode: synchronous training stays on-policy, so what is under way
-    when a step has its groups is cancelled; otherwise it is carried over, and in the asynchronous
-    modes goes on while the trainer trains."""
+    """Derives options that are not set from the mode. Synchronous training stays on-policy, so
+    groups in flight when a step is complete are cancelled; otherwise they are carried over, and in
+    the asynchronous modes they continue while the trainer trains."""
     spec = settings.dynamic_sampling
     metric = config["algorithm"]["filter_groups"]["metric"]
     # `acc` is the reward as the service knows it; shaping is done here, after its filter.
@@ -143,12 +145,12 @@ def sampler_spec(config: Mapping[str, Any], settings: Settings, mode: Mode) -> S
 
 
 def draws_per_step(config: Mapping[str, Any]) -> int:
-    """VeRL trains on mini-batches, one draw for each, before it hands on new weights."""
+    """Returns the number of mini-batches, one draw each, that VeRL trains on per set of weights."""
     modes = config["trainer"]["v1"]
     return int(modes[modes["trainer_mode"]].get("parameter_sync_step", 1))
 
 
 def max_model_len(config: Mapping[str, Any]) -> int:
-    """Tokens of prompt and response together, at most."""
+    """Returns the maximum tokens of prompt and response together."""
     rollout = config["actor_rollout_ref"]["rollout"]
     return int(rollout["max_model_len"] or rollout["prompt_length"] + rollout["response_length"])

@@ -1,4 +1,4 @@
-"""A Hydra callback: ends a run that cannot work with one clear error, before Ray starts."""
+"""Hydra callback that ends a run that cannot work with one clear error, before Ray starts."""
 
 import sys
 from typing import Any
@@ -14,7 +14,7 @@ from prorl_verl.settings import plain, settings_of
 
 class CheckBeforeStart(Callback):  # type: ignore[misc]
     def on_job_start(self, config: Any, **_: Any) -> None:
-        """Hydra goes on after any other exception than `SystemExit`."""
+        """Raises `SystemExit`: Hydra continues after any other exception."""
         try:
             contract.check()
             sections = plain(config)
@@ -24,7 +24,7 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
         except ValidationError as error:
             _fail("\n".join(_described(one) for one in error.errors()))
         except ProRLError as error:
-            is_said = error.hint in error.message  # by the message of a call that failed
+            is_said = error.hint in error.message  # as in the message of a failed call
             _fail(error.message if is_said else f"{error.message}\n  {error.hint}")
         except (OSError, ValueError, OmegaConfBaseException) as error:
             _fail(str(error))

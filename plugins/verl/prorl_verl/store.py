@@ -1,8 +1,8 @@
-"""What a trainer gave out and what came of it, in VeRL's TransferQueue.
+"""Prompts that a trainer gave out and their results, in VeRL's TransferQueue.
 
 The protocol, per prompt: its key's status is `running`; then the rows of its sessions; only then
-`finished`, or `failure` where there is nothing to train on. A sampler waits for each prompt, so one
-of the two must always come.
+`finished`, or `failure` if there is nothing to train on. A sampler waits for each prompt, so one of
+the two must always come.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`uid`: its key. `global_steps`: when it was given out."""
+    """Prompt of a trainer. `uid`: its key. `global_steps`: the step that gave it out."""
 
     uid: str
     columns: dict[str, Any]
@@ -36,7 +36,7 @@ class Prompt:
 
 @dataclass(slots=True)
 class Entries:
-    """What is put for the rollouts of a group."""
+    """Entries to put for the rollouts of a group."""
 
     keys: list[str] = field(default_factory=list)
     fields: list[Fields] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Entries:
 
 
 async def put(prompt: Prompt, entries: Entries) -> None:
-    """The rows, if there are any, and then the status."""
+    """Puts the rows, if there are any, and then the status."""
     if entries.keys:
         await tq.async_kv_batch_put(partition_id=prompt.partition, **entries.arguments())
     await mark([prompt], "finished" if entries.keys else "failure")
@@ -68,8 +68,8 @@ async def mark(
 
 
 def before_close(do: Callable[[], None]) -> None:
-    """VeRL tells nobody that training has ended, but it closes the store then, however that went;
-    Ray ends its process soon after, and may leave it no time for exit handlers."""
+    """Calls `do` before VeRL closes the store, its only sign that training has ended; Ray ends the
+    process soon after, and may leave it no time for exit handlers."""
     close = tq.close
 
     @wraps(close)

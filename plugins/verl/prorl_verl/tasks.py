@@ -1,6 +1,6 @@
-"""From a row of VeRL's data set to a task of the service. Pure: imports no VeRL.
+"""Conversion of a row of VeRL's data set to a task of the service. Pure: imports no VeRL.
 
-A row says what its task is in the column `prorl` (see `task_payload`). Without it the task is the
+A row describes its task in the column `prorl` (see `task_payload`). Without it the task is the
 prompt, with the ground truth as its answer, so that data sets made for VeRL work as they are.
 """
 
@@ -13,7 +13,7 @@ from prorl_service.schemas import Group, Limits, Sampling, Task
 TASK_COLUMN = "prorl"
 
 LEASE_S = 300.0
-"""The service goes on without this trainer for so long, then reclaims what it runs for it."""
+"""Seconds that the service continues without this trainer, before it reclaims its rollouts."""
 
 
 def task_of(row: Mapping[str, Any], *, agent: str | None, image: str | None) -> Task:
@@ -33,7 +33,7 @@ def task_of(row: Mapping[str, Any], *, agent: str | None, image: str | None) -> 
 def group_of(
     row: Mapping[str, Any], task: Task, *, name: str, n: int, sampling: Sampling, limits: Limits
 ) -> Group:
-    """`__rollout_n__` and `__do_sample__` of a row go before what holds for all, as in VeRL."""
+    """Returns a group. Its row's `__rollout_n__` and `__do_sample__` come first, as in VeRL."""
     if not row.get("__do_sample__", True):
         sampling = sampling.model_copy(update={"temperature": 0.0, "top_p": 1.0, "top_k": 0})
     return Group(

@@ -19,8 +19,9 @@ def keys_of(uid: str, session: int, rows: Sequence[Row]) -> list[str]:
 
 
 def fields_of(row: Row, columns: Mapping[str, Any]) -> Fields:
-    """Unpadded: prompts int64[P]; responses, response_mask, loss_mask int64[R]; rollout_log_probs,
-    rm_scores float32[R], the reward on the last token; input_ids, position_ids int64[P + R].
+    """Returns, unpadded: prompts int64[P]; responses, response_mask, loss_mask int64[R];
+    rollout_log_probs, rm_scores float32[R], the reward on the last token; input_ids, position_ids
+    int64[P + R].
 
     `columns` of the prompt, as the data set gave them, travel with every row.
     """
@@ -54,7 +55,7 @@ def extra_fields(row: Row) -> dict[str, Any]:
 
 
 def tag_of(row: Row, global_steps: int) -> Tag:
-    """`global_steps`: when the prompt was given out."""
+    """Returns a row's tag. `global_steps`: the step that gave the prompt out."""
     return {
         "status": "success",
         "prompt_len": len(row.prompt_ids),

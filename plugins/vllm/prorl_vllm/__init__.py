@@ -1,6 +1,6 @@
-"""Plug-in of vLLM: weights that the rollout service has, over HTTP or from a shared file.
+"""Plug-in of vLLM that loads weights of the rollout service, over HTTP or from a shared file.
 
-Installed beside stock vLLM, which loads it in every process, it registers a weight-transfer
+Installed next to stock vLLM, which loads it in every process, it registers a weight-transfer
 backend: `vllm serve MODEL --weight-transfer-config '{"backend": "prorl"}'`.
 """
 
@@ -8,7 +8,7 @@ BACKEND = "prorl"
 
 
 def register() -> None:
-    """What vLLM calls, perhaps several times in one process."""
+    """Registers the backend. vLLM may call it several times in one process."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if BACKEND not in WeightTransferEngineFactory._registry:

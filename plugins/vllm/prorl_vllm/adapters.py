@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 
 def install(file: BinaryIO, directory: Path, config: str) -> None:
-    """Puts the adapter with the matrices of `file` in place of the one there. Workers of one host
-    may do so at the same time."""
+    """Replaces the adapter in `directory` by the one with the matrices of `file`. Workers of one
+    host may do so at the same time."""
     directory.mkdir(mode=0o700, exist_ok=True)
     file.seek(0)
     with tempfile.NamedTemporaryFile(dir=directory, delete=False) as whole:

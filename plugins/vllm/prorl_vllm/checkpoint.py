@@ -1,7 +1,7 @@
-"""Whether offered weights are those of the model that the engine was started with.
+"""Check that offered weights are those of the model that the engine was started with.
 
-vLLM does not notice that one of several tensors which it fuses is missing, and finds out about
-shapes when it has begun to load. Knows nothing of vLLM.
+vLLM does not notice that one of several tensors that it fuses is missing, and detects wrong shapes
+when it has begun to load. Knows nothing of vLLM.
 """
 
 import json
@@ -16,7 +16,7 @@ HEAD = "lm_head.weight"
 
 
 def shapes_of(model: str, revision: str | None) -> Shapes:
-    """Those of a directory, or of the hub's files in the cache; empty if there are none."""
+    """Returns the shapes in a directory or in cached files of the hub; empty if there are none."""
     directory = Path(model)
     if not directory.is_dir():
         try:
@@ -32,8 +32,8 @@ def shapes_of(model: str, revision: str | None) -> Shapes:
 
 
 def difference(offered: Shapes, own: Shapes, *, is_head_tied: bool) -> str | None:
-    """What is wrong with `offered`. Names that `own` has not are left to the model's own loader,
-    which may know them."""
+    """Returns what is wrong with `offered`. Names that `own` lacks are left to the model's own
+    loader, which may know them."""
     for name in offered.keys() & own.keys():
         if list(offered[name]) != list(own[name]):
             return f"{name} has shape {list(offered[name])}, not {list(own[name])}"

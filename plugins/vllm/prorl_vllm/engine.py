@@ -1,9 +1,9 @@
-"""vLLM's weight-transfer backend `prorl`, by vLLM's own HTTP routes.
+"""vLLM's weight-transfer backend `prorl`, driven by vLLM's own HTTP routes.
 
 `/init_weight_transfer_engine` begins to fetch and touches no weight; `/update_weights` waits for
-that and loads, whatever the engine has of parallelism and data type. A LoRA adapter is only put
-where vLLM's own routes load it from. Not covered: draft models, and vLLM before 0.25, whose
-backends do not load weights themselves.
+that and loads, with any parallelism and data type. A LoRA adapter is only put where vLLM's own
+routes load it from. Not supported: draft models, and vLLM before 0.25, whose backends do not load
+weights themselves.
 """
 
 import shutil
@@ -40,7 +40,7 @@ LOADS_BESIDE_LORA = (0, 32)
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """What to fetch; see `Offer`."""
+    """File to fetch; see `Offer`."""
 
     path: str
     size: int
@@ -53,7 +53,7 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Nothing: what was fetched is loaded."""
+    """No fields: the fetched file is loaded."""
 
 
 class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
@@ -81,16 +81,16 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
             and vllm.__version_tuple__[:2] < LOADS_BESIDE_LORA
         ):
             raise ValueError(
-                "prorl: vLLM before 0.32 loads no whole model when it was started with "
+                "prorl: vLLM before 0.32 cannot load a whole model if it was started with "
                 "--enable-lora: start it without"
             )
         own = shapes_of(self.model_config.model, self.model_config.revision)
         is_head_tied = bool(self.model_config.hf_config.tie_word_embeddings)
         if problem := difference(shapes, own, is_head_tied=is_head_tied):
-            raise ValueError(f"prorl: no weights of {self.model_config.model}: {problem}")
+            raise ValueError(f"prorl: not the weights of {self.model_config.model}: {problem}")
 
     def start_weight_update(self) -> None:
-        """Nothing: weights that did not arrive must not touch the model."""
+        """Does nothing: weights that did not arrive must not touch the model."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # The base class synchronizes an accelerator, which a CPU is not.
@@ -118,11 +118,11 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
             load(self.model, self.model_config, ((one, weights.get_tensor(one)) for one in names))
 
     def finish_weight_update(self) -> None:
-        """Nothing: `update_weights` has loaded the whole model."""
+        """Does nothing: `update_weights` has loaded the whole model."""
 
     @staticmethod
     def trainer_send_weights(iterator: object, trainer_args: object) -> None:
-        """Nothing: the service offers a file. vLLM up to 0.27 wants it defined."""
+        """Does nothing: the service offers a file. vLLM up to 0.27 wants it defined."""
 
     def shutdown(self) -> None:
         self._end_fetch()
@@ -136,7 +136,7 @@ class PullEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[mi
 
 
 def load(model: Any, model_config: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Puts a whole checkpoint in place of the weights, layer by layer, as vLLM packs them."""
+    """Replaces the weights by a whole checkpoint, layer by layer, as vLLM packs them."""
     initialize_layerwise_reload(model)
     model.load_weights(weights)
     finalize_layerwise_reload(model, model_config)
@@ -144,7 +144,7 @@ def load(model: Any, model_config: Any, weights: Iterable[tuple[str, torch.Tenso
 
 
 def _repack_heads(model: torch.nn.Module) -> None:
-    """On CPU vLLM keeps a packed copy of a head, which a reload of tied weights does not renew."""
+    """Repacks heads: on CPU vLLM keeps a copy that a reload of tied weights does not renew."""
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)

@@ -1,4 +1,4 @@
-"""Gets a file of weights: opened where the engine can read it, else fetched once for each host.
+"""Access to a file of weights: opened where the engine can read it, else fetched once per host.
 
 The workers of an engine share one download: the first one fetches it into a file of the temporary
 directory (TMPDIR), which is locked while it is used, and the others wait for it. Knows nothing of
@@ -38,10 +38,10 @@ class Offer:
 
 
 class Fetch:
-    """Begins at once. A download continues in a thread, which `file` waits for."""
+    """Fetch that begins immediately. A download continues in a thread, which `file` waits for."""
 
     def __init__(self, offer: Offer) -> None:
-        """Raises `FetchFailed` if the file can be neither opened nor asked for."""
+        """Raises `FetchFailed` if the file cannot be opened or asked for."""
         self._offer = offer
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -49,17 +49,17 @@ class Fetch:
         self._file = _shared(offer) or self._spooled()
 
     def file(self) -> BinaryIO:
-        """The whole file. Raises `FetchFailed`."""
+        """Returns the whole file. Raises `FetchFailed`."""
         if self._thread is not None:
             self._thread.join()
         size = os.fstat(self._file.fileno()).st_size
         if self._error is not None or size != self._offer.size:
-            reason = self._error or f"{size} bytes of {self._offer.size} came"
+            reason = self._error or f"{size} of {self._offer.size} bytes arrived"
             raise FetchFailed(f"prorl: weights from {self._offer.url}: {reason}")
         return self._file
 
     def close(self) -> None:
-        """Removes what was downloaded. All workers have begun by now, and keep it open."""
+        """Removes the download. All workers have opened it by now, and keep it open."""
         if self._thread is not None:
             self._thread.join()
         if self._spool is not None:
@@ -97,7 +97,7 @@ class Fetch:
 
 
 def _shared(offer: Offer) -> BinaryIO | None:
-    """The service's own file, if this host has its file system."""
+    """Opens the service's own file, if this host has its file system."""
     path = Path(offer.path)
     with suppress(OSError):
         if path.stat().st_size == offer.size:
@@ -111,7 +111,7 @@ def _asked_for(offer: Offer) -> HTTPResponse:
         answer: HTTPResponse = direct.open(offer.url, timeout=SILENCE_S)
     except OSError as error:
         raise FetchFailed(
-            f"prorl: {offer.path} is not on this host, and {offer.url}: {error}"
+            f"prorl: {offer.path} is not on this host, and {offer.url} failed: {error}"
         ) from error
     return answer
 
@@ -126,7 +126,7 @@ def _download(answer: HTTPResponse, file: BinaryIO) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Removes what engines left that were killed: nobody locks it."""
+    """Removes files that killed engines left: they are not locked."""
     for path in directory.glob(f"{PREFIX}*"):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Lets Hydra find `prorl_ppo_trainer` and `rollout=prorl` wherever the plug-in is installed."""
+"""Hydra plug-in for finding `prorl_ppo_trainer` and `rollout=prorl` wherever it is installed."""
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin

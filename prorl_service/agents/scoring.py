@@ -1,4 +1,4 @@
-"""Scoring of a final answer, and of who is to blame if scoring does not end."""
+"""Scoring of a final answer, with the blame for scoring that does not end."""
 
 import logging
 from collections.abc import Callable

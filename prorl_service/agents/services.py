@@ -14,7 +14,7 @@ from prorl_service.tools.mcp.servers import McpServers
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What an agent needs for one task."""
+    """Services that an agent needs for one task."""
 
     mcp: Sequence[str] = ()
     """Names of MCP servers, all of whose tools are offered to the model."""

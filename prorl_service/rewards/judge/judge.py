@@ -109,7 +109,7 @@ class _Transient(Exception):
 
 
 class Judge:
-    """Client of the judge, shared by all rollouts. Use as an async context."""
+    """Client of the judge, shared by all rollouts. Use as an async context manager."""
 
     def __init__(self, config: JudgeConfig) -> None:
         """Raises `ProRLError` for a cache that cannot be opened."""

@@ -40,11 +40,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if any(map(item.get_closest_marker, SLOW))]
         items[:] = [item for item in items if item not in slow]
         config.hook.pytest_deselected(items=slow)
-        _forbid_processes()
 
 
-def _forbid_processes() -> None:
-    """Has a test fail that starts a process and is not marked so."""
+@pytest.fixture(autouse=True, scope="session")
+def _no_processes(request: pytest.FixtureRequest) -> None:
+    """Has a test fail that starts a process, is not marked so, and thus is part of `--fast`."""
+    if not request.config.option.fast:
+        return
 
     def check(event: str, _: object) -> None:
         if event in STARTS:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SHELL_SCRIPTS = [
     path for path in sorted(SCRIPTS.iterdir()) if path.read_text().startswith("#!/bin/sh\n")

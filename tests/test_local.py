@@ -15,6 +15,8 @@ import pytest
 from prorl_service import local
 from prorl_service.errors import ProRLError
 
+pytestmark = pytest.mark.processes
+
 
 @contextmanager
 def answering(*statuses: int) -> Iterator[tuple[str, list[int]]]:

@@ -24,6 +24,8 @@ from prorl_service.schemas import (
 )
 from prorl_service.schemas.sampling import SamplerSpec
 
+pytestmark = pytest.mark.processes
+
 MIB = 1024 * 1024
 
 

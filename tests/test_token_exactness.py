@@ -25,6 +25,8 @@ from prorl_service.schemas import (
 from prorl_service.tokens.chat import ChatFormat
 from tests import vllm_engine
 
+pytestmark = pytest.mark.processes
+
 TEMPERATURE = 0.8
 
 

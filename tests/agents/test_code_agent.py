@@ -21,6 +21,8 @@ from prorl_service.tokens.chat import ChatFormat
 from tests.agents.playing import call, context, played
 from tests.sandbox.helpers import Kind, new_provider, started
 
+pytestmark = pytest.mark.processes
+
 SUM = "n = int(input())\nprint(sum(map(int, input().split())))\n"
 SUMS = {"inputs": ["2\n1 2\n", "1\n5\n", "3\n1 1 1\n"], "outputs": ["3\n", "5\n", "3\n"]}
 

@@ -15,6 +15,8 @@ from prorl_service.schemas import FinishReason, Message, Task
 from prorl_service.tokens.chat import ChatFormat
 from tests.agents.playing import call, context, played
 
+pytestmark = pytest.mark.processes
+
 HANGS = "9^{9^{9^{9}}}"
 
 

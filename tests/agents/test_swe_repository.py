@@ -18,6 +18,8 @@ from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 
+pytestmark = pytest.mark.processes
+
 AT = "/workspace/project"
 ENVIRONMENT = SweEnvironment(repository=AT, test_files=["tests"])
 

@@ -12,6 +12,8 @@ import pytest
 from prorl_service import __version__, local
 from prorl_service.cli.main import COMMANDS
 
+pytestmark = pytest.mark.processes
+
 PRORL = [sys.executable, "-m", "prorl_service.cli"]
 
 

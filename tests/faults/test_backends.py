@@ -37,6 +37,8 @@ from tests.faults.helpers import (
 )
 from tests.rollouts.journals import rollout_states
 
+pytestmark = pytest.mark.processes
+
 VERSION = 7
 TURNS = 4
 

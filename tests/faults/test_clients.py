@@ -14,6 +14,8 @@ from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
 from tests.faults.helpers import WAIT_S, Traces, group, ids_of, plain_http, service, stub_engine
 
+pytestmark = pytest.mark.processes
+
 
 def test_ten_thousand_submissions_of_the_same_ids_begin_each_rollout_once(
     tiny_model: Path, tmp_path: Path

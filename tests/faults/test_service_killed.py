@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
@@ -23,6 +24,8 @@ from tests.faults.helpers import (
     stub_engine,
 )
 from tests.rollouts.journals import rollout_states
+
+pytestmark = pytest.mark.processes
 
 KILLS = 20
 

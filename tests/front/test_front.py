@@ -20,6 +20,8 @@ from tests.rollouts.journals import rollout_states
 from tests.server.scored import scored
 from tests.server.serving import Settings, serving, until
 
+pytestmark = pytest.mark.processes
+
 WAIT_S = 120
 
 

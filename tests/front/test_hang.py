@@ -24,6 +24,8 @@ from tests.front.test_front import assert_done, at, ends, ids_of, until_both_run
 from tests.server.scored import scored
 from tests.server.serving import Settings, serving, until
 
+pytestmark = pytest.mark.processes
+
 CLOSED_WITHIN_S, LEFT_WITHIN_S = 30, 60
 """Seconds well above those that a front needs, and well below the timeouts of connections."""
 

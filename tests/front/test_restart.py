@@ -18,6 +18,8 @@ from tests.front.test_front import assert_done, at, ids_of
 from tests.server.scored import SCORED, scored
 from tests.server.serving import until
 
+pytestmark = pytest.mark.processes
+
 WAIT_S = 120
 
 

@@ -13,6 +13,8 @@ from prorl_service.front.discovery import Announcements
 from prorl_service.front.waiting import wait_for_services
 from tests.front.conftest import service
 
+pytestmark = pytest.mark.processes
+
 
 async def test_a_wait_ends_once_enough_services_answer_and_reports_how_many(tmp_path: Path) -> None:
     lines: list[str] = []

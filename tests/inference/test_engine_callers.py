@@ -14,6 +14,8 @@ from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
 from tests.faults.helpers import WAIT_S, group, ids_of, service
 
+pytestmark = pytest.mark.processes
+
 KEY = "sk-reference-4711"
 FOREIGN = {"Origin": "http://evil.example"}
 

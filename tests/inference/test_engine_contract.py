@@ -33,6 +33,8 @@ from tests.inference.contract import (
     prompt,
 )
 
+pytestmark = pytest.mark.processes
+
 OWN_DESCRIPTOR = 900
 """Number of a file descriptor that no other process has open."""
 

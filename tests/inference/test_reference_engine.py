@@ -31,6 +31,8 @@ from tests.inference.contract import (
     prompt,
 )
 
+pytestmark = pytest.mark.processes
+
 Tensors = dict[str, torch.Tensor]
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 

@@ -16,6 +16,8 @@ from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import boxed, is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 
+pytestmark = pytest.mark.processes
+
 CPU_S = 2
 
 

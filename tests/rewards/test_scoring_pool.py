@@ -12,6 +12,8 @@ import pytest
 from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 
+pytestmark = pytest.mark.processes
+
 MEMORY_MB = 512
 
 

@@ -26,6 +26,8 @@ from tests.sandbox.helpers import (
     started,
 )
 
+pytestmark = pytest.mark.processes
+
 PROGRAMS = ("bash", "ls", "cat", "mkdir", "rm", "sleep", "touch", "id")
 
 

@@ -7,8 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from prorl_service.cli.doctor import HOST, ISOLATING, Check, run_all
 from prorl_service.sandbox.host_checks import Finding, Status
+
+pytestmark = pytest.mark.processes
 
 
 def doctor(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,8 @@ from prorl_service.sandbox.host.zygotes import container_user
 from tests.sandbox.helpers import bash, new_provider, new_sandbox, output, running, started
 from tests.sandbox.test_apptainer import belong_to_container_user, containers, make_tiny_image
 
+pytestmark = pytest.mark.processes
+
 SHARED = """
 import mmap, sys, time
 held = mmap.mmap(-1, 60 << 20)

@@ -13,6 +13,8 @@ from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from tests.sandbox.helpers import ISOLATED, bash, open_to_others, output, running, started
 
+pytestmark = pytest.mark.processes
+
 
 async def python(sandbox: RemoteSandbox, program: str) -> str:
     await sandbox.upload("program.py", program.encode())

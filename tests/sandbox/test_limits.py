@@ -3,10 +3,13 @@
 import asyncio
 
 import psutil
+import pytest
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output, started
+
+pytestmark = pytest.mark.processes
 
 
 async def python(sandbox: RemoteSandbox, program: str) -> str:

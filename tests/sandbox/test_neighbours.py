@@ -15,6 +15,8 @@ from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.spec import OPEN_FILES
 from tests.sandbox.helpers import bash, output, started
 
+pytestmark = pytest.mark.processes
+
 TAKE = """
 import ctypes, json, os, time
 libc = ctypes.CDLL(None, use_errno=True)

@@ -7,6 +7,8 @@ from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, bash, new_provider, new_sandbox, output, running
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("content", [b"", b"text\n", bytes(range(256)) * 4000])
 async def test_files_come_back_byte_for_byte(sandbox: RemoteSandbox, content: bytes) -> None:

@@ -27,6 +27,8 @@ from tests.sandbox.helpers import (
     started,
 )
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 DAEMONS = (
     "(setsid sleep 1000 </dev/null >/dev/null 2>&1 &); nohup sleep 1000 & sleep 1000 & echo up"

@@ -12,6 +12,8 @@ from prorl_service.sandbox import SandboxKind, provider
 from prorl_service.sandbox.base import SandboxLimits
 from tests.sandbox.images.debian import debian_image
 
+pytestmark = pytest.mark.processes
+
 LIMITS = SandboxLimits()
 
 

@@ -18,6 +18,8 @@ from tests.sandbox.helpers import LIMITS, Kind, new_provider
 from tests.sandbox.images.debian import debian_image
 from tests.sandbox.test_sandbox_lifecycle import held
 
+pytestmark = pytest.mark.processes
+
 
 def image_of(kind: Kind) -> str | None:
     return str(debian_image()) if kind == "apptainer" else None

@@ -8,6 +8,8 @@ import pytest
 from prorl_service.sandbox.kinds import process
 from tests.sandbox.helpers import new_provider, output, started
 
+pytestmark = pytest.mark.processes
+
 
 async def test_a_container_that_cannot_be_cleaned_up_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -18,6 +18,8 @@ from prorl_service.testing import StubEngine
 from tests.sandbox.images.debian import debian_image
 from tests.server.serving import Settings, finished, group, serving
 
+pytestmark = pytest.mark.processes
+
 JSON = {"Content-Type": "application/json"}
 
 

@@ -11,6 +11,8 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import RolloutState
 from prorl_service.testing import StubEngine
 
+pytestmark = pytest.mark.processes
+
 INSTANCE = {
     "data_source": "math",
     "trajectory_id": "t-1",

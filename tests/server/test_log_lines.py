@@ -8,6 +8,8 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.rollouts.reporting import MAX_WARNINGS
 from tests.server.serving import finished, group
 
+pytestmark = pytest.mark.processes
+
 
 async def test_an_ended_group_is_one_line(
     client: AsyncRolloutClient, caplog: pytest.LogCaptureFixture

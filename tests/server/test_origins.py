@@ -12,6 +12,8 @@ from prorl_service.schemas import BackendSpec
 from prorl_service.testing import StubEngine
 from tests.server.serving import Settings, serving
 
+pytestmark = pytest.mark.processes
+
 TOKEN = "a-token-of-some-length"
 WITHOUT_BODY = ("/start", "/stop", "/clear_llm_server")
 """Routes of ProRL Agent that a form can post to."""

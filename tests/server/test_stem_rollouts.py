@@ -32,6 +32,8 @@ from prorl_service.tools.mcp.spec import McpSpec
 from tests.server.serving import Settings, finished, serving
 from tests.tools.mcp_processes import COMMAND
 
+pytestmark = pytest.mark.processes
+
 QUESTION = "What is the melting point of unobtainium, in degrees Celsius?"
 CORPUS = {"id": "un", "title": "Unobtainium", "text": "Unobtainium melts at 1473.15 K."}
 

@@ -12,6 +12,8 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.serving import Settings, finished, group, serving
 
+pytestmark = pytest.mark.processes
+
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 END_OF_TEXT = "<|endoftext|>"
 

@@ -22,6 +22,8 @@ from tests.faults.helpers import stub_engine
 from tests.rollouts.journals import rollout_states
 from tests.slurm.cluster import CHECKOUT, Cluster, cluster
 
+pytestmark = pytest.mark.processes
+
 GROUPS, SIZE, SLEEP_S = 6, 3, 1.5
 SERVICES = (
     *("recipes/slurm/services.sbatch", "--agent", "tests.faults.agents:Shell"),

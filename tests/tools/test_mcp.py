@@ -16,6 +16,8 @@ from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
 
+pytestmark = pytest.mark.processes
+
 BOTH: list[Transport] = ["stdio", "http"]
 
 

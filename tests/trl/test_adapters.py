@@ -19,10 +19,13 @@ from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 from tests import vllm_engine
 from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:.*rollout_func.*experimental:UserWarning",
+        "ignore:.*gradient_checkpointing.*:FutureWarning",
+    ),
+    pytest.mark.processes,
+]
 
 
 @pytest.fixture(params=vllm_engine.ENGINES)

@@ -42,7 +42,10 @@ from tests.trl.async_training import (
 )
 from tests.trl.training import dataset
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
+    pytest.mark.processes,
+]
 
 
 @pytest.fixture(autouse=True)

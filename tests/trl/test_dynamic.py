@@ -18,10 +18,13 @@ from prorl_trl.dynamic import prompts_without_end
 from tests.faults.helpers import port_to_come_back_to
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, dataset, logged, make_trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:.*rollout_func.*experimental:UserWarning",
+        "ignore:.*gradient_checkpointing.*:FutureWarning",
+    ),
+    pytest.mark.processes,
+]
 
 MIX = ["easy", "easy", None, "easy", "sandbox", None, "easy", None]
 STEPS: dict[str, Any] = {"max_steps": 4, "num_train_epochs": 4}

@@ -20,10 +20,13 @@ from tests import vllm_engine
 from tests.tokens.swapped import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*rollout_func.*experimental:UserWarning",
-    "ignore:.*gradient_checkpointing.*:FutureWarning",
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:.*rollout_func.*experimental:UserWarning",
+        "ignore:.*gradient_checkpointing.*:FutureWarning",
+    ),
+    pytest.mark.processes,
+]
 
 
 @pytest.mark.logs(ALL_FAIL)

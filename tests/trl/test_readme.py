@@ -15,6 +15,8 @@ from prorl_service.client import RolloutClient
 from prorl_service.inference.engine.tiny import build_tiny_model
 from tests import vllm_engine
 
+pytestmark = pytest.mark.processes
+
 README = Path(__file__).parents[2] / "README.md"
 SNIPPET = re.compile(r"## With TRL\n+```python\n(.*?)```", re.DOTALL)
 MODEL = "Qwen/Qwen3-4B"

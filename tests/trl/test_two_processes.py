@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from prorl_service.client import RolloutClient
 
+pytestmark = pytest.mark.processes
+
 CHANGED = "model.layers.0.self_attn.q_proj.weight"
 
 

@@ -9,7 +9,7 @@ from prorl_service.schemas import Rollout
 from tests.recipes.commands import running
 from tests.recipes.math_code.runs import COUNT, SOLVED, given
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 
 EVALUATE = "recipes.math_code.evaluate"
 SEEDS = 3

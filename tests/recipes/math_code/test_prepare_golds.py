@@ -11,6 +11,8 @@ from prorl_service.errors import EvaluatorError
 from recipes.math_code.data.golds import TRIES, Golds
 from recipes.math_code.rows import MathProblem, StemProblem
 
+pytestmark = pytest.mark.processes
+
 HOSTILE = "9^{9^{9}}"
 BUSY_S = 2.0
 """CPU seconds after which a worker has surely begun the call but not yet finished it."""

@@ -16,6 +16,8 @@ from recipes.math_code.rows import MathProblem, read_rows
 from tests.recipes.math_code import published_problems as published
 from tests.recipes.math_code.published_problems import Fields
 
+pytestmark = pytest.mark.processes
+
 
 def given(directory: Path, *rows: Fields) -> Path:
     path = directory / "given.jsonl"

@@ -8,7 +8,7 @@ import pytest
 from tests.recipes.commands import progress, running
 from tests.recipes.math_code.runs import QUICK, check_trained, check_weights_changed, given
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 
 TRAIN = "recipes.math_code.train"
 SETTINGS = ("trainer=trl", *QUICK, "algorithm.rollouts_per_device=8")

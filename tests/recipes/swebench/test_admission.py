@@ -15,6 +15,8 @@ from recipes.swebench.grading import Admission, admit, sometimes
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import checkout, instance
 
+pytestmark = pytest.mark.processes
+
 
 def row(instance_id: str = "texttable-1.6.4", **changes: Any) -> SweInstance:
     return instance(instance_id).model_copy(update=changes)

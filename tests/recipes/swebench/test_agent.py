@@ -32,6 +32,8 @@ from tests.recipes.swebench.instances import checkout, instance, instances
 from tests.sandbox.images.debian import debian_image
 from tests.server.serving import Settings, finished, serving
 
+pytestmark = pytest.mark.processes
+
 FEW_TOKENS = Sampling(max_tokens_per_turn=64, seed=0)
 
 

@@ -11,6 +11,8 @@ from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.patches import NOTHING
 from tests.recipes.swebench.instances import checkout, graded, instance, patch_of
 
+pytestmark = pytest.mark.processes
+
 IDS = ("tomlkit-0.13.1", "mako-1.3.5")
 """Instances with test functions and with unittest cases."""
 

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 from prorl_service.rewards.swe.grade import SweOutcome
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import graded, instance, patch_of
+
+pytestmark = pytest.mark.processes
 
 ID = "tomlkit-0.13.1"
 

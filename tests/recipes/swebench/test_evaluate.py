@@ -19,7 +19,7 @@ from tests.recipes.commands import running
 from tests.recipes.swebench.commands import TINY, rows_of_tiny
 from tests.recipes.swebench.instances import instance
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.processes]
 
 EVALUATE = "recipes.swebench.evaluate"
 FIXED = ("mako-1.3.5", "mistune-3.1.0")

@@ -20,6 +20,8 @@ from tests.recipes.swebench.instances import graded, instance, patch_of
 from tests.recipes.swebench.log_instances import DJANGO_FIX, SYMPY_FIX, calc, django
 from tests.recipes.swebench.test_agent import rolled_out
 
+pytestmark = pytest.mark.processes
+
 NOTHING = {"notes.txt": "I looked at it.\n"}
 
 

@@ -17,6 +17,8 @@ from tests.recipes.swebench.instances import checkout, instance, patch_of
 from tests.sandbox.helpers import new_provider
 from tests.sandbox.images.debian import debian_image
 
+pytestmark = pytest.mark.processes
+
 IDS = [release.instance_id for release in offline.releases()]
 
 

@@ -20,6 +20,8 @@ from recipes.swebench.patches import NOTHING_PATCH
 from recipes.swebench.prepare import Options, prepare
 from recipes.swebench.rows import SweInstance, read_rows, unusable
 
+pytestmark = pytest.mark.processes
+
 BEFORE = {
     "src/calc/__init__.py": "def half(x):\n    return x // 2\n",
     "src/calc/tests/helper.py": "WANTED = 1\n",

@@ -27,6 +27,8 @@ from tests.recipes.swebench.instances import instance
 from tests.sandbox.helpers import new_provider, started
 from tests.sandbox.images.debian import debian_directory
 
+pytestmark = pytest.mark.processes
+
 ID = "parse-1.20.1"
 TESTS = "tests/test_parse.py"
 ACTIVATE = "export PATH=/workspace/environment/bin:$PATH PYTHONPATH=/testbed\n"

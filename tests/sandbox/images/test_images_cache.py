@@ -14,6 +14,8 @@ from tests.sandbox.images.helpers import files, litter, marker
 from tests.sandbox.images.oci import ARCHITECTURE, Layout, docker_archive, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
 
+pytestmark = pytest.mark.processes
+
 LAYOUT_FORMS: dict[str, Callable[[Layout], str]] = {
     "layout": lambda layout: f"oci:{layout.path}",
     "tag": lambda layout: f"oci:{layout.path}:latest",

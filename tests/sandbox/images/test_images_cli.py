@@ -4,8 +4,11 @@ import sys
 from pathlib import Path
 
 import ptyprocess
+import pytest
 
 from tests.sandbox.images.oci import Layout, root_file_system
+
+pytestmark = pytest.mark.processes
 
 PRORL = [sys.executable, "-m", "prorl_service.cli", "images"]
 

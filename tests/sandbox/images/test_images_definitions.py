@@ -10,6 +10,8 @@ from prorl_service.sandbox.images import ImageCache, definitions
 from tests.sandbox.images.helpers import litter, marker
 from tests.sandbox.images.oci import Layout, root_file_system
 
+pytestmark = pytest.mark.processes
+
 DEFINITION = """Bootstrap: localimage
 From: {image}
 

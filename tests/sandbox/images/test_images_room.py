@@ -11,6 +11,8 @@ from tests.sandbox.helpers import output, started
 from tests.sandbox.images.oci import Layout
 from tests.sandbox.test_apptainer import make_tiny_image
 
+pytestmark = pytest.mark.processes
+
 
 async def test_an_idle_container_ends_to_make_room_for_another_image(
     root: Path, layout: Layout, tmp_path: Path

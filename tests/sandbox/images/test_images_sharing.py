@@ -17,6 +17,8 @@ from tests.sandbox.images.helpers import builds, files, litter, marker, use_in_o
 from tests.sandbox.images.oci import Layout, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
 
+pytestmark = pytest.mark.processes
+
 TIMEOUT_S = 30
 PADDING = 400_000
 PRIVATE_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]

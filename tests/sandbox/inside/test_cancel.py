@@ -12,6 +12,8 @@ from tests.sandbox.inside.test_execd_trees import assert_only_the_shell_runs
 from tests.sandbox.inside.test_shell_traps import IGNORES_SIGNALS
 from tests.sandbox.inside.test_streaming import Viewer
 
+pytestmark = pytest.mark.processes
+
 
 async def begin(sandbox: RemoteSandbox, command: str) -> asyncio.Task[object]:
     """Returns the call once its command is running."""

@@ -10,6 +10,8 @@ from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset
 from tests.sandbox.helpers import bash
 
+pytestmark = pytest.mark.processes
+
 INSIDE = """
 def tool(request):
     with open(request.arguments["path"], "rb") as file:

@@ -11,6 +11,8 @@ from prorl_service.sandbox.host import direct_shell
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output
 
+pytestmark = pytest.mark.processes
+
 
 def lent(sandbox: RemoteSandbox) -> bool:
     assert sandbox._shell is not None

@@ -10,6 +10,8 @@ from prorl_service.sandbox.guest.execd.editor import HISTORY_BYTES
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output, running
 
+pytestmark = pytest.mark.processes
+
 
 class Files:
     """Calls of the editor, with paths relative to `home` sent as absolute ones."""

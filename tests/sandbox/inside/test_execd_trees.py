@@ -13,6 +13,8 @@ from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import LIMITS, Kind, bash, output, running
 
+pytestmark = pytest.mark.processes
+
 
 def members(tar: bytes) -> dict[str, tarfile.TarInfo]:
     with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:

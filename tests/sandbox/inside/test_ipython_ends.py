@@ -15,6 +15,8 @@ from tests.sandbox.inside.test_cancel import cancelled
 from tests.sandbox.inside.test_ipython import ipython, value
 from tests.sandbox.inside.test_streaming import Viewer
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(params=["process", "bubblewrap"])
 def kind(request: pytest.FixtureRequest) -> Kind:

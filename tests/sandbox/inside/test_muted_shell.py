@@ -5,6 +5,8 @@ import pytest
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash, output
 
+pytestmark = pytest.mark.processes
+
 NOTE = "[the command redirected the shell's own output with `exec`; it is shown again from now on]"
 
 MUTED = [

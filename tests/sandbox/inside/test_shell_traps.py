@@ -9,6 +9,8 @@ import pytest
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import Kind, bash, output, running
 
+pytestmark = pytest.mark.processes
+
 
 class Trap(NamedTuple):
     command: str

@@ -8,6 +8,8 @@ from prorl_service.sandbox.guest.execd.stream import INTERVAL_S, PIECE_BYTES
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from tests.sandbox.helpers import bash
 
+pytestmark = pytest.mark.processes
+
 
 class Viewer:
     def __init__(self) -> None:

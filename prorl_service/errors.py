@@ -1,4 +1,4 @@
-"""One small tree of errors. Each knows whom to blame, whether a retry can help, and what to do.
+"""The tree of errors: each knows whom to blame, whether a retry can help, and what to do.
 
 Raise the narrowest class; attach the stage where it is known (the pipeline does). `info()` is what
 goes over the wire. HTTP status codes live here too, so that no route has to know the tree.
@@ -18,7 +18,7 @@ class ProRLError(Exception):
     retryable: bool = False
     status: ClassVar[int] = 500
     retry_after_s: int = 1
-    """Sent with 429 and 503."""
+    """Seconds in the `Retry-After` header of a 429 or 503."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Unauthorized(InvalidRequest):
 
 
 class Forbidden(InvalidRequest):
-    """The request is refused, with any token, for the place that it says it comes from."""
+    """The request is refused for its `Host` or `Origin` header, whatever its token."""
 
     status = 403
 
@@ -81,7 +81,7 @@ class Conflict(InvalidRequest):
 
 
 class OwnedByAnother(Conflict):
-    """A service works for one front at a time: engines of one sample for no other's rollouts."""
+    """The service works for another front: a front's engines sample only for its own rollouts."""
 
 
 class TooLarge(InvalidRequest):
@@ -106,7 +106,7 @@ class AgentError(ProRLError):
 
 
 class ProcessDied(AgentError):
-    """The service's process died each time the rollout was at work."""
+    """The service's process died while the rollout was at work, and no attempt is left."""
 
 
 class SandboxError(ProRLError):
@@ -132,18 +132,18 @@ class BackendUnavailable(BackendError):
 
 
 class BackendLent(BackendUnavailable):
-    """The engine's owner uses it for something else, and will give it back."""
+    """The owner of the engine is using it for something else, and will return it."""
 
 
 class BackendRejected(BackendError):
-    """The engine refused the request itself; trying again cannot help."""
+    """The engine refused the request itself; a retry cannot help."""
 
     retryable = False
     status = 422
 
 
 class ToolServerError(ProRLError):
-    """A server of tools, which the operator named, is not there."""
+    """A tool server that the operator named is unavailable."""
 
     retryable = True
     status = 503
@@ -159,7 +159,7 @@ class ServiceStopping(ProRLError):
 
 
 class Overloaded(ProRLError):
-    """Too much is queued already. `retry_after_s`: when there is likely to be room."""
+    """Too much is queued already. `retry_after_s` estimates when there will be room."""
 
     retryable = True
     status = 429
@@ -177,13 +177,13 @@ class JournalError(ProRLError):
 
 
 class LeaseExpired(ProRLError):
-    """Nobody wanted the rollout any more."""
+    """The lease of the rollout's group expired, since no client asked for it."""
 
     retryable = True
 
 
 class StageTimeout(ProRLError):
-    """A stage used up its budget. Blamed on whom it waited for, if that is known."""
+    """A stage used up its budget. The blame is on what it waited for, if that is known."""
 
     def __init__(self, stage: Stage, budget_s: float, blame: Blame | None = None) -> None:
         super().__init__(
@@ -195,12 +195,11 @@ class StageTimeout(ProRLError):
 
 
 STAGE_BLAME = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Blame.EVALUATOR}
-"""Who is blamed, stage by stage, for a time-out and for an exception of no known class."""
+"""Default blame of each stage, for a time-out or an exception of an unknown class."""
 
 
 def problems_of(error: ValidationError) -> str:
-    """The problems in one line, without values, which may be secret, or links to another
-    project."""
+    """Returns the problems in one line, without values, which may be secret, and without links."""
     return "; ".join(
         f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
         for one in error.errors()

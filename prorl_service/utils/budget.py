@@ -1,8 +1,8 @@
-"""Budgets that count work only: a clock that stands still while the work has to wait for others.
+"""Budgets that count work only: a clock that stands still while the work waits for others.
 
 The clock of a rollout runs while its agent works and the policy samples. Code that makes a rollout
-wait (for a slot at an engine, for new weights, for an engine that is down) stops it meanwhile.
-Knows nothing of what is waited for.
+wait (for a slot at an engine, for new weights, for an engine that is down) stops the clock
+meanwhile. Knows nothing of what a rollout waits for.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ from contextlib import asynccontextmanager, contextmanager
 
 
 class WorkClock:
-    """Waits may overlap: the clock runs again when the last one has ended.
+    """Clock that runs while no wait is open. Waits may overlap.
 
-    An agent whose calls are concurrent is thus not charged while any of them waits.
+    An agent with concurrent calls is thus not charged while any of them waits.
     """
 
     def __init__(self) -> None:
         self._waits = 0
         self._turned_at = time.monotonic()
-        """Last change between work and waiting."""
+        """Monotonic time of the last change between work and waiting."""
         self._worked_s = 0.0
         self._waited_s = 0.0
         self._deadlines: dict[asyncio.Timeout, float] = {}
         """Open deadlines, and the reading of the clock at which each expires."""
         self._timer: asyncio.TimerHandle | None = None
-        """Set for the next deadline as if no wait came before it: a rollout waits at each turn, and
-        setting a timer each time would cost more than the rest of the clock."""
+        """Timer of the next deadline, set as if no wait came before it: a rollout waits at each
+        turn, and setting a timer each time would cost more than the rest of the clock."""
 
     @property
     def worked_s(self) -> float:
@@ -47,7 +47,7 @@ class WorkClock:
             self.start()
 
     def stop(self) -> None:
-        """A wait begins; `start` ends it."""
+        """Begins a wait, which `start` ends."""
         if not self._waits:
             self._turn()
         self._waits += 1
@@ -60,7 +60,7 @@ class WorkClock:
             self._set_timer()
 
     def refund(self, since_s: float) -> None:
-        """Work done since the clock showed `since_s` was in vain, by no fault of the rollout."""
+        """Books as waiting the work since the clock showed `since_s`, lost by another's fault."""
         self._turn()
         lost_s = max(0.0, self._worked_s - since_s)
         self._worked_s -= lost_s
@@ -68,7 +68,7 @@ class WorkClock:
 
     @asynccontextmanager
     async def deadline(self, budget_s: float) -> AsyncIterator[asyncio.Timeout]:
-        """Cancels what is inside after `budget_s` of work, and raises `TimeoutError` then."""
+        """Cancels the block after `budget_s` of work, and raises `TimeoutError` then."""
         async with asyncio.timeout(None) as timeout:
             self._deadlines[timeout] = self.worked_s + budget_s
             self._set_timer()
@@ -84,7 +84,7 @@ class WorkClock:
         return min(self._deadlines.values(), default=math.inf) - self.worked_s
 
     def extend(self, seconds: float) -> None:
-        """Puts off all open deadlines."""
+        """Postpones all open deadlines."""
         for timeout in self._deadlines:
             self._deadlines[timeout] += seconds
 
@@ -111,7 +111,7 @@ class WorkClock:
             self._timer = loop.call_later(next_s - self.worked_s, self._expire)
 
     def _expire(self) -> None:
-        """Deadlines that are reached; the timer is set again where waits have put them off."""
+        """Expires the deadlines reached; sets the timer again for those that waits postponed."""
         self._timer = None
         now = asyncio.get_running_loop().time()
         for timeout, at in self._deadlines.items():

@@ -1,4 +1,4 @@
-"""How many files, sockets and pipes this process may have open."""
+"""The limit on files, sockets and pipes that this process may have open."""
 
 import resource
 import sys
@@ -12,8 +12,9 @@ def most() -> int:
 def raise_limit() -> int:
     """Raise the limit to what the host allows, and return it: soft limits are often 1024.
 
-    Each running rollout has a few. Sandboxes get fewer than the service, so that those they send
-    each other cannot use up what the service, as the same user, needs to start the next.
+    Each running rollout holds a few. Sandboxes get a lower limit than the service, so that the
+    descriptors that they send each other cannot use up what the service, as the same user, needs to
+    start the next sandbox.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

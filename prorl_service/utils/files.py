@@ -1,7 +1,7 @@
-"""Files that readers find whole or not at all, and directories for temporary files.
+"""Files that readers find whole or not at all, and temporary directories.
 
-A directory is named after the process that made it, by id and start: a later process removes it if
-this one was killed.
+A directory's name holds the id and start time of the process that made it, so that a later process
+can remove it if this one was killed.
 """
 
 import os
@@ -17,17 +17,17 @@ _PREFIX = "prorl-tmp"
 
 
 def temporary_directory(purpose: str) -> Path:
-    """Its maker removes it; `remove_stale_tempdirs` does if the maker could not."""
+    """Makes a directory for its caller to remove; `remove_stale_tempdirs` covers killed callers."""
     return Path(tempfile.mkdtemp(prefix=f"{_prefix_of(os.getpid())}-{purpose}-"))
 
 
-@cache  # asked for with every sandbox
+@cache  # called for every sandbox
 def _prefix_of(pid: int) -> str:
     return f"{_PREFIX}-{pid}-{processes.start_time(pid)}"
 
 
 def remove_stale_tempdirs() -> None:
-    """Remove those of this user's processes that live no more."""
+    """Removes the temporary directories of this user's processes that have ended."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*-*-*"):
         with suppress(OSError, ValueError):
             pid, started = path.name.removeprefix(f"{_PREFIX}-").split("-")[:2]
@@ -36,8 +36,8 @@ def remove_stale_tempdirs() -> None:
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Over what is there, in one step. Not synced: a crash of the machine may lose it. `mode` is
-    cut by the umask. Raises `OSError`."""
+    """Replaces the file in one step. Not synced: a crash of the machine may lose it. The umask
+    applies to `mode`. Raises `OSError`."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

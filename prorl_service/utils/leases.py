@@ -1,8 +1,8 @@
-"""Who still wants it: a group, a sampler, a backend that nobody asks for any more is given up.
+"""Leases: a group, sampler or backend that nobody asks for any more is abandoned.
 
-A lease runs while nobody holds it. Whatever asks for the thing renews it; an open wait or stream
-holds it. What has ended has no lease: those that leave it later, or ask for it, renew nothing.
-Knows nothing of what it is a lease of.
+A lease runs while nobody holds it. A request for the thing renews the lease; an open wait or stream
+holds it. An ended lease stays ended, whatever is requested or released later. Knows nothing of the
+things that are leased.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class Lease:
-    """Calls `on_expiry` once when nobody held or renewed it for `seconds`; None never expires."""
+    """Calls `on_expiry` after `seconds` without a holder or a renewal; with None, never."""
 
     def __init__(self, seconds: float | None, on_expiry: Callable[[], None]) -> None:
         self._seconds = seconds

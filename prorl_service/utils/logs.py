@@ -1,6 +1,6 @@
-"""Logs as text or as JSON lines, each with the rollout in whose work it was written.
+"""Logs as text, or as JSON lines that name the rollout during whose work they were written.
 
-On the lowest floor: a stage names the rollout it works on, every logger below then tells.
+A stage sets `rollout_id` to the rollout that it works on, and every logger below reports it.
 """
 
 import json
@@ -16,7 +16,7 @@ rollout_id: ContextVar[str | None] = ContextVar("rollout_id", default=None)
 
 
 def configure(log_format: LogFormat) -> None:
-    """For the whole process."""
+    """Configures logging of the whole process."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if log_format == "json" else _Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -29,8 +29,8 @@ class _Text(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: `time` (UTC), `level`, `logger`, `message`, and `rollout_id` and
-    `traceback` where there are such."""
+    """One object a line: `time` (UTC), `level`, `logger`, `message`, and, if there are any,
+    `rollout_id` and `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -50,8 +50,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 def errors(log: str) -> list[str]:
-    """What a log of either format reports as an error. A traceback is its last line, behind the
-    line that it belongs to, if there is one."""
+    """Returns the errors in a log of either format. Only the last line of a traceback is kept,
+    appended to the line that it belongs to, if there is one."""
     found: list[str] = []
     lines = iter(log.splitlines())
     is_error = False

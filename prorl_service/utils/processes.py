@@ -1,4 +1,4 @@
-"""Processes of this machine by a name that is never used again until the next boot: id and start.
+"""Identity of this machine's processes: id and start time, never reused before the next boot.
 
 Reads /proc, so Linux only.
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def start_time(pid: int) -> str | None:
-    """Clock ticks from boot to the start of a process, also of one that ended and is not yet waited
-    for; None: there is none."""
+    """Returns the clock ticks from boot to the start of a process, zombies included; None if there
+    is no such process."""
     try:
         return start_in_stat(Path(f"/proc/{pid}/stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -18,7 +18,7 @@ def start_time(pid: int) -> str | None:
 
 
 def start_in_stat(stat: str) -> str:
-    """Field 22 of /proc/PID/stat; the second is in brackets and may hold anything."""
+    """Returns field 22 of /proc/PID/stat; the second is in brackets and may hold anything."""
     return stat.rpartition(")")[2].split()[19]
 
 
@@ -33,6 +33,6 @@ def is_running(pid: int, started: str) -> bool:
 
 @cache
 def pid_scope() -> str:
-    """Boot and PID namespace: where equal process ids mean the same process."""
+    """Returns boot id and PID namespace: where equal process ids mean the same process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"

@@ -1,8 +1,7 @@
-"""Background tasks and their owners, and what tasks wait for.
+"""Background tasks, their owners, and conditions that tasks wait for.
 
 An owner keeps its tasks until they have ended and notices when one dies: the reason is logged and
-kept in `failure`, which the service's health answers with. A service without its workers is not
-healthy.
+kept in `failure`, which makes `/health` fail. A service without its workers is not healthy.
 """
 
 import asyncio
@@ -22,14 +21,15 @@ class TaskOwner:
         self.failure: str | None = None
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """A task that is meant to run until `cancel` or `close`: an earlier end is a failure."""
+        """Starts a task that is meant to run until `cancel` or `close`: an earlier end is a
+        failure."""
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def run_once(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """A task that is meant to end; see `adopt`."""
+        """Starts a task that is meant to end; see `adopt`."""
         task = asyncio.create_task(coroutine, name=name)
         self.adopt(task)
         return task
@@ -77,7 +77,7 @@ class TaskOwner:
 
 
 class Changes:
-    """What tasks wait for whose condition may have come true: a change wakes all of them."""
+    """Wakes all waiting tasks at each change, so that they look at their conditions again."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
@@ -92,9 +92,10 @@ class Changes:
 
 
 async def wait_uncancelled(work: asyncio.Future[T]) -> T:
-    """The result of `work`, which is not cancelled with the caller, however often that happens.
+    """Returns the result of `work`, which is not cancelled with the caller.
 
-    Raises `asyncio.CancelledError` after the end of `work`, if the caller was cancelled before.
+    Raises `asyncio.CancelledError` after the end of `work` if the caller was cancelled before,
+    however often.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

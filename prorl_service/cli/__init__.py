@@ -1,1 +1,1 @@
-"""The `prorl` command: `main` names its commands, each in a module of its own."""
+"""The `prorl` command: `main` lists its subcommands, each in a module of its own."""

@@ -1,4 +1,4 @@
-"""`python -m prorl_service.cli`: the `prorl` command of this very interpreter."""
+"""`python -m prorl_service.cli`: the `prorl` command of this interpreter."""
 
 from prorl_service.cli.main import main
 

@@ -1,7 +1,7 @@
-"""`prorl doctor`: what this host can do for sandboxes, what it means, and how to get the rest.
+"""`prorl doctor`: which sandboxes this host supports, what limits them, and how to get the rest.
 
-Each check runs on a thread of its own and has a budget: what hangs is reported, not waited for.
-Which kinds work is asked of their providers, so that the answer is the one the service would get.
+Each check runs on its own thread within a budget: a hanging check is reported, not waited for. The
+providers say which kinds work, so that the answer is the one that the service would get.
 """
 
 import json
@@ -21,7 +21,7 @@ from prorl_service.sandbox import SandboxKind, host_checks, provider
 from prorl_service.sandbox.host_checks import Finding, Status
 
 BUDGET_S = 45.0
-"""For one check, all of which run at once. Longer than any provider gives its own trial."""
+"""Seconds for all checks, which run in parallel; longer than the trial of any provider."""
 
 COLOURS = {Status.OK: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
 ISOLATING: list[SandboxKind] = [
@@ -33,7 +33,7 @@ ISOLATING: list[SandboxKind] = [
 class Check:
     name: str
     purpose: str
-    """What it is needed for."""
+    """Purpose for which the feature is needed."""
     run: Callable[[], Finding]
 
 
@@ -48,13 +48,13 @@ HOST = [
     Check("control groups", "limiting the whole service", host_checks.control_groups),
     Check("disk", "the cache of images and runtimes", host_checks.space),
     Check("memory", "running sandboxes", host_checks.memory),
-    Check("Docker, Podman", "taking over their images, no more", host_checks.other_containers),
-    Check("Slurm", "services that are jobs of a cluster, no others", host_checks.slurm),
+    Check("Docker, Podman", "importing their images only", host_checks.other_containers),
+    Check("Slurm", "running services as cluster jobs only", host_checks.slurm),
 ]
 
 
 def of_kind(kind: SandboxKind) -> Check:
-    """Whether the service could make sandboxes of that kind."""
+    """Returns a check of whether the service can make sandboxes of that kind."""
 
     def run() -> Finding:
         try:
@@ -70,7 +70,7 @@ def of_kind(kind: SandboxKind) -> Check:
 def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
     """List the kinds of sandbox that this host supports, and how to get the rest.
 
-    Ends with code 1 where no kind that isolates works.
+    Exits with code 1 if no isolating kind works.
 
     Parameters
     ----------
@@ -88,13 +88,13 @@ def doctor(*, as_json: Annotated[bool, Parameter("--json")] = False) -> int:
 
 
 def run_all(checks: Sequence[Check], *, budget_s: float) -> list[Finding]:
-    """What each check found, in their order, after `budget_s` at most."""
+    """Returns what each check found, in the order of `checks`, after `budget_s` at most."""
     findings = [Finding(Status.MISSING, f"no answer within {budget_s:g} s") for _ in checks]
 
     def run(index: int) -> None:
         try:
             findings[index] = checks[index].run()
-        except Exception as error:  # one that breaks must not take the others along
+        except Exception as error:  # a broken check must not stop the others
             findings[index] = Finding(Status.MISSING, f"this check failed: {error!r}")
 
     # Daemons: a check that hangs in the kernel must not keep the program from ending.

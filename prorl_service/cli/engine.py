@@ -29,9 +29,9 @@ class EngineSettings:
     threads: PositiveInt = 1
     """CPU threads of torch."""
     api_key_file: Path | None = None
-    """File with the key to ask for (default: PRORL_ENGINE_KEY, if set)."""
+    """File with the key that clients must send (default: PRORL_ENGINE_KEY, if set)."""
     allow_host: tuple[str, ...] = ()
-    """Another name by which browsers may call the engine without a key. Repeatable."""
+    """Additional host name by which browsers may call the engine without a key. Repeatable."""
 
 
 def engine(*, settings: Annotated[EngineSettings, Parameter(name="*")]) -> None:
@@ -42,7 +42,7 @@ def engine(*, settings: Annotated[EngineSettings, Parameter(name="*")]) -> None:
         from prorl_service.inference.engine import serve as serve_engine
     except ImportError as error:
         raise ProRLError(
-            f"the engine needs what is not installed: {error}",
+            f"the engine's dependencies are not installed: {error}",
             hint="pip install 'prorl-service[engine]'",
         ) from error
     serve_engine(

@@ -1,4 +1,4 @@
-"""Known errors of commands become one line and what to do; others stay tracebacks."""
+"""Reports of commands' errors: known ones as one line and what to do, others as tracebacks."""
 
 import sys
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def report(error: Exception) -> bool:
-    """Print a known error. False: it is none, and nothing was printed."""
+    """Print a known error. Returns False, and prints nothing, for any other."""
     cause = error.__cause__ if isinstance(error, CycloptsError) else error
     if isinstance(cause, ProRLError):
         _print(cause.message, cause.hint)
@@ -37,7 +37,7 @@ def report(error: Exception) -> bool:
 
 
 def _options(error: ValidationError) -> str:
-    """The problems of options, each by its flag; settings are nested, flags are not."""
+    """Returns the problems of options, each by its flag; settings are nested, flags are not."""
     return "; ".join(
         f"--{str(one['loc'][-1]).replace('_', '-')}: {one['msg'].removeprefix('Value error, ')}"
         for one in error.errors()

@@ -20,13 +20,13 @@ def front(
 ) -> None:
     """Put one address in front of several services, which can join and leave at any time.
 
-    The services' token is the front's own. Each option can also be given by a variable, such as
-    PRORL_FRONT_WAIT_FOR=4, or in the YAML file of --config.
+    The services must use the front's token. Each option can also be set by an environment variable,
+    such as PRORL_FRONT_WAIT_FOR=4, or in the YAML file of --config.
 
     Parameters
     ----------
     log_format
-        Format of the log; 'json' writes one object a line.
+        Format of the log; 'json' writes one object per line.
     """
     logs.configure(log_format)
     token = http.token()

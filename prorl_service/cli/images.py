@@ -1,4 +1,4 @@
-"""`prorl images`: fills, shows and empties the image cache. All work is `sandbox.images`."""
+"""`prorl images`: fills, shows and empties the image cache. `sandbox.images` does the work."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ class CacheOptions:
     """Directory of the cache (default: images in $PRORL_CACHE)."""
 
     def open(self, budget_gb: float | None = None) -> ImageCache:
-        """`budget_gb`: maximum size of finished images."""
+        """Opens the cache. `budget_gb`: maximum size of finished images."""
         return ImageCache(self.cache, budget_bytes=_bytes(budget_gb))
 
 
@@ -45,14 +45,14 @@ def pull(
     budget: NonNegativeFloat | None = None,
     options: Cache = CacheOptions(),
 ) -> int:
-    """Pull images ahead of their use, and notice tags that have moved.
+    """Pull images ahead of use, and look up where tags point now.
 
     Parameters
     ----------
     references
         Images; '-' reads them from standard input.
     parallel
-        Pulls at a time.
+        Concurrent pulls.
     budget
         Maximum size of finished images in the cache, in GB.
     """
@@ -83,12 +83,12 @@ def build(
     budget: NonNegativeFloat | None = None,
     options: Cache = CacheOptions(),
 ) -> None:
-    """Make an image of your own.
+    """Build an image of your own.
 
     Parameters
     ----------
     name
-        Name of the image, which is used as local:NAME.
+        Name of the image; tasks refer to it as local:NAME.
     source
         A definition, a Dockerfile, a directory, or any reference.
     debian
@@ -128,12 +128,12 @@ def prune(
     dry_run: bool = False,
     options: Cache = CacheOptions(),
 ) -> None:
-    """Remove unused images, and what crashed processes have left.
+    """Remove unused images and the leftovers of crashed processes.
 
     Parameters
     ----------
     budget
-        Size to prune down to, in GB. Images that were built here are kept.
+        Size to prune down to, in GB. Images built here are kept.
     older_than
         Remove images unused for this many days.
     everything
@@ -185,13 +185,13 @@ def _show(entries: list[Entry]) -> None:
         )
     console = Console()
     if not console.is_terminal:
-        console = Console(width=1000)  # one line for each, whatever reads it
+        console = Console(width=1000)  # one line per image, for whatever reads it
     console.print(table)
 
 
 @contextmanager
 def pull_progress(total: int) -> Iterator[Callable[[Pulled], None]]:
-    """A live display on a terminal, else a line for each image that is done."""
+    """Shows progress: a live display on a terminal, otherwise a line for each finished image."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _line
@@ -209,7 +209,7 @@ def _line(pulled: Pulled) -> None:
 
 
 class _Display:
-    """One line for each image at work; those that are done move above as plain lines."""
+    """One line for each image in progress; finished images move above as plain lines."""
 
     def __init__(self, display: Progress, overall: TaskID, total: int) -> None:
         self._display = display

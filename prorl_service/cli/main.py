@@ -1,7 +1,7 @@
-"""The `prorl` command: its commands by name, each imported when it is used, so that help is fast.
+"""The `prorl` command: its subcommands by name, each imported on use, so that help is fast.
 
-Options come from the command line, else from variables (`PRORL_SERVE_RUN_WORKERS=8`), else from the
-file that `--config` names.
+Options come from the command line, else from environment variables (`PRORL_SERVE_RUN_WORKERS=8`),
+else from the file that `--config` names.
 """
 
 import sys
@@ -17,8 +17,8 @@ COMMANDS = {
     "serve": ("prorl_service.cli.serve:serve", "Run the rollout service."),
     "front": ("prorl_service.cli.front:front", "Put one address in front of several services."),
     "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
-    "status": ("prorl_service.cli.status:status", "Show what a service does now."),
-    "token": ("prorl_service.cli.token:token", "Print the token of your services here."),
+    "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
+    "token": ("prorl_service.cli.token:token", "Print the token of your services."),
     "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
     "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),
     "doctor": ("prorl_service.cli.doctor:doctor", "List the sandboxes that this host supports."),
@@ -29,7 +29,7 @@ VARIABLES = Env("PRORL_")
 
 
 def _shown(default: object) -> str | None:
-    """How the help shows a default: not at all where it says nothing."""
+    """Returns a default as the help shows it; None hides a default that says nothing."""
     if default in ((), "", False, None):
         return None
     return f"{default:g}" if isinstance(default, float) else str(default)
@@ -62,7 +62,7 @@ def _with_config(
 
 
 def _options_of(file: Path) -> Dict:
-    """Raises `ProRLError`."""
+    """Returns the options in the file. Raises `ProRLError`."""
     import yaml
 
     from prorl_service.errors import ProRLError
@@ -72,7 +72,7 @@ def _options_of(file: Path) -> Dict:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ProRLError(f"--config {file}: {error}") from None
     if not isinstance(options, dict):
-        raise ProRLError(f"--config {file}: it must hold options by name, such as `port: 8080`")
+        raise ProRLError(f"--config {file}: expected options by name, such as `port: 8080`")
     return Dict(options, source=str(file), use_commands_as_keys=False)
 
 

@@ -12,13 +12,13 @@ RULES = {
     "late_system": "added to the user's turn as a <system-reminder>",
     "leading_systems": "joined by a blank line",
 }
-"""What is done about what the template does not render."""
+"""Treatments of messages that the template does not render."""
 
 
 def check_model(model: str, /, *, reply_format: str | None = None) -> int:
     """Show how a model's chats are rendered and its replies read.
 
-    Ends with code 1 if agents with tools cannot use it.
+    Exits with code 1 if agents with tools cannot use the model.
 
     Parameters
     ----------
@@ -53,5 +53,5 @@ LABELS = {
     "late_system": "system message after the first",
     "leading_systems": "two system messages at the start",
 }
-"""Fields of `Findings` for people."""
+"""Labels of the fields of `Findings`."""
 assert LABELS.keys() <= set(Findings.__slots__)

@@ -1,4 +1,4 @@
-"""A function as a program of its own: its parameters are the options, known errors one line."""
+"""A function as a command-line program: its parameters are the options, known errors one line."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from prorl_service.cli.main import DEFAULTS
 
 
 def run(function: Callable[..., int | None]) -> None:
-    """Ends the process. What `function` returns is the exit code."""
+    """Runs `function` and ends the process with the exit code that it returns."""
     app = App(default_command=function, default_parameter=DEFAULTS)
     with one_line_errors():
         sys.exit(app(exit_on_error=False, print_error=False, result_action="return_value"))

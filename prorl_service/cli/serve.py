@@ -19,13 +19,13 @@ def serve(
 ) -> None:
     """Run the rollout service.
 
-    Each option can also be given by a variable, such as PRORL_SERVE_RUN_WORKERS=8, or in the YAML
-    file of --config.
+    Each option can also be set by an environment variable, such as PRORL_SERVE_RUN_WORKERS=8, or in
+    the YAML file of --config.
 
     Parameters
     ----------
     log_format
-        Format of the log; 'json' writes one object a line.
+        Format of the log; 'json' writes one object per line.
     """
     logs.configure(log_format)
     run(rollout_service(settings), http, http.token())

@@ -1,4 +1,4 @@
-"""`prorl status`: what a service reports of itself, for people."""
+"""`prorl status`: what a service reports about itself, for people."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated
@@ -16,12 +16,12 @@ def status(
     url: str = "http://localhost:8080",
     as_json: Annotated[bool, Parameter("--json")] = False,
 ) -> None:
-    """Show what a service does now: its run, rollouts, queues and engines.
+    """Show what a service is doing: its run, rollouts, queues and engines.
 
     Parameters
     ----------
     url
-        Address of the service, or of a front.
+        Address of the service or front.
     as_json
         Print JSON, for programs.
     """

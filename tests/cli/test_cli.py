@@ -108,7 +108,7 @@ def test_the_last_value_of_an_option_given_twice_counts() -> None:
     ("content", "problem"),
     [
         ("prot: 8080", "prot"),
-        ("- port", "it must hold options by name"),
+        ("- port", "expected options by name"),
         ("port: [", "--config"),
         (None, "No such file"),
     ],

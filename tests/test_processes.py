@@ -162,7 +162,7 @@ def test_a_tool_server_that_does_not_answer_is_reported_at_the_start(tmp_path: P
     [
         (["serve", "--agent", "no_such_module:Agent"], "no_such_module"),
         (["serve", "--agent", "json:dumps"], "AgentHandler"),
-        (["serve", "--backend", "localhost:8000"], "url: is no URL of an engine; write it as http"),
+        (["serve", "--backend", "localhost:8000"], "url: is not an engine's URL; write it as http"),
         (["serve", "--backend", "http://localhost:1", "--tokenizer", "/nowhere"], "/nowhere"),
         (["serve", "--default-image", "No Image"], "No Image"),
         (["serve", "--sandbox", "bubblewrap", "--default-image", "debian"], "no images"),

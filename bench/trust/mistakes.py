@@ -135,7 +135,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], str], str]] = {
     ),
     "--backend localhost:8000": (
         lambda place: place.start("--backend", "localhost:8000"),
-        r"url: is no URL of an engine; write it as http://",
+        r"url: is not an engine's URL; write it as http://",
     ),
     "prorl status": (_status, r"\w"),
     "an agent's class misspelt": (

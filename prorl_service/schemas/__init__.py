@@ -1,6 +1,6 @@
 """Every type that crosses the wire, and the rollout states with their legal moves, as data.
 
-Imports nothing of ours but `arrays`, so plug-ins and third parties can depend on it alone.
+Imports no other package of ours, so plug-ins and third parties can depend on it alone.
 """
 
 from prorl_service.schemas.base import (

@@ -1,6 +1,6 @@
-"""How token arrays are spelt in JSON.
+"""Encodings of token arrays in JSON.
 
-Two spellings, both accepted on input. *Plain* are lists of numbers. *Packed* (asked for with
+There are two, both accepted on input. *Plain* is a list of numbers. *Packed* (requested with
 `Accept: application/vnd.prorl.packed+json`) is base64 of little-endian int32 or float32, and run
 lengths for the arrays that are constant over long stretches: exact, smaller and faster than plain
 lists (`bench/wire.py`). Knows nothing of what the arrays mean.
@@ -15,10 +15,10 @@ from pydantic import PlainSerializer, SerializationInfo, ValidatorFunctionWrapHa
 
 PACKED_MEDIA_TYPE = "application/vnd.prorl.packed+json"
 PACKED = {"arrays": "packed"}
-"""Serialisation context that selects the packed spelling: `model_dump_json(context=PACKED)`."""
+"""Serialisation context that selects the packed encoding: `model_dump_json(context=PACKED)`."""
 
 MAX_ARRAY = 2**24
-"""Items of a run-length array, which could else expand without bound."""
+"""Most items of a run-length array, which could otherwise expand without bound."""
 
 
 def _is_packed(info: SerializationInfo) -> bool:

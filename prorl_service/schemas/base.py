@@ -1,4 +1,4 @@
-"""What all wire types have in common. Unknown keys are refused everywhere: a misspelt option is an
+"""The common base of all wire types. Unknown keys are refused everywhere: a misspelt option is an
 error, never a silent default.
 """
 
@@ -21,7 +21,7 @@ MAX_MESSAGES = 10_000
 
 
 def _encodable(text: str) -> str:
-    """JSON can spell lone surrogates, which no tokenizer or file takes."""
+    """Raises `ValueError` for lone surrogates: JSON can spell them, tokenizers and files cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

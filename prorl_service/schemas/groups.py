@@ -1,4 +1,4 @@
-"""What a trainer submits: groups of rollouts of one task."""
+"""Types that a trainer submits: groups of rollouts of one task."""
 
 import json
 from typing import Annotated, Any, Literal, Self
@@ -28,7 +28,7 @@ from prorl_service.schemas.base import (
 
 
 def _arguments(value: Any) -> Any:
-    """OpenAI's clients send them as JSON text."""
+    """Parses arguments, which OpenAI's clients send as JSON text."""
     return json.loads(value) if isinstance(value, str) else value
 
 
@@ -53,10 +53,10 @@ class Message(WireModel):
     role: Literal["system", "user", "assistant", "tool"]
     content: Annotated[Text, BeforeValidator(lambda text: "" if text is None else text)]
     reasoning_content: Text | None = Field(
-        None, description="What the assistant thought; templates drop it behind later questions."
+        None, description="The assistant's reasoning; templates drop it once a question follows."
     )
     tool_calls: list[MessageCall] = Field(default_factory=list)
-    tool_call_id: Text | None = Field(None, description="Of the call that a tool answers.")
+    tool_call_id: Text | None = Field(None, description="Id of the call that a tool answers.")
     name: Text | None = Field(None, description="Name of the tool that answers.")
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class Task(WireModel):
     """One problem instance. `data` is the agent's own: answers, files, test names."""
 
     task_id: Id
-    agent: str = Field(description="Name of an agent the service has registered.")
+    agent: str = Field(description="Name of an agent that the service has registered.")
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     data: Annotated[dict[str, JsonValue], AfterValidator(encodable_json)] = Field(
         default_factory=dict
@@ -81,7 +81,7 @@ class Task(WireModel):
 
 
 class Sampling(WireModel):
-    """How the engine samples. Logprobs are those of the distribution after `temperature`.
+    """Sampling by the engine. Logprobs are those of the distribution after `temperature`.
 
     `top_p` < 1 or `top_k` > 0 bias importance ratios by the probability mass they cut off.
     """
@@ -91,7 +91,7 @@ class Sampling(WireModel):
     top_k: int = Field(0, ge=0, le=MAX_INT32, description="0 keeps the whole vocabulary.")
     max_tokens_per_turn: int | None = Field(None, ge=1)
     seed: int | None = Field(
-        None, ge=0, le=MAX_INT32, description="Per rollout: index and turn are mixed in."
+        None, ge=0, le=MAX_INT32, description="Base seed; a rollout's index and turn are mixed in."
     )
     thinking: bool | None = Field(
         None, description="The chat template's `enable_thinking`; None leaves it to the template."
@@ -99,8 +99,8 @@ class Sampling(WireModel):
 
 
 class Limits(WireModel):
-    """Budgets of one rollout. They count work: time in a queue, or waiting for an engine or for new
-    weights, is charged to none of them."""
+    """Budgets of one rollout. They count work only: time in a queue, or waiting for an engine or
+    for new weights, is not charged."""
 
     max_turns: int = Field(16, ge=1, le=10_000)
     max_response_tokens: int | None = Field(
@@ -120,16 +120,16 @@ class Group(WireModel):
     n: int = Field(1, ge=1, le=MAX_GROUP_SIZE)
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
-    priority: int = Field(0, ge=-1000, le=1000, description="What is higher is begun first.")
-    client: Id | None = Field(None, description="Who submits: they take turns within a priority.")
+    priority: int = Field(0, ge=-1000, le=1000, description="Higher priorities begin first.")
+    client: Id | None = Field(None, description="The submitter; within a priority they take turns.")
     lease_s: float | None = Field(
         None,
         gt=0,
         le=MAX_LEASE_S,
-        description="Cancelled when nobody asks for it for so long; None never is.",
+        description="Seconds without a request after which it is cancelled; None: never.",
     )
     owner: Id | None = Field(
-        None, description="The front that forwards it, which must own the engines; None: any may."
+        None, description="The front that forwards it, which must own the engines; None: any owner."
     )
 
     def rollout_id(self, index: int) -> str:

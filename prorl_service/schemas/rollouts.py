@@ -1,4 +1,4 @@
-"""What comes back: rollouts, their states with the legal moves as data, and errors."""
+"""Types that come back: rollouts, their states with the legal moves as data, and errors."""
 
 from enum import StrEnum
 from typing import Literal, Self
@@ -75,7 +75,7 @@ class ErrorResponse(WireModel):
 
 
 class FinishReason(StrEnum):
-    """Why the agent stopped. Only `FINISHED` is a stop of its own will."""
+    """Reason why the agent stopped; only `FINISHED` is its own choice."""
 
     FINISHED = "finished"
     MAX_TURNS = "max_turns"
@@ -85,7 +85,7 @@ class FinishReason(StrEnum):
 
 
 StopReason = Literal["stop", "length", "abort"]
-"""Why an engine stopped sampling one turn."""
+"""Reason why an engine stopped sampling one turn."""
 
 
 class ToolCallRecord(WireModel):
@@ -170,17 +170,17 @@ class Rollout(WireModel):
     state: RolloutState
     attempt: int = Field(
         0,
-        description="How often it was begun: again after a failure that a retry may mend, and "
-        "after the service's process died.",
+        description="Number of attempts begun; there is another after a failure that a retry may "
+        "mend, and after the service's process died.",
     )
     error: ErrorInfo | None = None
     reward: float | None = None
     reward_components: dict[str, float] = Field(default_factory=dict)
-    oldest_policy_version: int | None = Field(None, description="Of what it sampled, at its end.")
-    newest_policy_version: int | None = Field(None, description="Of what it sampled, at its end.")
+    oldest_policy_version: int | None = Field(None, description="Oldest of its tokens, at its end.")
+    newest_policy_version: int | None = Field(None, description="Newest of its tokens, at its end.")
     trajectory: Trajectory | None = None
     report: dict[str, JsonValue] | None = Field(
-        None, description="For people, in the agent's own form. There if the trajectory is."
+        None, description="Report for people, in the agent's own form. Set if the trajectory is."
     )
     timings: Timings = Timings()
     created_at: float = Field(description="Unix time in seconds.")

@@ -1,8 +1,8 @@
 """The wire types of samplers: "give me 32 informative groups" as one request.
 
 A sampler lives as long as a training run. Its client tops it up with candidate groups in the order
-of the data, and draws informative ones, step by step; what is half done when a draw has what it
-wants goes on, for the next. DAPO's dynamic sampling (arXiv 2503.14476), as a service.
+of the data, and draws informative ones, step by step; groups in flight when a draw is complete
+continue, for the next. DAPO's dynamic sampling (arXiv 2503.14476), as a service.
 """
 
 from enum import StrEnum
@@ -23,23 +23,25 @@ from prorl_service.schemas import (
 )
 
 MAX_CANDIDATE_ID = 110
-"""Characters of a candidate's `group_id`: the sampler's id and the attempt are added."""
+"""Most characters of a candidate's `group_id`: the sampler's id and the attempt are added."""
 
 SAMPLER_ID = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}$"
 SamplerId = Annotated[str, Field(pattern=SAMPLER_ID)]
 
 
 class Filter(WireModel):
-    """Which groups are informative: `metric` differs among their scored rollouts, and its mean lies
-    within bounds. Rollouts that failed have no score."""
+    """The condition for an informative group: `metric` differs among its scored rollouts, and its
+    mean lies within bounds. Rollouts that failed have no score."""
 
     metric: str = Field("reward", description="'reward', or a component of it.")
     min_std: float = Field(0.0, ge=0, description="The standard deviation must be above this.")
     min_mean: float | None = Field(None, description="The mean must not be below this.")
     max_mean: float | None = Field(None, description="The mean must not be above this.")
-    lowest: float | None = Field(None, description="No score is below this, if that is known.")
-    highest: float | None = Field(None, description="No score is above this, if that is known.")
-    min_scored: int = Field(2, ge=2, le=MAX_GROUP_SIZE, description="With fewer, it has failed.")
+    lowest: float | None = Field(None, description="Lower bound of all scores, if there is one.")
+    highest: float | None = Field(None, description="Upper bound of all scores, if there is one.")
+    min_scored: int = Field(
+        2, ge=2, le=MAX_GROUP_SIZE, description="A group with fewer scored rollouts has failed."
+    )
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
@@ -53,46 +55,46 @@ class Filter(WireModel):
 class SamplerSpec(WireModel):
     filter: Filter = Filter()
     groups_at_once: int | None = Field(
-        None, ge=1, description="Under way at once; None: enough to keep RUN's workers busy."
+        None, ge=1, description="Most groups in flight; None: enough to keep RUN's workers busy."
     )
     oversubscription: float | None = Field(
         None,
         ge=1,
-        description="Groups under way for each that a draw still misses, at most; None: no limit.",
+        description="Most groups in flight for each that a draw still lacks; None: no limit.",
     )
     groups_ahead: int = Field(
         0, ge=0, description="Informative groups to find between draws, ahead of the next."
     )
     surplus: Literal["carry", "cancel"] = Field(
         "carry",
-        description="What is under way when a draw is complete: goes on for the next, or is "
-        "cancelled and begun anew in a later draw.",
+        description="Groups in flight when a draw is complete are carried over to the next, or "
+        "cancelled and begun again in a later draw.",
     )
     max_staleness: int = Field(
         1,
         ge=0,
-        description="Policy versions that the oldest sampled token may lie behind the newest.",
+        description="Policy versions by which the oldest sampled token may lag behind the newest.",
     )
     defer_after: int | None = Field(
         2,
         ge=1,
-        description="A task whose last groups, so many, all taught nothing waits behind others; "
-        "None: tasks keep their order.",
+        description="Consecutive groups that taught nothing after which a task waits behind "
+        "others; None: tasks keep their order.",
     )
     deferred_every: int = Field(
-        8, ge=1, description="Of so many groups begun one is of a deferred task, if any waits."
+        8, ge=1, description="One group in this many is of a deferred task, if any waits."
     )
     lease_s: float | None = Field(
-        None, gt=0, le=MAX_LEASE_S, description="Closed when nobody asks for it for so long."
+        None, gt=0, le=MAX_LEASE_S, description="Seconds without a request until it is deleted."
     )
     run: Id | None = Field(
         None,
-        description="Start of a trainer that it belongs to; a sampler of another is not joined.",
+        description="Start of a trainer that it belongs to; other starts cannot join it.",
     )
 
 
 class Candidates(WireModel):
-    """Each `group_id` is a name within its sampler. `lease_s` is not theirs to set."""
+    """Each `group_id` is a name within its sampler. Candidates must not set `lease_s`."""
 
     groups: list[Group] = Field(max_length=MAX_ROLLOUTS_PER_REQUEST)
     is_last: bool = Field(False, description="No more will come.")
@@ -106,7 +108,7 @@ class Candidates(WireModel):
             if len(group.group_id) > MAX_CANDIDATE_ID:
                 raise ValueError(f"a group_id is longer than {MAX_CANDIDATE_ID} characters")
             if group.n < 2:
-                raise ValueError(f"group {group.group_id!r} has n=1: one rollout is no comparison")
+                raise ValueError(f"group {group.group_id!r} has n=1: a filter compares rollouts")
             if group.lease_s is not None:
                 raise ValueError("lease_s belongs to the sampler, not to its groups")
         return groups
@@ -115,14 +117,14 @@ class Candidates(WireModel):
 class DrawSpec(WireModel):
     target: int = Field(ge=1, le=MAX_GROUP_SIZE, description="Informative groups wanted.")
     max_groups: int | None = Field(
-        None, ge=1, description="Groups to finish at most, informative or not."
+        None, ge=1, description="Most groups to finish, informative or not."
     )
     deadline_s: float | None = Field(None, gt=0)
     policy_version: int | None = Field(
         None,
         ge=0,
         le=MAX_INT32,
-        description="The trainer's newest weights; None: the newest that the service knows of.",
+        description="Version of the trainer's newest weights; None: the newest known here.",
     )
 
 
@@ -135,30 +137,30 @@ class DrawState(StrEnum):
 
 
 class DrawnGroup(WireModel):
-    """Its rollouts `GROUP_ID.0` to `GROUP_ID.n-1` have ended. `candidate`: what the client called
-    it."""
+    """A group whose rollouts `GROUP_ID.0` to `GROUP_ID.n-1` have ended. `candidate`: the client's
+    name for it."""
 
     group_id: GroupId
     candidate: GroupId
     n: int
-    newest_policy_version: int | None = Field(None, description="Of the tokens sampled in it.")
+    newest_policy_version: int | None = Field(None, description="Newest of its sampled tokens.")
 
     def rollout_ids(self) -> list[str]:
         return [f"{self.group_id}.{index}" for index in range(self.n)]
 
 
 class DroppedGroup(WireModel):
-    """A candidate that came to its end without being given."""
+    """A candidate that ended without being given."""
 
     candidate: GroupId
     reason: Literal["uninformative", "failed"]
-    score_mean: float | None = Field(description="Of its rollouts with a score, if any has one.")
-    error: ErrorInfo | None = Field(None, description="Why it failed: of its rollouts, the last's.")
+    score_mean: float | None = Field(description="Mean of its rollouts' scores, if any has one.")
+    error: ErrorInfo | None = Field(None, description="Last error of its rollouts, if it failed.")
 
 
 class Draw(WireModel):
-    """`groups`, in the order in which they ended, and `dropped` are final once it is not open.
-    Acknowledge the groups when they have been taken."""
+    """`groups`, in the order in which they ended, and `dropped` are final once the draw is not
+    open. Acknowledge the groups once they have been received."""
 
     draw_id: Id
     spec: DrawSpec
@@ -166,28 +168,29 @@ class Draw(WireModel):
     groups: list[DrawnGroup] = Field(default_factory=list)
     dropped: list[DroppedGroup] = Field(
         default_factory=list,
-        description="During the draw, or between it and the one before. Each in one draw only.",
+        description="Candidates dropped since the draw before ended. Each is in one draw only.",
     )
-    finished: int = Field(0, description="Groups that ended during the draw, whatever came of it.")
+    finished: int = Field(0, description="Groups that ended during the draw, informative or not.")
 
 
 class SamplerStatus(WireModel):
-    """Counts of groups, since the sampler began unless they say what is now."""
+    """Counts of groups: totals since the sampler began, except `wanted`, `waiting`, `deferred`,
+    `under_way` and `informative`, which are current."""
 
     sampler_id: SamplerId
     revision: int = Field(description="Grows with every change.")
-    wanted: int = Field(description="Candidates it would like to be given now.")
+    wanted: int = Field(description="Candidates that it asks for now.")
     waiting: int = Field(description="Candidates not begun.")
-    deferred: int = Field(description="Of those, the ones that wait behind others.")
+    deferred: int = Field(description="Waiting candidates that wait behind others.")
     under_way: int
-    informative: int = Field(description="Ended, and not given to a draw yet.")
+    informative: int = Field(description="Informative, and not given to a draw yet.")
     given: int
     uninformative: int = Field(description="Ended with all scores equal, or a mean out of bounds.")
     failed: int = Field(description="Ended with too few rollouts scored.")
-    stale: int = Field(description="Begun anew, since their tokens had become too old.")
-    decided_early: int = Field(description="Stopped when nothing could make them informative.")
+    stale: int = Field(description="Begun again, since their tokens had become too old.")
+    decided_early: int = Field(description="Stopped when they could no longer be informative.")
     carried: int = Field(description="Begun in one draw and given to a later one.")
     scored: int = Field(0, description="Rollouts with a score, of all groups that ended.")
-    score_mean: float | None = Field(None, description="Of those, given to a draw or not.")
-    last_failure: ErrorInfo | None = Field(None, description="Why a rollout failed.")
-    draw: Draw | None = Field(None, description="The newest.")
+    score_mean: float | None = Field(None, description="Mean of those scores.")
+    last_failure: ErrorInfo | None = Field(None, description="Error of the last failed rollout.")
+    draw: Draw | None = Field(None, description="The newest draw.")

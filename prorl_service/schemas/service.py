@@ -1,4 +1,4 @@
-"""The service itself on the wire: its engines, their weights, how it is."""
+"""The service itself on the wire: its engines, their weights, its status."""
 
 import re
 from enum import StrEnum
@@ -10,7 +10,7 @@ from prorl_service.schemas.base import MAX_INT32, MAX_LEASE_S, Id, WireModel
 from prorl_service.schemas.rollouts import RolloutState, Stage
 
 SECRET_IN_URL = (
-    "holds a user or a password, which would be shown; an engine's key is given by "
+    "contains a user or a password, which would be shown; give an engine's key with "
     "`--backend-key-file FILE`, PRORL_BACKEND_KEY or `api_key`"
 )
 ENGINE_URL = r"^https?://[^/\s?#@]+/?$"
@@ -34,34 +34,34 @@ class BackendSpec(WireModel):
         None,
         pattern=r"^[!-~]{1,4096}$",
         repr=False,
-        description="Sent to the engine as a bearer token, and never shown. None keeps that with "
-        "which it was added before.",
+        description="Sent to the engine as a bearer token, and never shown. None keeps the key "
+        "with which it was added before.",
         json_schema_extra={"writeOnly": True},
     )
     lease_s: float | None = Field(
         None,
         gt=0,
         le=MAX_LEASE_S,
-        description="Removed when nobody adds it again for so long; None never is.",
+        description="Seconds after which it is removed unless it is added again; None: never.",
     )
     max_calls: int | None = Field(
         None, ge=1, description="Most calls in flight; None: the service's own limit."
     )
     policy_version: int | None = Field(
-        None, ge=0, le=MAX_INT32, description="Others update it: it serves with these weights only."
+        None, ge=0, le=MAX_INT32, description="If others update it: the only version it serves."
     )
     owner: Id | None = Field(
-        None, description="The front that gives it. A service has engines of one owner at a time."
+        None, description="The front that adds it. A service has engines of one owner at a time."
     )
 
     @field_validator("url", mode="before")
     @classmethod
     def _can_be_shown_and_called(cls, url: object) -> object:
-        """URLs are shown everywhere, so that none may hold a secret."""
+        """Refuses secrets in URLs, which are shown everywhere."""
         if isinstance(url, str) and "@" in url:
             raise ValueError(SECRET_IN_URL)
         if isinstance(url, str) and not re.fullmatch(ENGINE_URL, url):
-            raise ValueError("is no URL of an engine; write it as http://HOST:PORT")
+            raise ValueError("is not an engine's URL; write it as http://HOST:PORT")
         return url
 
 
@@ -84,7 +84,7 @@ class Backends(WireModel):
 
 class WeightsAt(WireModel):
     """Weights of `version` lie at `path`: a safetensors file that the service can read, or a
-    directory with such files that the engines can."""
+    directory of such files that the engines can read."""
 
     path: str
     version: int = Field(ge=0, le=MAX_INT32)
@@ -103,14 +103,14 @@ class WeightsForm(StrEnum):
 
 
 class WeightsQuery(WireModel):
-    """What a trainer can give."""
+    """Weights that a trainer can send."""
 
-    as_file: bool = Field(True, description="False: a directory that the engines see.")
+    as_file: bool = Field(True, description="A file; False: a directory that the engines see.")
     lora_rank: int = Field(
         0, ge=0, description="Rank of an adapter that could be sent alone; 0: there is none."
     )
     base: str = Field("", description="Model that the adapter is for.")
-    nccl: bool = Field(False, description="It can broadcast to engines by NCCL.")
+    nccl: bool = Field(False, description="True if it can broadcast by NCCL.")
 
 
 class WeightsTerms(WireModel):
@@ -119,17 +119,18 @@ class WeightsTerms(WireModel):
     form: WeightsForm = Field(
         description='"adapter": a LoRA adapter alone; the engines put it on their base model.'
     )
-    reason: str = Field("", description="Why an adapter has to be merged.")
+    reason: str = Field("", description="Reason why an adapter has to be merged.")
     dtype: str | None = Field(
         None,
         description="Type that all engines compute in, by torch's name; None: they differ, or do "
-        "not say. Anything wider is sent in vain.",
+        "not say. A wider type is sent in vain.",
     )
-    directory: str = Field("", description="Where the service keeps files of weights.")
+    directory: str = Field("", description="Where the service keeps weight files.")
     probe: str = Field(
         "",
-        description="Name of a file there. Who sees it writes `weights-HEX.partial` (32 digits) "
-        "beside it, renames that to `.safetensors`, and gives its path to `POST /v1/weights`.",
+        description="Name of a file there. A trainer that sees it writes `weights-HEX.partial` (32 "
+        "digits) next to it, renames that to `.safetensors`, and gives the path to "
+        "`POST /v1/weights`.",
     )
     workers: int = Field(
         0,
@@ -175,13 +176,13 @@ class WeightsReport(WireModel):
 class ServiceStatus(WireModel):
     version: str
     run: str = Field(description="Name of the run that its journal belongs to.")
-    is_stopping: bool = Field(description="It begins nothing more.")
+    is_stopping: bool = Field(description="True once it begins nothing more.")
     failure: str | None = Field(
-        None, description="Why `/health` says that it failed, or why nothing is accepted."
+        None, description="Reason why `/health` fails, or why nothing is accepted."
     )
     policy_version: int
     tokenizer_digest: str | None = Field(
-        None, description="Of the engines' tokenizer; null before the first engine has answered."
+        None, description="Digest of the engines' tokenizer; null until an engine has answered."
     )
     sandbox: str
     agents: list[str]

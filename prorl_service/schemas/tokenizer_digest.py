@@ -1,7 +1,7 @@
-"""Whether two programs have the same tokenizer, said in one short string. Pure.
+"""Digest of a tokenizer, by which programs find out whether they have the same one. Pure.
 
-Token ids travel between trainer, service and engines, and mean text to each of them: with another
-vocabulary of the same size training would continue, on nonsense.
+Token ids travel between trainer, service and engines: if one of them had another vocabulary of the
+same size, training would continue on nonsense.
 """
 
 from hashlib import sha256
@@ -11,7 +11,7 @@ PROBE = "The quick brown fox: 17 * 3 = 51; naïve café, 日本語.\n\tdef f(x):
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """`tokenizer`: a `tokenizers.Tokenizer`. Of its vocabulary and of the ids of one probe.
+    """Returns a digest of the vocabulary of a `tokenizers.Tokenizer` and of its ids of one probe.
 
     Tokens added to the vocabulary are left out: trainers add some, such as one for padding, and not
     every library keeps them apart.
@@ -26,10 +26,10 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def differing_tokenizer(trainers: Any, digest: str | None) -> str:
-    """What is wrong with the trainer's tokenizer, given the digest of the service's; "" if nothing.
+    """Returns what is wrong with the trainer's tokenizer, given the service's digest, or "".
 
-    `trainers`: one of transformers'. Those that are not made of a `tokenizers.Tokenizer` cannot be
-    compared, and neither can that of a service that has no engine yet.
+    `trainers`: a tokenizer of transformers. It cannot be compared if it is not made of a
+    `tokenizers.Tokenizer`, or if the service has no engine yet.
     """
     own = getattr(trainers, "backend_tokenizer", None)
     if own is None or digest in (None, tokenizer_digest(own)):

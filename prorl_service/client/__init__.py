@@ -1,7 +1,7 @@
-"""What a trainer imports: clients of the service, drawing from samplers, tasks in data sets.
+"""Everything that a trainer imports: clients of the service, draws from samplers, tasks in rows.
 
-`http` has the clients; `sampling` draws step by step; `datasets` carries tasks in rows;
-`trainable`, `overlong` and `metrics` judge and count the rollouts that came back. Knows no trainer.
+`http` has the clients; `sampling` draws step by step; `datasets` stores tasks in rows; `trainable`,
+`overlong` and `metrics` judge and count returned rollouts. Knows no trainer.
 """
 
 from prorl_service.client.http import (

@@ -1,7 +1,7 @@
-"""How a trainer's data set carries tasks: messages, and one JSON string with all the rest.
+"""Tasks in the rows of a trainer's data set: messages, and one JSON string with all the rest.
 
 A string, because data sets force all rows to one schema, and `data` differs from task to task.
-Pure; which column or key holds the string is each plug-in's own affair.
+Pure; each plug-in chooses the column or key that holds the string.
 """
 
 import hashlib
@@ -34,9 +34,10 @@ def task_from(
     no_agent_hint: str,
     data: Mapping[str, Any] | None = None,
 ) -> Task:
-    """Without a payload the task is its messages, for `default_agent`, with `data`.
+    """Returns the task in `payload`, for `default_agent` if it names none.
 
-    Raises `ValueError` when no agent is named, with `no_agent_hint`, or for what is no task.
+    Without a payload the task consists of the messages and `data`. Raises `ValueError` for an
+    invalid task, and with `no_agent_hint` if there is no agent.
     """
     if payload:
         fields = json.loads(payload)
@@ -49,7 +50,7 @@ def task_from(
 
 
 def _message(message: ChatMessage) -> Message:
-    """Data sets give every message the keys of all others, filled up with None."""
+    """Drops None values: data sets give every message the keys of all others, filled with None."""
     given = {key: value for key, value in message.items() if value is not None}
     if not isinstance(given.get("content"), str):
         raise ValueError(f"message content must be text, not {message.get('content')!r:.80}")

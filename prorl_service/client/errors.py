@@ -1,4 +1,4 @@
-"""Failures of calls as their callers see them: answers of the service, broken connections."""
+"""Failures of calls as callers see them: error answers of the service, broken connections."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
 
 
 class ServiceCallError(ProRLError):
-    """A call that failed for good. `http_status` is None when there was no answer at all."""
+    """A call that failed for good. `http_status` is None if there was no answer at all."""
 
     def __init__(self, call: str, info: ErrorInfo, http_status: int | None) -> None:
         status = "" if http_status is None else f"{http_status} "
@@ -47,7 +47,7 @@ def _label(request: httpx.Request) -> str:
 
 
 def raise_for_status(response: httpx.Response) -> None:
-    """Expects the body of an error to have been read."""
+    """Raises `ServiceCallError` for an error, whose body must have been read."""
     if response.is_error:
         raise ServiceCallError(
             _label(response.request), _error_info(response), response.status_code
@@ -55,7 +55,7 @@ def raise_for_status(response: httpx.Response) -> None:
 
 
 def _error_info(response: httpx.Response) -> ErrorInfo:
-    """What the service said; a proxy in front of it may answer 502 or 503 in words of its own."""
+    """Returns the service's error; a proxy may have answered 502 or 503 in words of its own."""
     try:
         return ErrorResponse.model_validate_json(response.content).error
     except ValidationError:
@@ -63,7 +63,7 @@ def _error_info(response: httpx.Response) -> ErrorInfo:
             kind=response.reason_phrase or "HTTPError",
             blame=Blame.SERVICE,
             message=response.text[:500] or "empty answer",
-            hint="if this is no answer of a rollout service, correct the URL",
+            hint="if this is not an answer of a rollout service, correct the URL",
             retryable=response.status_code in (502, 503, 504),
         )
 

@@ -1,12 +1,13 @@
-"""HTTP clients of the rollout service: one for plain code, one for asyncio, with the same methods.
+"""HTTP clients of the rollout service, one blocking and one for asyncio, with the same methods.
 
-Each request is described once, as data, in `requests`; the clients add how they wait. Both do this:
+`requests` describes each request once, as data; the clients add how they wait. Both do this:
 
-- Every call is idempotent, so an unreachable service and an answer that says a retry can help are
-  retried with exponential backoff, for at most `retry_s` after the last sign of progress.
-- A broken stream is resumed for the rollouts not yet received, over a restart of the service too;
-  one that began a new run remembers none: it answers 404, and the groups must be submitted again.
-- Whatever ends a call is a `ServiceCallError` that says what to do about it; `WaitTimeout` is one.
+- Every call is idempotent. It is retried if the service is unreachable, or answers that a retry can
+  help: with exponential backoff, for at most `retry_s` after the last sign of progress.
+- A broken stream resumes with the rollouts not yet received, even after a restart of the service. A
+  service that began a new run has forgotten them: it answers 404, and the groups must be submitted
+  again.
+- Every failure is a `ServiceCallError` that says what to do about it; `WaitTimeout` is one.
 
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
 """
@@ -49,11 +50,11 @@ __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeo
 
 Wire = Literal["packed", "json"]
 Piece = bytes | memoryview
-"""A part of a file that is sent."""
+"""Part of a file to be sent."""
 
 
 TRANSPORT: dict[str, Any] = {
-    # The service closes connections idle for 5 s; none may be used again just when it does.
+    # The service closes connections idle for 5 s; the client must not reuse one at that moment.
     "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
     "trust_env": False,
     "socket_options": NOTICE_VANISHED,
@@ -61,9 +62,9 @@ TRANSPORT: dict[str, Any] = {
 
 
 def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
-    """Raises `ProRLError` for what is no URL."""
+    """Raises `ProRLError` if `url` is not an HTTP URL."""
     if not url.startswith(("http://", "https://")):
-        raise ProRLError(f"{url!r} is no URL of a service", hint=f"write it as 'http://{url}'")
+        raise ProRLError(f"{url!r} is not a service's URL", hint=f"write it as 'http://{url}'")
     accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
     headers = {"Accept": accept, **authorization(url, token)}
     return {"base_url": url, "headers": headers, "trust_env": False}
@@ -72,11 +73,11 @@ def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
 class RolloutClient:
     """Blocking client of the service at `url`. Use it as a context manager, or `close` it.
 
-    `token`: the service's; default: that of the environment, `PRORL_TOKEN`, or on this machine that
-    of your own services; "" is none.
-    `retry_s`: how long an unreachable or overloaded service is tried again, in seconds.
-    `idle_s`: silence after which a connection counts as broken, in seconds.
-    `wire`: how token arrays travel; "packed" is smaller and faster, "json" is readable.
+    `token`: the service's token; default: `PRORL_TOKEN` in the environment, or on this machine the
+    token of your own services; "" is none.
+    `retry_s`: seconds for which calls to an unreachable or overloaded service are retried.
+    `idle_s`: seconds of silence after which a connection counts as broken.
+    `wire`: encoding of token arrays; "packed" is smaller and faster, "json" is readable.
     Every method raises `ServiceCallError`; the constructor raises `ProRLError` for a URL without
     'http://' and for a token that cannot be read.
     """
@@ -107,23 +108,23 @@ class RolloutClient:
     def submit(self, groups: Sequence[Group], *, invalid: Invalid = "refuse") -> list[Rollout]:
         """Start all rollouts of `groups`, or join those already started under the same ids.
 
-        `invalid`: whether a group that cannot run has all refused, or its own rollouts fail.
+        `invalid`: whether a group that cannot run gets all groups refused, or fails alone.
         """
         return self._send(requests.submit(groups, invalid))
 
     def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
-        """The rollout now, or as soon as it ends if that is within `wait_s`."""
+        """Return the rollout as soon as it has ended, or as it is after `wait_s`."""
         return self._send(requests.get(rollout_id, wait_s))
 
     def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
-        """The ended rollouts in the order of `rollout_ids`; raises `WaitTimeout`."""
+        """Return the ended rollouts in the order of `rollout_ids`. Raises `WaitTimeout`."""
         ended = {rollout.rollout_id: rollout for rollout in self.stream(rollout_ids, timeout_s)}
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
     def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> Iterator[Rollout]:
-        """Each rollout once, as it ends; raises `WaitTimeout` if some have not after `timeout_s`.
+        """Yield each rollout once, as it ends. Raises `WaitTimeout` after `timeout_s`.
 
-        The time is looked at when the service says something, which it does every few seconds.
+        The time is checked when the service sends something, which it does every few seconds.
         """
         reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
@@ -146,15 +147,15 @@ class RolloutClient:
         return self._send(requests.cancel(rollout_ids))
 
     def acknowledge(self, group_ids: Sequence[str]) -> None:
-        """The rollouts of these groups have been taken; the service may forget them."""
+        """Let the service forget these groups, whose rollouts have been received."""
         self._send(requests.acknowledge(group_ids))
 
     def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
-        """See `schemas.sampling`; `client.sampling` has what most callers want."""
+        """See `schemas.sampling`. Most callers want `client.sampling` instead."""
         return self._send(requests.create_sampler(sampler_id, spec))
 
     def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
-        """Its status now, or once its revision is another than `after` if that is in `wait_s`."""
+        """Return its status as soon as its revision is not `after`, or as it is after `wait_s`."""
         return self._send(requests.sampler(sampler_id, after, wait_s))
 
     def add_candidates(
@@ -182,7 +183,7 @@ class RolloutClient:
         policy_version: int | None = None,
         owner: str | None = None,
     ) -> BackendStatus:
-        """Also renews the lease of one that was added before; see `BackendSpec`."""
+        """Add an engine, or renew the lease of one added before; see `BackendSpec`."""
         return self._send(
             requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
@@ -191,11 +192,11 @@ class RolloutClient:
         return self._send(requests.remove_backend(backend_id))
 
     def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
-        """Form, type and way in which to send the next weights."""
+        """Return the form, type and way in which to send the next weights."""
         return self._send(requests.weights_terms(query))
 
     def open_nccl_group(self, init_info: dict[str, Any]) -> NcclGroupStatus:
-        """Have all engines join the caller, who joins meanwhile, in an NCCL group; see
+        """Have all engines join an NCCL group, which the caller joins meanwhile; see
         `NcclGroupSpec`."""
         return self._send(requests.open_nccl_group(init_info), retry_s=0)
 
@@ -209,11 +210,11 @@ class RolloutClient:
         )
 
     def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
-        """Have all engines load a safetensors file that the service can read, or a directory with
-        such files that the engines can.
+        """Have all engines load a safetensors file that the service can read, or a directory of
+        such files that the engines can read.
 
-        A version below the newest is refused without `rewind`, which a trainer gives that starts
-        or goes back to a checkpoint; tokens of newer versions are stale then.
+        A version below the newest is refused without `rewind`, which is for trainers that start or
+        go back to a checkpoint; tokens of newer versions become stale.
         """
         return self._send(requests.load_weights(path, version, rewind))
 
@@ -386,7 +387,7 @@ class AsyncRolloutClient:
 
 
 async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:
-    """The pieces of `content`, which may take the time of a disk or device copy each."""
+    """Yield the pieces of `content`, each of which may take the time of a disk or device copy."""
     pieces = iter(content)
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
         yield piece

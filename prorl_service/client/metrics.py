@@ -1,4 +1,4 @@
-"""What trainers log of rollouts, under the same names whichever trainer it is.
+"""Metrics of rollouts for trainers to log, under the same names in every trainer.
 
 Pure. `trainable` says which rollouts can be trained on.
 """
@@ -17,8 +17,8 @@ from prorl_service.schemas import NOT_SAMPLED, Blame, ErrorInfo, FinishReason, R
 class Outcome:
     """`failure` says why there is nothing to learn from a rollout; the other fields are then unset.
 
-    `policy_version` is the oldest that sampled a token. `seconds` are of work; neither queues nor
-    what the stages waited for are counted.
+    `policy_version` is the oldest that sampled a token. `seconds` count work only, without time in
+    queues and waits of the stages.
     """
 
     reward: float | None = None
@@ -31,7 +31,7 @@ class Outcome:
     failure: ErrorInfo | None = None
 
     def as_fields(self) -> dict[str, Any]:
-        """Its fields by name, for a class that extends it."""
+        """Returns its fields by name, for a class that extends it."""
         return {one.name: getattr(self, one.name) for one in fields(Outcome)}
 
 
@@ -62,9 +62,10 @@ def oldest_version(segment: Segment) -> int:
 
 
 def metrics(outcomes: Sequence[Outcome], newest_version: int | None) -> dict[str, float]:
-    """Shares are of all outcomes; rewards, turns, seconds and lag are of those without a failure.
+    """Returns metrics by name. Failures do not count towards rewards, turns, seconds and lag.
 
-    `newest_version`: of the weights the rollouts should have been sampled with, if that is known.
+    Shares are of all outcomes. `newest_version`: version of the weights that the rollouts should
+    have been sampled with, if that is known.
     """
     blamed = Counter(one.failure.blame for one in outcomes if one.failure)
     usable = [one for one in outcomes if one.failure is None]

@@ -11,9 +11,9 @@ from prorl_service.schemas import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class SoftPunishment:
-    """Nothing up to `max_tokens` - `buffer_tokens` sampled tokens, then down to -1 at `max_tokens`.
+    """Penalty: 0 to `max_tokens` - `buffer_tokens` sampled tokens, then down to -1 at `max_tokens`.
 
-    Added to the reward by the trainer, so that a sampler's filter sees the reward without it.
+    The trainer adds it to the reward, so that a sampler's filter sees the reward without it.
     """
 
     max_tokens: int
@@ -22,7 +22,7 @@ class SoftPunishment:
     def __post_init__(self) -> None:
         if not 0 < self.buffer_tokens <= self.max_tokens:
             raise ValueError(
-                f"buffer_tokens={self.buffer_tokens} must be above 0 and not above "
+                f"buffer_tokens={self.buffer_tokens} must be above 0 and at most "
                 f"max_tokens={self.max_tokens}"
             )
 

@@ -1,6 +1,6 @@
 """The requests of the service's HTTP interface, as data.
 
-Does no input or output and knows no event loop: `http` adds how a request is sent and waited for.
+Does no I/O and knows no event loop: `http` sends the requests and waits for the answers.
 """
 
 import logging
@@ -38,7 +38,7 @@ from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec, Sa
 
 CONNECT_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
-"""Silence after which a connection counts as broken; streams send keep-alives more often."""
+"""Silence after which a connection counts as broken; streams send empty lines more often."""
 WEIGHTS_TIMEOUT_S = 900.0
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def get(rollout_id: str, wait_s: float) -> Request[Rollout]:
 
 
 def stream(rollout_ids: Iterable[str], timeout_s: float) -> Request[Rollout]:
-    """Its answer is one line; see `Reception`."""
+    """The request's `answer` parses one line of the stream; see `Reception`."""
     ids = RolloutIds(rollout_ids=list(rollout_ids))
     line = Rollout.model_validate_json
     return Request("POST", "/v1/rollouts/stream", line, ids, timeout_s=timeout_s)

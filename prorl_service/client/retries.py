@@ -1,6 +1,6 @@
-"""When a failed call is tried again, and which rollouts of a broken stream are still to come.
+"""Retries of failed calls, and the rollouts of a broken stream that are still to come.
 
-Does no input or output and knows no event loop.
+Does no I/O and knows no event loop.
 """
 
 import logging
@@ -16,13 +16,13 @@ from prorl_service.schemas import Rollout
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
 FIRST_WARNING_S, NEXT_WARNING_S = 10.0, 60.0
-"""Failure after which a call that is tried again is reported, and the interval of later reports."""
+"""Seconds of failure before a retried call is logged, and between later log lines."""
 
 logger = logging.getLogger(__name__)
 
 
 class Backoff:
-    """Delays between tries, until `budget_s` has passed since the first failure in a row."""
+    """Delays between tries, until `budget_s` has passed since the first of consecutive failures."""
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
@@ -33,7 +33,7 @@ class Backoff:
         self._failing_since: float | None = None
 
     def delay_s(self, error: ServiceCallError) -> float:
-        """Seconds to wait before the next try; raises `error` when there is to be none."""
+        """Returns the seconds until the next try. Raises `error` if there is to be none."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since, self._warn_at = now, now + FIRST_WARNING_S
@@ -50,7 +50,7 @@ class Backoff:
 
 
 class Reception:
-    """The rollouts of one stream that are still to come, over as many connections as it takes."""
+    """Pending rollouts of one stream, received over as many connections as it takes."""
 
     def __init__(
         self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float, idle_s: float
@@ -67,7 +67,8 @@ class Reception:
         return stream(self.pending, min(self._idle_s, self._seconds_left()))
 
     def feed(self, chunk: bytes) -> Iterator[Rollout]:
-        """Lines end at newline bytes only: JSON text may hold what `str.splitlines` splits at."""
+        """Yields the rollouts in `chunk`. Only newline bytes end lines: JSON text may hold other
+        characters at which `str.splitlines` splits."""
         *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         for line in filter(bytes.strip, lines):
             rollout = Rollout.model_validate_json(line)

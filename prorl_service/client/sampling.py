@@ -1,6 +1,6 @@
-"""What a trainer does with a sampler: give it candidates when it wants some, take what it draws.
+"""A trainer's side of a sampler: feeds it candidates when it wants some, and takes its draws.
 
-For plain code, on `RolloutClient`. Knows no trainer and no data set: candidates are any iterator of
+Blocking, on `RolloutClient`. Independent of trainers and data sets: candidates are any iterator of
 groups, in the order of the data.
 """
 
@@ -15,20 +15,20 @@ from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpe
 from prorl_service.utils.runs import new_run
 
 POLL_S = 20.0
-"""How long one question for news stays open."""
+"""Seconds for which one request for the sampler's news stays open."""
 FETCH_IDLE_S = 60.0
 """Longest wait for the next rollout of a draw: all have ended, so a longer one means a fault."""
 MIN_LEASE_S = 3600.0
-"""The sampler waits for so long for the next step."""
+"""Shortest time for which a sampler waits for the next step, in seconds."""
 HOPELESS = 16
-"""Groups of a draw that failed before any other ended: all will."""
+"""Failed groups after which all are expected to fail, as long as nothing was scored."""
 
 
 class SamplerClient:
-    """The sampler `sampler_id`, made if there is none. A context that deletes it at its end.
+    """The sampler `sampler_id`, made if it does not exist. As a context it is deleted at the end.
 
-    One that another start of a trainer left is not joined, unless `spec.run` names the run to be
-    continued: `draw` raises a `ServiceCallError` of status 409.
+    A sampler that another start of a trainer left is joined only if `spec.run` names the run to be
+    continued: otherwise `draw` raises a `ServiceCallError` of status 409.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SamplerClient:
         candidates: Iterator[Group],
         on_status: Callable[[SamplerStatus], None] = lambda _: None,
     ) -> None:
-        """`on_status` gets the news while a draw is open, and those of its end."""
+        """`on_status` gets the sampler's status while a draw is open, and at its end."""
         self._client = client
         self._sampler_id = sampler_id
         self._spec = _of_this_start(spec)
@@ -52,16 +52,16 @@ class SamplerClient:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self._client.delete_sampler(self._sampler_id)
-        except ServiceCallError:  # what ended the block says more
+        except ServiceCallError:  # the error that ended the block says more
             if error is None:
                 raise
 
     def draw(self, draw_id: str, spec: DrawSpec) -> tuple[Draw, list[list[Rollout]]]:
-        """The draw at its end and the rollouts of its groups, which the service may forget then.
+        """Returns the ended draw and the rollouts of its groups, which the service may then forget.
 
-        Raises `ServiceCallError`: of status 404 for a service that was restarted without its run.
-        What had not been drawn is lost then; the same draw may be asked for again. Raises
-        `Conflict` when another draw takes its place.
+        Raises `ServiceCallError`, of status 404 if the service was restarted without its run:
+        groups not yet drawn are lost then, and the same draw may be opened again. Raises `Conflict`
+        if another draw takes its place.
         """
         draw = self._wait(draw_id, spec)
         rollouts = self._fetch(draw)
@@ -85,7 +85,7 @@ class SamplerClient:
         return draw
 
     def _own(self, status: SamplerStatus, draw_id: str) -> Draw:
-        """Raises `Conflict`."""
+        """Returns the newest draw. Raises `Conflict` if it is another."""
         newest = status.draw
         if newest is None or newest.draw_id != draw_id:
             raise Conflict(
@@ -96,7 +96,8 @@ class SamplerClient:
         return newest
 
     def _fetch(self, draw: Draw) -> list[list[Rollout]]:
-        """Raises `WaitTimeout` when nothing comes for `FETCH_IDLE_S`, however many there are."""
+        """Returns the rollouts of each group. Raises `WaitTimeout` if nothing arrives for
+        `FETCH_IDLE_S`."""
         ended: dict[str, Rollout] = {}
         ids = [one for group in draw.groups for one in group.rollout_ids()]
         while missing := [one for one in ids if one not in ended]:
@@ -114,11 +115,11 @@ def _of_this_start(spec: SamplerSpec) -> SamplerSpec:
 
 
 class AllGroupsFail(ProRLError):
-    """Not one of so many groups could be scored."""
+    """The first groups all failed: `HOPELESS` of them or more, before anything was scored."""
 
 
 class CandidateQueue:
-    """Groups that were put in, and `others` while there are none."""
+    """Iterator over the groups that were put in, and over `others` when those run out."""
 
     def __init__(self, others: Iterator[Group]) -> None:
         self._put: deque[Group] = deque()
@@ -140,13 +141,13 @@ class StepDraws:
     def __init__(
         self, sampler_id: str, spec: SamplerSpec, candidates: Iterator[Group], *, deadline_s: float
     ) -> None:
-        """`deadline_s`: of a step; the sampler outlives its client by twice as much."""
+        """`deadline_s`: deadline of a step; the sampler outlives its client by twice as much."""
         lease_s = spec.lease_s or max(MIN_LEASE_S, 2 * deadline_s)
         self._spec = _of_this_start(spec.model_copy(update={"lease_s": lease_s}))
         self._sampler_id = sampler_id
         self._candidates = candidates
         self._before: SamplerStatus | None = None
-        """The step."""
+        """Status when the current step began."""
         self._now: SamplerStatus | None = None
 
     def draw(
@@ -158,13 +159,13 @@ class StepDraws:
         *,
         is_new_step: bool = True,
     ) -> tuple[Draw, list[list[Rollout]]]:
-        """Like `SamplerClient.draw`. Raises `AllGroupsFail`."""
+        """Like `SamplerClient.draw`. Also raises `AllGroupsFail`."""
         if is_new_step:
             self._before = self._now
 
         def note(status: SamplerStatus) -> None:
             if self._before is not None and status.scored < self._before.scored:
-                self._before = None  # it began anew
+                self._before = None  # the sampler began again from zero
             self._now = status
             self._check_hope(status)
             on_status(status)
@@ -182,7 +183,7 @@ class StepDraws:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last step, up to its last draw."""
+        """Returns the metrics of the last step, up to its last draw."""
         if self._now is None:
             return {}
         now = self._now

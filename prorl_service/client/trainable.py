@@ -1,6 +1,6 @@
-"""Whether a rollout can be trained on, and if not, why; how those that can did: for all trainers.
+"""Fitness of rollouts for training, for all trainers: which cannot be used and why, mean rewards.
 
-Knows nothing of what else a trainer asks of a trajectory. A rollout that fails here is never
+Knows nothing of a trainer's further demands on a trajectory. A rollout that fails here is never
 replaced by a copy of a sibling and never given a made-up reward.
 """
 
@@ -18,7 +18,7 @@ from prorl_service.schemas import (
 
 
 def failure_of(rollout: Rollout) -> ErrorInfo | None:
-    """None for one that is done, has a reward, and has a token that the policy sampled."""
+    """Returns why a rollout is unusable; None if it is done, with a reward and a sampled token."""
     if rollout.error is not None:
         return rollout.error
     if rollout.state is not RolloutState.DONE:
@@ -36,7 +36,7 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
 
 
 def outage_of(backends: Sequence[BackendStatus]) -> ErrorInfo | None:
-    """Why no rollout can be sampled at all; None while any engine serves or will soon."""
+    """Returns why no rollout can be sampled at all; None while any engine serves or will soon."""
     if any(one.state is not BackendState.DOWN for one in backends):
         return None
     down = ", ".join(f"{one.url} ({one.reason})" if one.reason else one.url for one in backends)
@@ -52,7 +52,7 @@ def outage_of(backends: Sequence[BackendStatus]) -> ErrorInfo | None:
 
 
 def blamed_on_engines(rollout: Rollout, outage: ErrorInfo | None) -> Rollout:
-    """`rollout`, with `outage` as its error if it was cancelled without one of its own."""
+    """Returns `rollout`, with `outage` as its error if it was cancelled without an error."""
     if outage is None or rollout.error is not None or rollout.state is not RolloutState.CANCELLED:
         return rollout
     return rollout.model_copy(update={"error": outage})
@@ -63,7 +63,7 @@ def unusable(message: str, hint: str = "") -> ErrorInfo:
 
 
 def component_means(components: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """`prorl/reward/NAME`, each over the rollouts that have the component."""
+    """Returns `prorl/reward/NAME`, the mean over the rollouts that have the component."""
     found: dict[str, list[float]] = {}
     for one in components:
         for name, value in one.items():

@@ -1,1 +1,1 @@
-"""From a submitted group to its ended rollouts: INIT, RUN and EVAL as pools that overlap."""
+"""The stages of a rollout in this process: INIT, RUN and EVAL as pools that overlap."""

@@ -1,7 +1,7 @@
 """One attempt at a rollout in this process, from INIT to the end of EVAL.
 
-What the agent has made of it so far, and what it holds. How a rollout ends is
-`rollouts.record`'s; a front has no executions, for its rollouts are executed elsewhere.
+Holds the agent's progress and resources. `rollouts.record` says how a rollout ends; a front has no
+executions, since its rollouts are executed elsewhere.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Execution:
         return self.context.clock
 
     def waits_for(self) -> Blame | None:
-        """Whom the handler waits for, if the context knows."""
+        """Returns what to blame for the handler's wait, if the context knows."""
         return Blame.BACKEND if self.context.calls_model else None
 
     async def release(self) -> None:
@@ -48,8 +48,8 @@ class Execution:
     def answer(
         self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
     ) -> Rollout:
-        """What `record` ends with, trajectory included. The boundary to a handler's odd values:
-        an answer that cannot be made of them becomes a failure."""
+        """Returns the answer of `record` at its end, trajectory included; a failure if a handler's
+        odd values do not fit into an answer."""
         answer = record.answer(state, error)
         try:
             return self._with_result(answer)
@@ -58,7 +58,8 @@ class Execution:
             return unwritable(answer, problem)
 
     def _with_result(self, answer: Rollout) -> Rollout:
-        """Sets the versions in `answer` itself: a failure keeps them, too."""
+        """Returns `answer` with the result. Sets the versions in `answer` itself, so that a failure
+        keeps them."""
         versions = self.context.ledger.versions
         answer.oldest_policy_version = min(versions, default=None)
         answer.newest_policy_version = max(versions, default=None)
@@ -70,7 +71,7 @@ class Execution:
 
 
 def _graded(answer: Rollout, verdict: Verdict) -> Rollout:
-    """Validates the scores; a verdict's report has been."""
+    """Returns `answer` with the verdict. Validates the scores; the report has been validated."""
     scores = {"reward": verdict.reward, "reward_components": verdict.components}
     graded = Rollout.model_validate(dict(answer) | scores)
     graded.report = verdict.report

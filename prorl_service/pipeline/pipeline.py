@@ -1,9 +1,9 @@
-"""Drives accepted rollouts through INIT, RUN and EVAL.
+"""The executor of this process: drives accepted rollouts through INIT, RUN and EVAL.
 
 The three stages are pools of workers that overlap across rollouts. INIT works ahead of RUN, but
-only as far as the bounded READY queue lets it, for a ready rollout holds a sandbox. Sandboxes of
-INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. What callers may ask is
-`rollouts.executor`'s; nothing here touches HTTP.
+only as far as the bounded READY queue allows, since a ready rollout holds a sandbox. Sandboxes of
+INIT and RUN are freed when RUN ends, those of EVAL when EVAL ends. `rollouts.executor` defines what
+callers may ask; nothing here touches HTTP.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ OnTimeout = Literal["grade", "fail"]
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""Delay before the first retry of a rollout; it doubles with each retry."""
+"""Seconds before the first retry of a rollout; doubled with each retry."""
 EXPECTED_SANDBOXES = 256
-"""How far ahead the provider of sandboxes is told what will be asked for."""
+"""Most sandboxes announced to their provider before they are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class PipelineConfig:
     ready_rollouts: PositiveInt = 8
     """Rollouts that INIT may finish ahead of RUN; each holds a sandbox."""
     max_attempts: PositiveInt = 3
-    """Most attempts of a rollout. It begins again after a failure that a retry may mend, and after
+    """Most attempts of a rollout: it is retried after a failure that a retry may mend, and after
     the service's process died."""
     on_timeout: OnTimeout = "grade"
     """Fate of a rollout that used up RUN's budget by its own work: graded like one that ran out of
@@ -158,11 +158,12 @@ class Pipeline(RolloutExecutor):
 
     def _on_change(self) -> None:
         super()._on_change()
-        if self._expecting is None:  # once for all that changes together
+        if self._expecting is None:  # once for all changes of this turn of the event loop
             self._expecting = asyncio.get_running_loop().call_soon(self._expect_sandboxes)
 
     def _expect_sandboxes(self) -> None:
-        """EVAL's first: INIT works ahead of RUN, so that its own can wait."""
+        """Announces the next sandboxes, EVAL's first: INIT works ahead of RUN, so its own can
+        wait."""
         self._expecting = None
         queued = (
             (pool.stage, record)
@@ -180,7 +181,7 @@ class Pipeline(RolloutExecutor):
     # --- stages ---------------------------------------------------------------------------------
 
     def _queue(self, record: RolloutRecord) -> None:
-        """One with an attempt behind it was at work when an earlier process died."""
+        """Begins a rollout. One with earlier attempts was at work when an earlier process died."""
         if record.attempt >= self._max_attempts:
             self._end(record, RolloutState.FAILED, _died_with(record).info())
         elif record.attempt and record.attempt == self._max_attempts - 1:
@@ -193,12 +194,12 @@ class Pipeline(RolloutExecutor):
         self._on_change()
 
     def _retry(self, record: RolloutRecord, problem: ErrorInfo) -> bool:
-        """Begins the rollout from scratch after a delay, unless it used up RUN's budget: it would
-        again."""
+        """Begins the rollout from scratch after a delay, unless it used up RUN's budget, as it
+        would again. Returns whether it does."""
         is_over_budget = (problem.kind, problem.stage) == (StageTimeout.__name__, Stage.RUN)
         if not problem.retryable or is_over_budget or record.attempt >= self._max_attempts:
             return False
-        log.info("rollout %s is begun again: %s", record.rollout_id, problem.message)
+        log.info("rollout %s is retried: %s", record.rollout_id, problem.message)
         self._executions.pop(record, None)
         record.start_over()
         delay_s = RETRY_S * 2 ** (record.attempt - 1)
@@ -206,7 +207,8 @@ class Pipeline(RolloutExecutor):
         return True
 
     async def _may_begin_init(self) -> None:
-        """After a restart engines may take minutes; rollouts whose end is lost need not run."""
+        """Waits for engines, which may take minutes after a restart, and for a writable journal:
+        rollouts whose end would be lost need not run."""
         await self._backends.until_up()
         await self._journal.writable.wait()
         await self._gate.wait()
@@ -255,7 +257,7 @@ class Pipeline(RolloutExecutor):
         await self._run.put(record)
 
     async def _may_begin_run(self) -> None:
-        """No budget is begun that would only wait. A rollout is ready while it waits here."""
+        """Waits for an engine before a budget begins. A rollout is READY while it waits here."""
         await self._backends.until_serving()
         await self._gate.wait()
 
@@ -266,8 +268,8 @@ class Pipeline(RolloutExecutor):
             reason = await handler.run(execution.context)
             if reason not in tuple(FinishReason):
                 raise AgentError(
-                    f"{type(handler).__name__}.run returned {reason!r}, no FinishReason",
-                    hint="return FinishReason.FINISHED, or why else it stopped",
+                    f"{type(handler).__name__}.run returned {reason!r}, not a FinishReason",
+                    hint="return FinishReason.FINISHED, or another reason why it stopped",
                 )
             execution.finish_reason = FinishReason(reason)
             if execution.finish_reason is FinishReason.TIMEOUT:
@@ -286,7 +288,7 @@ class Pipeline(RolloutExecutor):
             verdict = await handler.eval(execution.context)
             if not isinstance(verdict, Verdict):
                 name = type(handler).__name__
-                raise EvaluatorError(f"{name}.eval returned {verdict!r}, no Verdict")
+                raise EvaluatorError(f"{name}.eval returned {verdict!r}, not a Verdict")
             execution.verdict = verdict
 
     async def _to_done(self, record: RolloutRecord) -> None:
@@ -297,7 +299,8 @@ class Pipeline(RolloutExecutor):
     async def _budget(
         self, stage: Stage, record: RolloutRecord, clock: WorkClock
     ) -> AsyncIterator[None]:
-        """Raises `StageTimeout`, also where the work made another error of the cancellation."""
+        """Bounds the block. Raises `StageTimeout`, even if the work raises another error when it is
+        cancelled."""
         budget_s, waited_s = record.budget_s(stage), clock.waited_s
         try:
             async with clock.deadline(budget_s) as deadline:
@@ -314,7 +317,7 @@ class Pipeline(RolloutExecutor):
             record.timings.waited_s += clock.waited_s - waited_s
 
     def _on_timeout(self, record: RolloutRecord) -> bool:
-        """Whether it is graded: after RUN, unless without a turn there is nothing to learn from."""
+        """Returns whether it is graded: after RUN, and with at least one turn to learn from."""
         execution = self._executions.get(record)
         if execution is None:
             return False
@@ -344,14 +347,14 @@ class Pipeline(RolloutExecutor):
 
 def _died_with(record: RolloutRecord) -> ProcessDied:
     return ProcessDied(
-        f"the service's process died with the rollout at work, which was begun {record.attempt} x",
+        f"the service's process died in attempt {record.attempt} of the rollout",
         hint="does its agent end the process, crash it or take its memory? "
         "`prorl serve --max-attempts` allows more attempts",
     )
 
 
 def _make_handler(agent: type[AgentHandler], task: Task) -> AgentHandler:
-    """What its constructor refuses now, it took at submission."""
+    """Raises `AgentError` if the constructor refuses `task`, which it accepted at submission."""
     try:
         return make_handler(agent, task)
     except ValidationError as error:

@@ -1,8 +1,8 @@
 """The order in which a stage's workers get waiting rollouts. No rollout is dropped here.
 
-INIT's queue decides what is begun next: the highest priority; within it clients take turns, so that
-whoever submits ten thousand rollouts does not hold up whoever submits eight; siblings of a group
-stay together. Later stages take what comes in the order in which it comes.
+INIT's queue takes the highest priority first; within one, clients take turns, so that a client with
+ten thousand rollouts cannot starve one with eight; siblings of a group stay together. Later stages
+take rollouts in the order of arrival.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ class _Turn:
 
 
 class _FairOrder:
-    """Start-time fair queueing, a rollout being the unit of service.
+    """Start-time fair queueing, with a rollout as the unit of service.
 
-    Each priority has a clock that counts the rollouts begun. A client's group starts when its last
-    one has been served or, for a client that had nothing queued, now. The earliest goes first.
+    Each priority has a clock that counts the rollouts begun. A group starts when its client's last
+    group has been served or, if that client had nothing queued, now. The earliest goes first.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _FairOrder:
     def _reset(self) -> None:
         self._clocks: dict[int, int] = {}
         self._served: dict[tuple[int, str | None], int] = {}
-        """When all that a client has queued at a priority will have been served."""
+        """Clock reading at which everything that a client queued at a priority will be served."""
 
     def __len__(self) -> int:
         return self._length
@@ -78,7 +78,7 @@ class _FairOrder:
         turn = self._by_group.get(group.group_id)
         if turn is None:
             start = self._clocks.get(group.priority, 0)
-            if not record.attempt:  # what was begun before has had its turn
+            if not record.attempt:  # a rollout that was begun before has had its turn
                 start = max(start, self._served.get(client, 0))
             turn = _Turn(-group.priority, start, next(self._numbers))
             insort(self._turns, turn)

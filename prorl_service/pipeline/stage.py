@@ -42,8 +42,8 @@ class StagePool:
         """`on_success` gets the rollouts whose work succeeded, outside the budget. A worker takes a
         rollout after `gate` has returned, and the rollout's state is `entering` from then on.
         `on_change` is called when a worker has taken a rollout, and when it is done with it.
-        `on_failure` gets the rollouts whose work failed, and without a problem the cancelled ones.
-        `on_timeout` decides whether one that used up its budget succeeds all the same."""
+        `on_failure` gets the rollouts whose work failed, and cancelled ones without a problem.
+        `on_timeout` decides whether a rollout that used up its budget succeeds all the same."""
         self.stage = stage
         self.workers = workers
         self.running: dict[RolloutRecord, None] = {}
@@ -57,7 +57,8 @@ class StagePool:
         self._on_timeout = on_timeout
 
     async def serve(self) -> None:
-        """One worker; run `workers` of them. Ends when cancelled, even if a handler hides that."""
+        """Runs one worker, of which there are `workers`. Ends when cancelled, even if a handler
+        hides that."""
         worker = asyncio.current_task()
         assert worker is not None
         while not worker.cancelling():
@@ -68,7 +69,7 @@ class StagePool:
                 await self._process(record)
 
     async def put(self, record: RolloutRecord) -> None:
-        """Waits while the queue is full. A cancelled rollout is ended instead."""
+        """Queues a rollout, and waits while the queue is full. Ends a cancelled rollout instead."""
         if record.cancel_requested:
             await self._on_failure(record, None)
         else:
@@ -83,7 +84,7 @@ class StagePool:
         return self._queue.qsize()
 
     def next(self, limit: int) -> Iterable[RolloutRecord]:
-        """Those of the first `limit` in the queue that a worker will work on, in order."""
+        """Returns those of the first `limit` in the queue that were not cancelled, in order."""
         return (one for one in islice(self._queue, limit) if not one.cancel_requested)
 
     async def _process(self, record: RolloutRecord) -> None:
@@ -108,7 +109,7 @@ class StagePool:
 
     @contextmanager
     def _timed(self, record: RolloutRecord) -> Iterator[None]:
-        """Charge the time inside to the stage, and the time since the last one to the queue."""
+        """Charges the time inside to the stage, and the time since the last stage to the queue."""
         timings, waited_s = record.timings, record.waited_s
         started = time.monotonic()
         timings.queue_s += waited_s
@@ -122,7 +123,7 @@ class StagePool:
             metrics.stage_done(self.stage, waited_s=waited_s, took_s=took_s)
 
     async def _attempt(self, record: RolloutRecord) -> ErrorInfo | None:
-        """The boundary to foreign code: agents, sandboxes, engines."""
+        """Runs the work: the boundary to foreign code, such as agents, sandboxes and engines."""
         work = record.work = asyncio.create_task(self._contained(record), name=self._name(record))
         try:
             await work
@@ -152,7 +153,7 @@ class StagePool:
             await self._work(record)
         except (Exception, asyncio.CancelledError):
             raise
-        except BaseException as end:  # the event loop, and the service with it, would end
+        except BaseException as end:  # it would end the event loop, and the service with it
             stage = self.stage.value.upper()
             raise AgentError(f"the agent's {stage} raised {described(end)}") from end
 
@@ -161,6 +162,6 @@ class StagePool:
             kind=type(error).__name__,
             blame=STAGE_BLAME[self.stage],
             message=described(error),
-            hint="an exception the service does not know; its log has the traceback",
+            hint="an exception that the service does not know; its log has the traceback",
             stage=self.stage,
         )

@@ -1,8 +1,8 @@
-"""Rollouts with one attempt left, of which one may have ended the process each time.
+"""Rollouts with one attempt left, one of which may have ended the process each time.
 
-All rollouts at work lose an attempt when the process dies, and most of them are innocent. So the
-last attempt is made one rollout at a time: should the process die again, it is clear of which, and
-the others keep theirs.
+All rollouts at work lose an attempt when the process dies, and most of them are innocent. So last
+attempts are made one rollout at a time: if the process dies again, the culprit is clear, and the
+others keep their last attempt.
 """
 
 import logging

@@ -1,1 +1,1 @@
-"""Rollouts that were accepted: validation, admission, records, what is in flight, the journal."""
+"""Accepted rollouts: validation, admission, records, groups in flight, the journal."""

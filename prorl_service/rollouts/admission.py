@@ -1,4 +1,4 @@
-"""From a request to rollouts in INIT's queue: checked, written down, queued; all or nothing."""
+"""Admission of a request's groups: checked, written down and queued, all or nothing."""
 
 import asyncio
 import time
@@ -16,8 +16,8 @@ from prorl_service.utils.tasks import TaskOwner
 
 MAX_RETRY_AFTER_S = 60
 SLICE = 256
-"""Number of rollouts that are queued or described at once: thousands would hold up the event loop
-for half a second."""
+"""Rollouts that are queued or described between pauses: thousands would block the event loop for
+half a second."""
 
 
 class Admission:
@@ -43,28 +43,28 @@ class Admission:
         self._writing: dict[str, asyncio.Task[bool]] = {}
         """Submissions that are being written or queued, keyed by each of their groups."""
         self.refusal: ProRLError | None = None
-        """Raised instead of accepting anything new."""
+        """Error to raise instead of accepting anything new."""
 
     async def accept(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> None:
-        """Nothing happens to groups that were accepted before."""
+        """Accepts groups; leaves those that were accepted before as they are."""
         while new := await self._unknown(groups):
             if self.refusal is not None:
                 raise self.refusal
             admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
             self._reserve(sum(group.n for _, group in new))
-            # The client may go away; what is on disk must be begun all the same.
+            # The client may go away; groups on disk must be begun all the same.
             writing = self._background.run_once(self._write(admitted), name="accept groups")
             for one in admitted:
                 self._writing.setdefault(one.group.group_id, writing)
             writing.add_done_callback(partial(self._forget_writing, admitted))
             if await asyncio.shield(writing):
                 break
-        for known in groups:  # written by another submission a moment ago, which queues them still
+        for known in groups:  # another submission that wrote them may still be queueing them
             if known.group_id in self._writing:
                 await asyncio.wait([self._writing[known.group_id]])
 
     async def _unknown(self, groups: Sequence[Group]) -> list[tuple[int, Group]]:
-        """With their places in the request. Raises `Conflict`."""
+        """Returns unknown groups with their places in the request. Raises `Conflict`."""
         known = await self._journal.find([group.group_id for group in groups])
         for group in groups:
             request = known.get(group.group_id)
@@ -87,13 +87,13 @@ class Admission:
         self._being_accepted += added
 
     def _seconds_to_end(self, count: int) -> int:
-        """A guess, from how many have ended since the start."""
+        """Estimates the time from how many have ended since the start."""
         seconds = max(time.monotonic() - self._started_at, 1.0)
         ended = max(self._inflight.ended_here, 1)
         return max(1, min(MAX_RETRY_AFTER_S, round(count * seconds / ended)))
 
     async def _write(self, admitted: Sequence[Admitted]) -> bool:
-        """Whether they are queued; if not, another submission has written some of them."""
+        """Returns whether they are queued; if not, another submission has written some of them."""
         created_at = time.time()
         rows = [
             AcceptedRow(group.group_id, group.n, group.model_dump_json().encode(), created_at)
@@ -132,7 +132,7 @@ class Admission:
             record.finish(record.answer(RolloutState.FAILED, record.admitted.problem))
 
     def restore(self, unfinished: UnfinishedGroup) -> None:
-        """Queue again what an earlier process has not ended."""
+        """Queues again the rollouts that an earlier process has not ended."""
         group = Group.model_validate_json(unfinished.request)
         admitted = Admitted(group)
         try:

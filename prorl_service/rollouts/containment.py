@@ -18,7 +18,7 @@ from prorl_service.utils import logs
 
 @contextmanager
 def contained(what: str) -> Iterator[None]:
-    """Raises `AgentError` for what is not one of the service's errors, nor pydantic's."""
+    """Turns all exceptions into `AgentError`, except the service's own and pydantic's."""
     try:
         yield
     except (ProRLError, ValidationError):
@@ -28,14 +28,14 @@ def contained(what: str) -> Iterator[None]:
 
 
 def make_handler(agent: type[AgentHandler], task: Task) -> AgentHandler:
-    """`task` is the agent's to change: give each handler a copy."""
+    """Makes the agent's handler, which may change `task`: give each handler a copy."""
     with contained(f"{agent.__name__}.__init__"):
         return agent(task)
 
 
 def contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Makes tasks that begin within the work on a rollout raise `AgentError` for what would end
-    `loop`. A handler may start tasks of its own, which no stage awaits."""
+    """Makes tasks started during the work on a rollout raise `AgentError` for exceptions that would
+    end `loop`. A handler may start tasks of its own, which no stage awaits."""
 
     def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":
         if logs.rollout_id.get() is not None:
@@ -46,8 +46,8 @@ def contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Contained(Coroutine[Any, Any, Any]):
-    """Steps of `work` itself, not of a coroutine around it: `work` would never begin, and Python
-    would warn of it, if its task was cancelled before its first step."""
+    """Steps `work` directly rather than in a coroutine around it: there, a cancellation before the
+    first step would leave `work` unstarted, and Python would warn of that."""
 
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
         self._work = work
@@ -76,5 +76,5 @@ def _failure(end: BaseException) -> AgentError:
 
 
 def described(error: BaseException) -> str:
-    """Class and message: that of a `KeyError` alone is just the key."""
+    """Returns class and message: that of a `KeyError` alone is just the key."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")

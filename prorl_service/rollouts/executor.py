@@ -1,8 +1,8 @@
-"""What was accepted, for callers: submitted, waited for, cancelled, forgotten.
+"""Accepted groups, for callers: submit, wait, cancel, acknowledge.
 
-Who does the rollouts, and how far they are, subclasses say: `pipeline` does them here, stage by
-stage, and `front` has other services do them. What was accepted is in the journal, and what a
-restart finds unfinished there is begun anew. Nothing here touches HTTP.
+Subclasses do the rollouts and know their progress: `pipeline` does them here, stage by stage, and
+`front` has other services do them. Accepted groups are in the journal, and a restart begins the
+unfinished ones again. Nothing here touches HTTP.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from prorl_service.utils.tasks import Changes, TaskOwner
 
 class RolloutExecutor(ABC):
     def __init__(self, journal: Journal, validator: Validator, *, max_unfinished: int) -> None:
-        """`journal` must be open for as long as this runs. `max_unfinished`: rollouts accepted and
-        not ended; more are refused for the time being."""
+        """`journal` must be open for as long as this runs. `max_unfinished`: most rollouts accepted
+        and not ended; more are refused until some end."""
         self.agents = validator.agents
         self.background = TaskOwner()
         self._journal = journal
@@ -51,41 +51,41 @@ class RolloutExecutor(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What has not ended stays unfinished in the journal."""
+        """Stops. Rollouts that have not ended stay unfinished in the journal."""
         await self.drain(0)
         self._inflight.end_leases()
         await self.background.close()
         await asyncio.gather(*(self._release(record) for record in self._inflight))
 
-    # --- who does them --------------------------------------------------------------------------
+    # --- for subclasses -------------------------------------------------------------------------
 
     @abstractmethod
     def _queue(self, record: RolloutRecord) -> None:
-        """It is to be done. Siblings come one after the other."""
+        """Queue a rollout for work. Siblings come one after the other."""
 
     @abstractmethod
     def _begin_work(self) -> None:
-        """Start the work in `background`; nothing new while `_gate` is not set."""
+        """Start the work in `background`; begin nothing new while `_gate` is not set."""
 
     @abstractmethod
     def _is_running(self) -> bool:
-        """On something that may come to its end without anything being begun."""
+        """Return whether there are rollouts that can end without anything new being begun."""
 
     @property
     @abstractmethod
     def slots(self) -> int:
-        """Rollouts that keep busy who does them: what runs, and what is ready to; at least 1."""
+        """Number of rollouts that keep the workers busy, running or ready to run; at least 1."""
 
     @abstractmethod
     def queues(self) -> dict[str, int]:
-        """Rollouts in queues, by what they wait for."""
+        """Return the number of queued rollouts by what they wait for."""
 
     @abstractmethod
     def workers(self) -> dict[Stage, int]: ...
 
     @abstractmethod
     async def _release(self, record: RolloutRecord) -> None:
-        """Frees what an attempt holds in this process."""
+        """Free what an attempt holds in this process."""
 
     def _end(
         self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
@@ -93,11 +93,11 @@ class RolloutExecutor(ABC):
         record.finish(record.answer(state, error))
 
     def _on_change(self) -> None:
-        """To be called when work on a rollout was begun, abandoned or done."""
+        """Call this when work on a rollout was begun, abandoned or done."""
         self._changes.notify()
 
     async def drain(self, budget_s: float) -> None:
-        """Begin nothing more, let what runs come to its end within `budget_s`, end all waits."""
+        """Begin nothing more, let running rollouts end within `budget_s`, then end all waits."""
         self._admission.refusal = _stopping()
         self._gate.clear()
         try:
@@ -117,12 +117,11 @@ class RolloutExecutor(ABC):
     # --- for callers ----------------------------------------------------------------------------
 
     async def submit(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> list[Rollout]:
-        """Queue the rollouts of all groups, or of none when any is wrong and `invalid` is to be
-        refused. Without trajectories.
+        """Queue the rollouts of all groups, or of none if one is invalid and `invalid` is "refuse".
 
-        A group submitted before gives its rollouts as they are. Raises `InvalidRequest` naming the
-        field, `Conflict`, `Overloaded`, `ServiceStopping`, `JournalError`, and `BackendUnavailable`
-        when no model is known to check prompts against.
+        Returns the rollouts without trajectories; those of groups submitted before as they are.
+        Raises `InvalidRequest` naming the field, `Conflict`, `Overloaded`, `ServiceStopping`,
+        `JournalError`, and `BackendUnavailable` if no model is known to check prompts against.
         """
         await self._admission.accept(groups, invalid)
         return await self._summaries([one for group in groups for one in group.rollout_ids()])
@@ -132,7 +131,7 @@ class RolloutExecutor(ABC):
         return self._inflight.get(rollout_id) or await self._ended(rollout_id)
 
     async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
-        """The rollouts one by one, each as soon as it has ended. Raises `NotFound`.
+        """Yield each rollout as soon as it has ended. Raises `NotFound`.
 
         Stops early when the service does.
         """
@@ -179,15 +178,15 @@ class RolloutExecutor(ABC):
             on_end(rollout)
 
     def group_ids(self) -> list[str]:
-        """Ids of the groups in flight."""
+        """Return the ids of the groups in flight."""
         return self._inflight.group_ids()
 
     def owners(self) -> set[str]:
-        """Fronts with groups in flight."""
+        """Return the fronts with groups in flight."""
         return self._inflight.owners()
 
     def rollout_ids(self, group_id: str) -> list[str]:
-        """Ids of the rollouts of a group in flight."""
+        """Return the ids of the rollouts of a group in flight."""
         return self._inflight.rollout_ids(group_id)
 
     async def check_known(self, rollout_ids: Iterable[str]) -> None:
@@ -199,7 +198,7 @@ class RolloutExecutor(ABC):
                 raise _unknown(rollout_id)
 
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """Ended rollouts stay as they are. Returns when all are ended. Raises `NotFound`."""
+        """Cancel the rollouts that have not ended. Returns when all have. Raises `NotFound`."""
         await self.check_known(rollout_ids)
         records = [one for one in map(self._inflight.get, rollout_ids) if one is not None]
         self._on_change()
@@ -211,7 +210,7 @@ class RolloutExecutor(ABC):
     async def _cancel(
         self, records: Sequence[RolloutRecord], reason: ErrorInfo | None = None
     ) -> None:
-        """Ends those that wait. The others are ended by the workers that hold them."""
+        """End the rollouts that wait. The workers that hold the others end them."""
         for record in records:
             record.request_cancel(reason)
         await asyncio.gather(*(self._end_if_waiting(record) for record in records))
@@ -219,11 +218,11 @@ class RolloutExecutor(ABC):
     async def _end_if_waiting(self, record: RolloutRecord) -> None:
         if record.is_waiting and record.outcome is None:
             await self._release(record)
-            if record.outcome is None:  # no other canceller was faster
+            if record.outcome is None:  # otherwise another canceller was faster
                 self._end(record, RolloutState.CANCELLED, record.cancel_reason)
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        """Forget groups whose rollouts have been taken. Raises `Conflict` for one under way."""
+        """Forget groups whose rollouts were received. Raises `Conflict` for a group in flight."""
         for group_id in group_ids:
             if group_id in self._inflight:
                 raise Conflict(
@@ -242,7 +241,7 @@ class RolloutExecutor(ABC):
         return EndedRollout(packed)
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """Summaries in the order of the ids. Raises `NotFound`."""
+        """Return summaries in the order of the ids. Raises `NotFound`."""
         wire = {}
         for number, rollout_id in enumerate(rollout_ids, 1):
             if (record := self._inflight.get(rollout_id)) is not None:
@@ -260,7 +259,7 @@ class RolloutExecutor(ABC):
 def _unknown(rollout_id: str) -> NotFound:
     return NotFound(
         f"there is no rollout {rollout_id!r}",
-        hint="it was never submitted, or it ended long ago or was acknowledged, and was forgotten",
+        hint="it was never submitted, or was forgotten: it was acknowledged, or ended long ago",
     )
 
 

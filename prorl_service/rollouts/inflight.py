@@ -34,9 +34,9 @@ class InflightGroups:
         self._groups: dict[str, GroupUnderWay] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
         self.ended = Counter[str]()
-        """Rollouts that the journal has, by state."""
+        """Number of ended rollouts in the journal, by state."""
         self.ended_here = 0
-        """Since this process began."""
+        """Number of rollouts that have ended since this process began."""
         self._reports = EndReports()
 
     def add(
@@ -46,7 +46,8 @@ class InflightGroups:
         attempts: Mapping[str, int] = MappingProxyType({}),
         ended: Collection[str] = (),
     ) -> list[RolloutRecord]:
-        """`attempts` of rollouts that were begun before; no records are made of `ended` ones."""
+        """Adds a group. `attempts`: those of rollouts that were begun before. Makes no records of
+        `ended` rollouts."""
         group = admitted.group
         indices = (i for i in range(group.n) if group.rollout_id(i) not in ended)
         records = [RolloutRecord(admitted, i, self._journal) for i in indices]
@@ -60,7 +61,7 @@ class InflightGroups:
         return records
 
     def get(self, rollout_id: str) -> RolloutRecord | None:
-        """Renews its lease. None if it is not under way."""
+        """Returns the record and renews its lease; None if it is not in flight."""
         record = self._rollouts.get(rollout_id)
         if record is None or record.is_terminal:
             return None
@@ -87,7 +88,7 @@ class InflightGroups:
         return self._groups[group_id].admitted.group.rollout_ids()
 
     def unended(self, group_id: str) -> list[RolloutRecord]:
-        """Records of the group that have not ended; none if it is not in flight."""
+        """Returns the records of the group that have not ended; none if it is not in flight."""
         group = self._groups.get(group_id)
         return [one for one in group.records if one.outcome is None] if group else []
 
@@ -114,7 +115,7 @@ class InflightGroups:
     def _expired(self, group_id: str) -> None:
         group = self._groups[group_id]
         reason = LeaseExpired(
-            f"nobody asked for group {group_id!r} in {group.admitted.group.lease_s:g} s",
+            f"no client asked for group {group_id!r} for {group.admitted.group.lease_s:g} s",
             hint="wait for rollouts with an open stream, or give groups a longer lease_s",
         )
         reclaiming = self._cancel(group.records, reason.info())

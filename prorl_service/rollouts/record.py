@@ -1,8 +1,8 @@
 """One rollout, wherever it is executed: what it is, how far it is, and how it ends.
 
 The only place that changes a rollout's state, and only along `LEGAL_MOVES`. A rollout has ended
-when its end is in the journal, and not before: watchers are called then. Knows nothing of agents
-or of what an attempt holds: that is `pipeline.execution`'s.
+once its end is in the journal; its watchers are called then. Knows nothing of agents or of the
+resources of an attempt, which `pipeline.execution` holds.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ class IllegalMove(RuntimeError):
 
 @dataclass(slots=True)
 class Admitted:
-    """A group that passed all checks, with what the checks made. Shared by its rollouts."""
+    """A checked group with the results of the checks. Shared by its rollouts."""
 
     group: Group
     model: str | None = None
-    """Name of the model whose ids the prompt's are; None after a restart, when no tokenizer is
-    known yet."""
+    """Name of the model whose tokenizer made `prompt_ids`; None after a restart, when no tokenizer
+    is known yet."""
     prompt_ids: tuple[int, ...] = ()
     problem: ErrorInfo | None = None
-    """Reason why none of its rollouts can run."""
+    """Reason why its rollouts cannot run."""
 
 
 class Work(Protocol):
@@ -78,15 +78,15 @@ class RolloutRecord:
     attempt: int = 0
     state: RolloutState = RolloutState.QUEUED
     outcome: Rollout | None = None
-    """Answer that it ends with, without trajectory and report; perhaps not yet written."""
+    """Answer with which it ends, without trajectory and report; perhaps not yet written."""
     turns: int = 0
-    """Number of model calls, once `outcome` is there."""
+    """Number of model calls, once `outcome` is set."""
     timings: Timings = field(default_factory=Timings)
     created_at: float = field(default_factory=time.time)
     waiting_since: float = field(default_factory=time.monotonic)
     """Monotonic time at which it was queued, or its last stage ended."""
     is_waiting: bool = True
-    """Whether it is in a queue, where only a cancellation may end it."""
+    """True while it is in a queue, where only a cancellation may end it."""
     work: Work | None = None
     """Work of a stage or of another service on it, while in flight."""
     cancel_requested: bool = False
@@ -114,7 +114,7 @@ class RolloutRecord:
         return float(getattr(self.group.limits, f"{stage.value}_timeout_s"))
 
     def seed(self) -> int | None:
-        """A seed per rollout, far enough from its siblings' that turns do not collide."""
+        """Returns a seed, far enough from those of its siblings that turns do not collide."""
         seed = self.group.sampling.seed
         return None if seed is None else seed + self.index * self.group.limits.max_turns
 
@@ -126,12 +126,13 @@ class RolloutRecord:
     # --- attempts -------------------------------------------------------------------------------
 
     def begin(self) -> asyncio.Future[None]:
-        """Done when the attempt is on disk: should the process die of it, the next one knows."""
+        """Begins an attempt. The future is done once that is on disk: if the attempt ends the
+        process, the next process knows of it."""
         self.attempt += 1
         return self._write_attempt()
 
     def take_back_attempt(self) -> None:
-        """An orderly stop of the service abandoned it."""
+        """Uncounts the attempt, which an orderly stop of the service abandoned."""
         self.attempt = max(0, self.attempt - 1)
         self._write_attempt()
 
@@ -139,12 +140,13 @@ class RolloutRecord:
         return self.journal.begin(self.rollout_id, self.attempt)
 
     def start_over(self) -> None:
-        """Queued again, from scratch."""
+        """Marks the rollout as queued again, from scratch."""
         self.move(RolloutState.QUEUED)
         self.is_waiting = True
 
     def request_cancel(self, reason: ErrorInfo | None = None) -> None:
-        """The worker that holds the rollout ends it; the executor ends one that waits."""
+        """Requests a cancellation. The worker that holds the rollout ends it; the executor ends one
+        that waits."""
         if self.outcome is None and not self.cancel_requested:
             self.cancel_requested, self.cancel_reason = True, reason
         if self.work is not None:
@@ -153,9 +155,9 @@ class RolloutRecord:
     # --- end ------------------------------------------------------------------------------------
 
     def finish(self, answer: Rollout) -> asyncio.Future[Counter[str]]:
-        """The one way to end: as `answer` says, once it is written.
+        """Ends the rollout as `answer` says, once that is written. The only way to end it.
 
-        The future is done then, and cancelled if the journal is closed before. An answer that
+        The future is done then, or cancelled if the journal is closed before. An answer that
         cannot be written (a handler's odd values) becomes a failure.
         """
         state = self.state if self.outcome is None else self.outcome.state
@@ -196,7 +198,7 @@ class RolloutRecord:
         self._watchers.clear()
 
     def _fail_unwritten(self, outcome: Rollout, refusal: BaseException) -> None:
-        """The journal does not take it, not now and not later: it is too large."""
+        """Fails the rollout: the journal refuses its answer for good, as it is too large."""
         log.error("rollout %s: its answer cannot be written: %s", self.rollout_id, refusal)
         if outcome.error is not None and outcome.error.kind == UNWRITABLE:
             return  # a failure without an answer is refused, too: a bug
@@ -204,7 +206,7 @@ class RolloutRecord:
         self._write(failure, self._row(failure))
 
     def watch(self, watcher: Callable[["RolloutRecord"], None]) -> None:
-        """Call `watcher` once, when the rollout ends; immediately if it has."""
+        """Calls `watcher` once, when the rollout ends; immediately if it has ended."""
         if self.is_terminal:
             watcher(self)
         else:
@@ -217,7 +219,7 @@ class RolloutRecord:
     # --- wire -----------------------------------------------------------------------------------
 
     def answer(self, state: RolloutState, error: ErrorInfo | None = None) -> Rollout:
-        """Its wire form in `state`, without a result."""
+        """Returns its wire form in `state`, without a result."""
         return Rollout(
             rollout_id=self.rollout_id,
             group_id=self.group.group_id,
@@ -232,19 +234,19 @@ class RolloutRecord:
         )
 
     def to_wire(self) -> Rollout:
-        """The rollout as it is, without the trajectory."""
+        """Returns the rollout as it is, without the trajectory."""
         if self.outcome is not None and self.is_terminal:
             return self.outcome
         return self.answer(self.state)
 
     def to_json(self, *, packed: bool) -> bytes:
-        """The rollout as it is; `packed` does not matter, for there are no arrays yet."""
+        """Returns the rollout as it is; `packed` does not matter, as there are no arrays yet."""
         return self.to_wire().model_dump_json().encode()
 
 
 def unwritable(answer: Rollout, problem: BaseException) -> Rollout:
-    """`answer` as a failure without a result. Its error is ASCII only, and has nothing of the
-    problem's own words: they may be what cannot be written."""
+    """Returns `answer` as a failure without a result. Its error is ASCII and does not quote
+    `problem`, whose words may be what cannot be written."""
     error = ErrorInfo(
         kind=UNWRITABLE,
         blame=Blame.AGENT,
@@ -260,5 +262,5 @@ def _summary(answer: Rollout) -> Rollout:
 
 
 def _have_sampled(turns: Sequence[Turn]) -> bool:
-    """More than the token that ends a turn, in one turn at least."""
+    """Returns whether a turn has more than the token that ends it."""
     return any(turn.stop - turn.start > 1 for turn in turns)

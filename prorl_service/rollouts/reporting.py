@@ -1,7 +1,7 @@
-"""What the log says of rollouts that ended: a line a group, and a warning a failed rollout.
+"""Log lines about ended rollouts: one per group, and a warning per failed rollout.
 
 Warnings are limited to `MAX_WARNINGS` in `WINDOW_S`, since an engine that is down fails rollouts by
-the hundred; how many were left out is said with the next. Counts for Prometheus are `metrics`'.
+the hundred; the next warning says how many were left out. `metrics` counts for Prometheus.
 """
 
 import logging
@@ -45,7 +45,7 @@ class EndReports:
 
 
 def group_ended(records: Sequence[RolloutRecord]) -> None:
-    """`records`: all rollouts of one group that have ended in this process."""
+    """Logs the end of a group. `records`: all its rollouts that have ended in this process."""
     if not log.isEnabledFor(logging.INFO):
         return
     rollouts = [record.to_wire() for record in records]

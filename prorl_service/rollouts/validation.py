@@ -1,4 +1,4 @@
-"""What is checked of a group before anything is started, and what the checks make of it."""
+"""The checks of a group before anything is started, and their results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from prorl_service.tools.base import function_schema
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What this process runs rollouts with."""
+    """Sandboxes and services with which this process runs rollouts."""
 
     sandboxes: SandboxProvider
     services: OperatorServices
@@ -33,12 +33,13 @@ class Validator:
     agents: AgentRegistry
     backends: BackendPool
     local: Local | None
-    """None: other services run the rollouts, and know what they have."""
+    """Sandboxes and services of this process; None if other services run the rollouts."""
 
     def check_all(
         self, groups: Sequence[tuple[int, Group]], invalid: Invalid = "refuse"
     ) -> list[Admitted]:
-        """With their places in the request. Tokenising thousands of prompts takes seconds."""
+        """Checks groups, given with their places in the request. Tokenising thousands of prompts
+        takes seconds."""
         return [self._admit(group, f"groups.{place}", invalid) for place, group in groups]
 
     def _admit(self, group: Group, where: str, invalid: Invalid) -> Admitted:
@@ -86,8 +87,8 @@ def prompt_ids(
     services: OperatorServices | None,
     where: str,
 ) -> tuple[int, ...]:
-    """Raises `InvalidRequest` for a prompt that leaves no room to sample, or for tools that are
-    not there."""
+    """Returns the ids of the prompt. Raises `InvalidRequest` if it leaves no room to sample, or for
+    tools that are missing."""
     with contained(f"{type(handler).__name__}.prompt"):
         prompt = handler.prompt()
     tools = [*prompt.tools, *_operator_tools(handler, services, where)]

@@ -135,7 +135,7 @@ async def test_a_run_that_returns_nothing_is_told_what_to_return(
     async with running(engine, sandboxes, tmp_path) as pipeline:
         (record,) = await ends(pipeline, group(acts={Stage.RUN: "no reason"}))
     assert record.error is not None
-    assert record.error.message == "Probe.run returned None, no FinishReason"
+    assert record.error.message == "Probe.run returned None, not a FinishReason"
     assert "return FinishReason.FINISHED" in record.error.hint
 
 

@@ -135,7 +135,8 @@ def _damaged(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"), [(_newer, "version"), (_foreign, "no journal"), (_damaged, "is damaged")]
+    ("spoil", "message"),
+    [(_newer, "version"), (_foreign, "not a journal"), (_damaged, "is damaged")],
 )
 def test_an_unusable_file_is_refused_with_the_reason(
     tmp_path: Path, spoil: Callable[[Path], None], message: str

@@ -1,4 +1,4 @@
-"""The journal: what was accepted and how it ended, on disk before it is answered."""
+"""The journal: accepted groups and their results, on disk before they are reported."""
 
 from prorl_service.rollouts.journal.journal import Journal
 

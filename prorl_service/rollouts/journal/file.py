@@ -1,8 +1,8 @@
 """The journal's file: created, locked for one service, brought to the current version, opened.
 
-One connection writes and another one reads (WAL): a large read holds up no write. Both belong to
-one service: the lock is on a file of its own next to the journal, since SQLite's own locks are
-dropped when a process closes any descriptor of the database.
+One connection writes and another one reads (WAL), so that a large read does not delay writes. Both
+belong to one service: the lock is on a file of its own next to the journal, since SQLite's own
+locks are dropped when a process closes any descriptor of the database.
 """
 
 import fcntl
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x50524F52
 LOCK_TIMEOUT_S = 2.0
-"""Seconds that a service that is about to end may hold the file."""
+"""Seconds to wait for the file, which a service that is about to end may still hold."""
 LOCK_RETRY_S = 0.05
 MAX_WAL_BYTES = 2**26
 """Size to which the write-ahead log is cut back when its content is in the file."""
 INCREMENTAL = 2
 
 _locked: set[Path] = set()
-"""Journals that this process has locked; the kernel would not refuse it a second lock."""
+"""Journals that this process has locked; the kernel would grant it a second lock."""
 
 
 class FileLock:
-    """Held until it is released, or the process ends."""
+    """Lock that is held until it is released, or the process ends."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `JournalError` when another holds it, and `OSError`."""
+        """Raises `JournalError` if another holds the lock, and `OSError`."""
         self._path = path.resolve()
         self._descriptor: int | None = None
         give_up_at = time.monotonic() + LOCK_TIMEOUT_S
@@ -83,7 +83,7 @@ class FileLock:
 
 @dataclass(frozen=True, slots=True)
 class JournalFile:
-    """Its connections, each for one thread. `reader` is None for a journal in memory."""
+    """Connections of a journal, each for one thread. `reader` is None for a journal in memory."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection | None = None
@@ -92,7 +92,7 @@ class JournalFile:
     is_new: bool = False
 
     def close(self, *, remove: bool = False) -> None:
-        """The last connection to be closed brings the write-ahead log into the file."""
+        """Closes the connections, the last of which brings the write-ahead log into the file."""
         if self.reader is not None:
             self.reader.close()
         self.writer.close()
@@ -103,7 +103,7 @@ class JournalFile:
 
 
 def open_file(path: Path | None) -> JournalFile:
-    """Creates it if need be. Raises `JournalError` for a file that cannot be used."""
+    """Opens a journal, created if need be. Raises `JournalError` for a file that cannot be used."""
     if path is None:
         writer = _connect(":memory:")
         _prepare(writer, "the journal in memory")
@@ -136,16 +136,16 @@ def _open_locked(path: Path, lock: FileLock) -> JournalFile:
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
-    """Commits are in the caller's hands. Made in one thread, used in another."""
+    """Opens a connection for use in another thread. The caller commits."""
     return sqlite3.connect(
         path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
 
 
 def _prepare(db: sqlite3.Connection, name: str) -> None:
-    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # counts while the file is empty
+    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # takes effect while the file is empty
     db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")  # survives the machine too, one fsync a transaction
+    db.execute("PRAGMA synchronous = FULL")  # survives a machine crash; one fsync a transaction
     db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
     db.execute("BEGIN EXCLUSIVE")
     (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -154,7 +154,7 @@ def _prepare(db: sqlite3.Connection, name: str) -> None:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         run_script(db, TABLES)
     elif application != APPLICATION_ID:
-        raise JournalError(f"{name} is a database, but no journal", hint="name another file")
+        raise JournalError(f"{name} is a database, but not a journal", hint="name another file")
     else:
         _migrate(db, version, name)
     db.execute(f"PRAGMA user_version = {VERSION}")
@@ -163,10 +163,10 @@ def _prepare(db: sqlite3.Connection, name: str) -> None:
 
 
 def _migrate(db: sqlite3.Connection, version: int, name: str) -> None:
-    """All steps in the transaction that is open: after a crash it begins from the old version."""
+    """Runs all steps in the open transaction: after a crash it begins from the old version."""
     if version != VERSION and version not in MIGRATIONS:
         raise JournalError(
-            f"{name} is of version {version}, this service's are of {VERSION}",
+            f"{name} has version {version}, this service needs version {VERSION}",
             hint="let the service that wrote it finish it, or start with a new file",
         )
     if version != VERSION:
@@ -176,13 +176,13 @@ def _migrate(db: sqlite3.Connection, version: int, name: str) -> None:
 
 
 def run_script(db: sqlite3.Connection, script: str) -> None:
-    """`executescript` would commit first."""
+    """Runs the statements one by one, since `executescript` would commit first."""
     for statement in filter(str.strip, script.split(";")):
         db.execute(statement)
 
 
 def _give_room_back_from_now_on(db: sqlite3.Connection, name: str) -> None:
-    """A file of an older version is written again once: pages cannot be given back otherwise."""
+    """Rewrites a file of an older version once, as otherwise pages cannot be given back."""
     (mode,) = db.execute("PRAGMA auto_vacuum").fetchone()
     if mode == INCREMENTAL:
         return

@@ -1,12 +1,12 @@
 """Accepted groups and their results: one SQLite file, written before they are reported.
 
-The one source of truth for groups accepted and rollouts ended; the pipeline holds in memory only
-what is in flight. Knows rows and bytes, nothing of stages or tasks. Without a file it is kept in
-memory, by the same code, and ends with the process.
+The single source of truth for accepted groups and ended rollouts; the pipeline holds in memory only
+what is in flight. Knows rows and bytes, nothing of stages or tasks. Without a file the same code
+keeps the journal in memory, and it ends with the process.
 
-While the file cannot be written, submissions are refused, ended rollouts are kept for later, and a
-write is tried again and again until one succeeds. Groups are forgotten immediately; their content
-is deleted later, between other work.
+While the file cannot be written, submissions are refused, ended rollouts are kept for later, and
+writes are retried until one succeeds. Groups are forgotten immediately; their content is deleted
+later, between other work.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ FORGET_AT_ONCE = 512
 
 
 class Journal:
-    """Opened when made; used by one event loop, between `async with` and its end.
+    """A journal, opened on construction and used by one event loop inside `async with`.
 
-    Futures of `begin`, `end` and `write` fail only where what is to be written is at fault: then
-    they raise `JournalError`. They are cancelled if they are not written when the journal is
-    closed. All others may raise `JournalError`.
+    Futures of `begin`, `end` and `write` raise `JournalError` only if what is to be written is at
+    fault. They are cancelled if the journal is closed before they are written. All others may raise
+    `JournalError`.
     """
 
     def __init__(self, path: Path | None = None, retention: Retention = Retention()) -> None:
-        """Raises `JournalError`: the file is in use, damaged, of another version or of no use."""
+        """Raises `JournalError` if the file is in use, damaged, of another version or unusable."""
         self.path = path
-        """None: in memory."""
+        """File of the journal; None if it is in memory."""
         self._file = open_file(path)
         self._name = "the journal in memory" if path is None else f"the journal {path}"
         self._retention = retention
@@ -64,7 +64,7 @@ class Journal:
         self.death: str | None = None
         """Reason why the journal will not work again in this process."""
         self.failure: str | None = None
-        """Why it cannot be written, while it cannot."""
+        """Reason why it cannot be written; None while it can."""
         self.writable = asyncio.Event()
         self.writable.set()
         self._failing = asyncio.Event()
@@ -97,14 +97,14 @@ class Journal:
         self._file.close(remove=is_unused)
 
     def _uptime_s(self) -> float:
-        """Uptime of all services of this journal together. Ages are measured by it: it never
-        jumps."""
+        """Returns the total uptime of this journal's services. Ages are measured by it, since it
+        never jumps."""
         return time.monotonic() - self._began_at
 
     # --- writing --------------------------------------------------------------------------------
 
     def accept(self, groups: Sequence[AcceptedRow]) -> "asyncio.Future[bool]":
-        """All groups, or none and False if one of them is there already."""
+        """Writes all groups; or none, with the result False, if one of them is there already."""
         return self._ask(lambda db: tables.accept(db, groups))
 
     def begin(self, rollout_id: str, attempt: int) -> "asyncio.Future[None]":
@@ -113,12 +113,13 @@ class Journal:
         return begun
 
     def end(self, row: EndedRow) -> "asyncio.Future[Counter[str]]":
-        """Once for each rollout of a group. Its last makes room; the future is as `forget`'s."""
+        """Writes the end of a rollout, once for each. The last of a group makes room: the result is
+        that of `forget`."""
         uptime_s = self._uptime_s()
         return self._ask(lambda db: tables.end(db, row, self._retention, uptime_s), is_kept=True)
 
     async def forget(self, group_ids: Sequence[str]) -> Counter[str]:
-        """Those that have ended. Returns how many of their rollouts were in which state."""
+        """Forgets those that have ended. Returns how many of their rollouts were in which state."""
         states = Counter[str]()
         for start in range(0, len(group_ids), FORGET_AT_ONCE):
             some = group_ids[start : start + FORGET_AT_ONCE]
@@ -137,19 +138,19 @@ class Journal:
     # --- reading --------------------------------------------------------------------------------
 
     def find(self, group_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
-        """The requests of those that were accepted."""
+        """Returns the requests of accepted groups, by id."""
         return self.read(lambda db: tables.find(db, group_ids))
 
     def summaries(self, rollout_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
-        """Summaries of those that have ended, by id."""
+        """Returns the summaries of ended rollouts, by id."""
         return self.read(lambda db: tables.summaries(db, rollout_ids))
 
     def answer(self, rollout_id: str) -> "asyncio.Future[bytes | None]":
-        """None: it has not ended."""
+        """Returns the packed rollout; None if it has not ended."""
         return self.read(lambda db: tables.answer(db, rollout_id))
 
     def recall(self, name: str) -> "asyncio.Future[bytes | None]":
-        """None: it was never remembered."""
+        """Returns the value; None if it was never remembered."""
         return self.read(lambda db: tables.recall(db, name))
 
     def unfinished(self) -> "asyncio.Future[list[UnfinishedGroup]]":
@@ -159,7 +160,7 @@ class Journal:
         return self.read(tables.count_ended)
 
     def read(self, work: Callable[[sqlite3.Connection], Read]) -> "asyncio.Future[Read]":
-        """Sees all that was written before it is asked for, and is held up by no write."""
+        """Runs `work`, which sees everything written before this call. Writes do not delay it."""
         return self._ask(work, is_read=True)
 
     def _ask(
@@ -188,7 +189,7 @@ class Journal:
             raise JournalError(self.failure, hint=DISK_HINT)
 
     async def unless_failing(self, work: Coroutine[Any, Any, Read]) -> Read:
-        """The result of `work`, which waits for writes that are kept.
+        """Returns the result of `work`, which waits for writes that are kept.
 
         Raises `JournalError` as soon as the journal cannot be written; `work` continues.
         """
@@ -221,6 +222,6 @@ class Journal:
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:
-    """Its exception is known, or of no matter to those who have left."""
+    """Marks the exception as retrieved, since the caller may have left."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""How a journal of an older version becomes one of the next: by version, the statements.
+"""Steps from a journal of an older version to the next: the statements, by version.
 
 A step is never changed once a service of its version was released.
 """

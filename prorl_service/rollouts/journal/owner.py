@@ -1,6 +1,6 @@
-"""Whose journal it is: state of another run is never joined silently.
+"""The run that owns a journal: state of another run is never joined silently.
 
-Plain functions of a connection, for the start alone.
+Plain functions of a connection, for startup only.
 """
 
 import json
@@ -20,7 +20,7 @@ WEIGHTS = "weights"
 
 
 def claim(db: sqlite3.Connection, journal: str, run: str | None, *, resume: bool) -> str:
-    """The run that the journal belongs to from now on; a new one where `run` names none.
+    """Returns the run that the journal belongs to from now on; a new one if `run` names none.
 
     Raises `JournalError` if it holds anything of a run that is not to be continued.
     """
@@ -29,7 +29,7 @@ def claim(db: sqlite3.Connection, journal: str, run: str | None, *, resume: bool
     if held:
         _check(journal, known, held, run, resume=resume)
         log.info("%s continues run %s: %s", journal, known or run, held)
-    if held:  # `_check` has seen to it that this run is to be continued
+    if held:  # `_check` has verified that this run is to be continued
         name = known or run or new_run()
     elif resume:
         name = run or known or new_run()
@@ -43,7 +43,7 @@ def _check(journal: str, known: str | None, held: str, run: str | None, *, resum
     if not resume:
         raise JournalError(
             f"{journal} holds run {known or 'of an unknown name'}: {held}",
-            hint="continue it with --resume, or begin a new run: another --run or --journal",
+            hint="continue it with --resume, or begin a new run with another --run or --journal",
         )
     if known is not None and run not in (None, known):
         raise JournalError(

@@ -1,7 +1,7 @@
 """The journal's tables, and every statement that reads or writes them.
 
-Plain functions of a connection, each to be run inside a transaction of the caller's. What raises
-`sqlite3.Error` is the caller's to judge.
+Plain functions of a connection, each to be run inside a transaction of the caller, who also handles
+`sqlite3.Error`.
 """
 
 import sqlite3
@@ -15,12 +15,12 @@ from pydantic import dataclasses as validated
 from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
 VERSION = 3
-"""Raised when older code would misread a journal, or newer code an older one: when the tables
-change, or what they hold as JSON. Each version has a step in `migrations`."""
+"""Version of the tables and of the JSON in them: increased when older code would misread a journal,
+or newer code an older one. Each version has a step in `migrations`."""
 STRIDE = 4096
 """Distance between the rollouts' ids of two groups; at least `schemas.MAX_GROUP_SIZE`."""
 ROW_BYTES = 512
-"""What a group or a rollout takes beside its content, roughly."""
+"""Bytes that a group or a rollout takes in addition to its content, roughly."""
 EXPIRED_AT_ONCE = 256
 """Most groups that are forgotten to make room for one that ended."""
 VACUUM_PAGES = 16
@@ -66,15 +66,15 @@ CREATE TABLE candidates (
     UNIQUE (sampler_id, name)
 ) STRICT;
 """
-"""`groups` has small rows alone: what is large, requests and rollouts, is found by its number. A
-group without a row there is forgotten, immediately and for all readers; its content is deleted
-later: `garbage` has the numbers. A rollout's `id` is its group's number and its index; it has a row
-once it was begun, and a `state` once it has ended. `answer` is the whole rollout as packed JSON,
-`summary` the same without the trajectory. Large columns come last: what is before them is read
-without them. `ended_at` is the service's uptime, `created_at` Unix time. A candidate that is at its
-end has no request any more. `totals.bytes` is what all ended groups take, `uptime_s` how long the
-services of this journal have run. `placements`: where a front has its groups. `facts` is
-what else a restarted service must know."""
+"""`groups` has small rows only; large content, in `requests` and `rollouts`, is found by a group's
+number. A group without a row there is forgotten, immediately and for all readers; its content is
+deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
+index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
+rollout as packed JSON, `summary` the same without trajectory and report. Large columns come last,
+so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
+Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
+groups, `uptime_s` the total uptime of this journal's services. `placements` says where a front has
+its groups. `facts` has whatever else a restarted service must know."""
 
 _ENDS = sorted(state.value for state in TERMINAL_STATES)
 _COUNTS = ", ".join(_ENDS)
@@ -109,12 +109,12 @@ class UnfinishedGroup:
 
 @validated.dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long results are kept that nobody acknowledged. The newest is never too large."""
+    """Limits on unacknowledged results. The newest is kept whatever its size."""
 
     keep_mb: PositiveFloat = 4096
     """Maximum size of unacknowledged results, in MiB."""
     keep_hours: NonNegativeFloat = 168
-    """Hours of the service's uptime for which they are kept at most."""
+    """Maximum age of unacknowledged results, in hours of the service's uptime."""
 
     @property
     def keep_bytes(self) -> int:
@@ -129,7 +129,7 @@ class Retention:
 
 
 def accept(db: sqlite3.Connection, groups: Iterable[AcceptedRow]) -> bool:
-    """All of them, or none and False if one is there already."""
+    """Writes all of them; or none, and returns False, if one is there already."""
     groups = list(groups)
     if any(_number(db, group.group_id) for group in groups):
         return False
@@ -153,7 +153,8 @@ def begin(db: sqlite3.Connection, rollout_id: str, attempt: int) -> None:
 def end(
     db: sqlite3.Connection, row: EndedRow, retention: Retention, uptime_s: float
 ) -> Counter[str]:
-    """Forgets groups if the row's is the last of its group; returns as `forget`."""
+    """Writes an ended rollout. If it is the last of its group, forgets others; returns as
+    `forget`."""
     db.execute(
         "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?)",
         (_own_row_id(db, row.rollout_id), row.attempt, row.state, row.summary, row.answer),
@@ -173,7 +174,7 @@ def end(
 
 
 def forget(db: sqlite3.Connection, group_ids: Iterable[str]) -> Counter[str]:
-    """Those that have ended. Returns how many of their rollouts were in which state."""
+    """Forgets those that have ended. Returns how many of their rollouts were in which state."""
     states = Counter[str]()
     for group_id in group_ids:
         found = db.execute(
@@ -192,7 +193,7 @@ def forget(db: sqlite3.Connection, group_ids: Iterable[str]) -> Counter[str]:
 def _own_row_id(db: sqlite3.Connection, rollout_id: str) -> int:
     row_id = _row_id(db, rollout_id)
     if row_id is None:
-        raise LookupError(f"{rollout_id} is of no group that was accepted")
+        raise LookupError(f"{rollout_id} does not belong to an accepted group")
     return row_id
 
 
@@ -228,7 +229,7 @@ def has_garbage(db: sqlite3.Connection) -> bool:
 
 
 def delete_garbage(db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
-    """Row by row until `is_over`. False when there is none left."""
+    """Deletes row by row until `is_over`. Returns False if nothing is left."""
     while (found := db.execute("SELECT number FROM garbage LIMIT 1").fetchone()) is not None:
         (number,) = found
         first = number * STRIDE
@@ -252,7 +253,7 @@ def free_pages(db: sqlite3.Connection) -> int:
 
 
 def give_room_back(db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
-    """Truncates free pages at the end of the file, until `is_over`. False when there are none
+    """Truncates free pages at the end of the file, until `is_over`. Returns False if nothing is
     left."""
     while free_pages(db):
         db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
@@ -265,14 +266,14 @@ def give_room_back(db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
 
 
 def find(db: sqlite3.Connection, group_ids: Iterable[str]) -> dict[str, bytes]:
-    """The requests of those that are there."""
+    """Returns the requests of known groups, by id."""
     statement = "SELECT request FROM groups JOIN requests USING (number) WHERE group_id = ?"
     found = ((one, db.execute(statement, (one,)).fetchone()) for one in group_ids)
     return {group_id: row[0] for group_id, row in found if row is not None}
 
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
-    """Summaries of those that have ended, by id."""
+    """Returns the summaries of ended rollouts, by id."""
     found = ((one, _of_rollout(db, one, "summary")) for one in rollout_ids)
     return {rollout_id: summary for rollout_id, summary in found if summary is not None}
 
@@ -288,7 +289,7 @@ def _of_rollout(db: sqlite3.Connection, rollout_id: str, column: str) -> bytes |
 
 
 def _row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
-    """None if there is no such group."""
+    """Returns None if the id cannot be one of a known group."""
     group_id, _, index = rollout_id.rpartition(".")
     number = _number(db, group_id)
     is_index = index.isascii() and index.isdigit() and str(int(index)) == index
@@ -308,7 +309,7 @@ def recall(db: sqlite3.Connection, name: str) -> bytes | None:
 
 
 def unfinished(db: sqlite3.Connection) -> list[UnfinishedGroup]:
-    """Unfinished groups in the order in which they were accepted."""
+    """Returns unfinished groups in the order in which they were accepted."""
     return [
         _unfinished(db, number, group_id, UnfinishedGroup(request, created_at))
         for number, group_id, created_at, request in db.execute(

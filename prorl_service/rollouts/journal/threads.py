@@ -1,10 +1,10 @@
 """The journal's threads: a writer and a reader, each with its own connection.
 
 All writes that wait when the writer is free become one transaction (group commit), which is on
-disk when their futures are done. One that SQLite refuses for good fails alone; while the file
-cannot be written, writes that are kept are tried every `RETRY_S`, and the others are refused.
-Between them the writer tidies: it deletes what was forgotten and gives room back to the disk, in
-slices that hold up no write for long.
+disk when their futures are done. A write that SQLite refuses for good fails alone. While the file
+cannot be written, kept writes are retried every `RETRY_S`, and the others are refused. Between
+writes the writer tidies: it deletes forgotten content and gives room back to the disk, in slices
+too short to delay writes much.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 RETRY_S = 1.0
-"""Seconds between attempts to write while none succeeds."""
+"""Seconds between attempts to write while the file cannot be written."""
 SLICE_S = 0.02
-"""Longest time of tidying without a pause."""
+"""Longest time of tidying without a pause, in seconds."""
 PAUSE_S = 0.02
-"""Pause between slices while no operation waits."""
+"""Seconds between slices while no operation waits."""
 BUSY_PAUSE_S = 0.2
-"""Pause between slices while many operations wait."""
+"""Seconds between slices while operations wait."""
 SPARE_PAGES = 1024
 """Free pages that are kept, since they are soon used again."""
 
@@ -53,24 +53,24 @@ class Operation:
     work: Callable[[sqlite3.Connection], Any]
     future: "asyncio.Future[Any]"
     is_kept: bool = False
-    """Whether the write is tried until it succeeds or the journal is closed."""
+    """True for a write that is retried until it succeeds or the journal is closed."""
     outcome: Any = None
 
 
 class JournalThread(ABC):
-    """Does what it is asked for, in order. Used by one event loop, between `start` and `close`."""
+    """Does operations in order. Used by one event loop, between `start` and `close`."""
 
     def __init__(
         self, kind: str, name: str, db: sqlite3.Connection, on_death: Callable[[str], None]
     ) -> None:
-        """`name`: the journal's. `on_death` is called in the event loop when the thread ends though
-        it was not closed."""
+        """`name`: the journal's. `on_death` is called in the event loop if the thread ends without
+        being closed."""
         self._name = name
         self._db = db
         self._on_death = on_death
         self._asked: list[Operation] = []
-        """Operations of this turn of the event loop, sent together: waking the thread is what
-        costs."""
+        """Operations of this turn of the event loop, sent together since waking the thread is
+        expensive."""
         self._operations: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
         """Operations for the thread; None ends it."""
         self._in_hand: list[Operation] = []
@@ -90,13 +90,13 @@ class JournalThread(ABC):
         self._operations.put(asked)
 
     async def close(self) -> None:
-        """What can be done is."""
+        """Ends the thread, once it has done what it can."""
         self._hand_over()
         self._operations.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _serve(self) -> None:
-        """Nobody would notice a thread that ended."""
+        """Runs the thread, and reports its death, which would go unnoticed otherwise."""
         try:
             self._work()
         except Exception as bug:
@@ -107,7 +107,7 @@ class JournalThread(ABC):
 
     @abstractmethod
     def _work(self) -> None:
-        """Does operations until there are no more to come."""
+        """Does operations until the last."""
 
     def _bury(self, death: str) -> None:
         left = [*self._in_hand, *self._asked]
@@ -120,8 +120,8 @@ class JournalThread(ABC):
         _cancel([one for one in left if one.is_kept])
 
     def _take(self, wait_s: float | None) -> bool:
-        """Adds to what is in hand all that waits, once there is something or `wait_s` is over.
-        False after the last."""
+        """Takes all waiting operations in hand, once there are any or after `wait_s`. Returns False
+        after the last."""
         with suppress(queue.Empty):
             asked = self._operations.get(timeout=wait_s)
             while asked is not None:
@@ -146,7 +146,7 @@ class Reader(JournalThread):
                 self._tell([done])
 
     def _read(self, operation: Operation) -> Any:
-        """What the operation read in one transaction, or its exception."""
+        """Returns what the operation read in one transaction, or its exception."""
         try:
             self._db.execute("BEGIN")
             return operation.work(self._db)
@@ -161,7 +161,7 @@ class Reader(JournalThread):
 
 
 class Writer(JournalThread):
-    """Reads, too, where there is no reader: in memory."""
+    """Thread that writes, and also reads if there is no reader, as in memory."""
 
     def __init__(
         self,
@@ -171,16 +171,16 @@ class Writer(JournalThread):
         on_failure: Callable[[str | None], None],
     ) -> None:
         """`on_failure` is called in the event loop: with the reason when the file cannot be
-        written, with None when it can again."""
+        written, with None when it can be written again."""
         super().__init__("writer", name, db, on_death)
         self._on_failure = on_failure
         self._failure: str | None = None
         self._is_tidy = False
-        """Whether nothing is left to delete."""
+        """True if nothing is left to delete."""
         self._tidied_at = 0.0
 
     def _work(self) -> None:
-        self._db.execute("PRAGMA busy_timeout = 0")  # it waits for no reader
+        self._db.execute("PRAGMA busy_timeout = 0")  # never wait for the reader
         is_open = True
         while is_open:
             is_open = self._take(self._patience_s())
@@ -199,7 +199,7 @@ class Writer(JournalThread):
     # --- writing --------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Leaves in hand what is to be tried again."""
+        """Writes what is in hand. Leaves in hand what is to be retried."""
         while self._in_hand or self._failure is not None:
             try:
                 done = self._transaction(self._do_all)
@@ -226,7 +226,8 @@ class Writer(JournalThread):
         return result
 
     def _do_all(self) -> list[Operation]:
-        """Raises `_Unwritable` where one of them is to blame, and not the disk."""
+        """Does all operations in hand. Raises `_Unwritable` if one of them is to blame, not the
+        disk."""
         if not self._in_hand:  # can it be written?
             self._db.execute(f"PRAGMA user_version = {tables.VERSION}")
         done = []
@@ -236,7 +237,7 @@ class Writer(JournalThread):
             except Exception as error:
                 if isinstance(error, sqlite3.Error) and not _is_for_good(error):
                     raise
-                raise _Unwritable(one, f"{self._name} does not take it: {error!r}") from error
+                raise _Unwritable(one, f"{self._name} refuses the content: {error!r}") from error
         return done
 
     def _refuse(self, error: sqlite3.Error) -> None:
@@ -258,7 +259,7 @@ class Writer(JournalThread):
     # --- tidying --------------------------------------------------------------------------------
 
     def _tidy(self) -> None:
-        """A slice, if there is something to tidy and the time for it."""
+        """Tidies for one slice, if there is something to tidy and the time for it."""
         now = time.monotonic()
         is_busy = not self._operations.empty()
         if self._is_tidy or (is_busy and now < self._tidied_at + BUSY_PAUSE_S):
@@ -273,7 +274,7 @@ class Writer(JournalThread):
         self._tidied_at = time.monotonic()
 
     def _slice(self, end: float, is_busy: bool) -> bool:
-        """Whether something is left. Room is given back in quiet times."""
+        """Tidies until `end`; returns whether something is left. Gives room back in quiet times."""
 
         def is_over() -> bool:
             return time.monotonic() > end
@@ -286,7 +287,7 @@ class Writer(JournalThread):
 
 
 class _Unwritable(Exception):
-    """An operation fails by a fault of its own, so that a retry cannot help."""
+    """An operation is itself at fault, so that a retry cannot help."""
 
     def __init__(self, operation: Operation, reason: str) -> None:
         super().__init__(reason)
@@ -301,7 +302,7 @@ def _is_for_good(error: sqlite3.Error) -> bool:
 
 def _resolve(operations: Iterable[Operation]) -> None:
     for one in operations:
-        if one.future.done():  # who asked was cancelled
+        if one.future.done():  # the caller was cancelled
             continue
         if isinstance(one.outcome, Exception):
             one.future.set_exception(one.outcome)

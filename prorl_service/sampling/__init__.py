@@ -1,1 +1,1 @@
-"""Dynamic sampling: `sampler` decides, `runner` does what it says, `manager` has all of them."""
+"""Dynamic sampling: `sampler` decides, `runner` carries that out, `manager` has all runners."""

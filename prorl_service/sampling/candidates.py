@@ -1,4 +1,4 @@
-"""What a sampler knows of its candidates, and in which order those that wait are begun. Pure."""
+"""A sampler's candidates, and the order in which the waiting ones are begun. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ class Candidate:
         return self.group.group_id
 
     def attempted(self, prefix: str, client: str) -> Group:
-        """What the pipeline runs; `client` unless the group names its own."""
+        """Returns the group that the pipeline runs, for `client` unless the group names its own."""
         update = {
             "group_id": f"{prefix}{self.name}:{self.attempt}",
             "client": self.group.client or client,
@@ -56,7 +56,7 @@ class Candidate:
         return self.group.model_copy(update=update)
 
     def note_versions(self, *versions: int | None) -> None:
-        """Those of sampled tokens."""
+        """Notes the policy versions of sampled tokens."""
         all_known = [
             one for one in (self.oldest_version, self.newest_version, *versions) if one is not None
         ]
@@ -81,7 +81,7 @@ class Candidate:
 
 
 class Tally(WireModel):
-    """What has been counted so far; see `SamplerStatus`."""
+    """Counts so far; see `SamplerStatus`."""
 
     given: int = 0
     uninformative: int = 0
@@ -104,15 +104,15 @@ class Tally(WireModel):
 
 
 class WaitingCandidates:
-    """Candidates that are not begun. Tasks whose last groups taught nothing are deferred: they wait
-    behind the others, and are tried again now and then."""
+    """Candidates that are not begun. Those of tasks whose last groups taught nothing are deferred:
+    they wait behind the others, and are tried again now and then."""
 
     def __init__(self, spec: SamplerSpec) -> None:
         self._spec = spec
         self._first: deque[Candidate] = deque()
         self._deferred: deque[Candidate] = deque()
         self._taught_nothing: Counter[str] = Counter()
-        """Number of a task's last groups that taught nothing, keyed by task."""
+        """Number of consecutive last groups that taught nothing, by task."""
         self._since_deferred = 0
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class WaitingCandidates:
         return len(self._deferred)
 
     def put(self, candidate: Candidate) -> None:
-        """A new attempt goes before candidates that never began."""
+        """Adds a candidate; a new attempt goes before candidates that never began."""
         if self._is_deferred(candidate):
             self._deferred.append(candidate)
         elif candidate.attempt:
@@ -136,7 +136,7 @@ class WaitingCandidates:
         return after is not None and self._taught_nothing[candidate.group.task.task_id] >= after
 
     def next(self) -> Candidate | None:
-        """What has become deferred while it waited moves behind the others now."""
+        """Returns the next candidate, if any. Moves those deferred meanwhile behind the others."""
         is_due = self._since_deferred + 1 >= self._spec.deferred_every
         while self._first and not (is_due and self._deferred):
             candidate = self._first.popleft()
@@ -150,12 +150,12 @@ class WaitingCandidates:
         return self._deferred.popleft()
 
     def wanted(self, enough: int) -> int:
-        """How many more; deferred ones count once they are many."""
+        """Returns how many more are wanted; deferred candidates count once they are many."""
         first = len(self._first)
         return max(0, min(enough - first, 2 * enough - first - len(self._deferred)))
 
     def remember(self, task_id: str, state: GroupState) -> None:
-        """How a group of the task ended."""
+        """Notes how a group of the task ended."""
         if state is GroupState.UNINFORMATIVE:
             self._taught_nothing[task_id] += 1
         elif state is not GroupState.FAILED:

@@ -1,8 +1,8 @@
-"""Whether a group can teach anything, as early as that can be known. Pure arithmetic.
+"""Verdicts on whether a group can teach anything, as early as possible. Pure arithmetic.
 
-An early verdict is one that no scores of the rollouts to come could change. That a group is
-informative is said only of a whole one, for it is trained on whole. A verdict takes the same time
-however many rollouts have ended, but for the last.
+An early verdict is one that the scores of the rollouts to come cannot change. Only a whole group is
+found informative, since it is trained on whole. All verdicts but the last of a group take the same
+time, however many rollouts have ended.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Self
 from prorl_service.schemas.sampling import Filter
 
 ROUNDING = 4
-"""Units in the last place by which the mean of a whole group may be off, at most."""
+"""Largest error of a whole group's mean, in units in the last place."""
 
 
 class Outcome(StrEnum):
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 
 class Scores:
-    """The scores of a group's ended rollouts, by index; None of one that failed."""
+    """The scores of a group's ended rollouts, by index; None for a rollout that failed."""
 
     def __init__(self) -> None:
         self.total = Fraction()
@@ -57,7 +57,7 @@ class Scores:
 
 
 def outcome(scores: Scores, n: int, wanted: Filter) -> Outcome:
-    """The verdict on a group of `n`."""
+    """Returns the verdict on a group of `n` rollouts."""
     to_come = n - len(scores)
     if scores.count_known + to_come < min(wanted.min_scored, n):
         return Outcome.FAILED
@@ -74,14 +74,14 @@ def _is_informative(scores: list[float], wanted: Filter) -> bool:
     if wanted.max_mean is not None and mean > wanted.max_mean:
         return False
     if wanted.min_std == 0:
-        return min(scores) < max(scores)  # exact, where a standard deviation is rounded
+        return min(scores) < max(scores)  # exact, unlike a standard deviation
     variance = math.fsum((score - mean) ** 2 for score in scores) / len(scores)
     return math.sqrt(variance) > wanted.min_std
 
 
 def _can_become(scores: Scores, to_come: int, wanted: Filter) -> bool:
-    """Whether some scores in range of those to come, none of them failing or some, bring the mean
-    within bounds."""
+    """Returns whether possible scores of the rollouts to come, some of which may fail, bring the
+    mean within bounds."""
     if wanted.min_mean is not None and wanted.highest is not None:
         best = max(_extremes(scores, to_come, wanted.highest))
         if best < wanted.min_mean - ROUNDING * math.ulp(wanted.min_mean):
@@ -93,7 +93,7 @@ def _can_become(scores: Scores, to_come: int, wanted: Filter) -> bool:
 
 
 def _extremes(scores: Scores, to_come: int, bound: float) -> list[Fraction]:
-    """The mean with all to come at `bound`, and with none: a rollout that fails drops out of it.
-    What fewer of them could make of it lies between."""
+    """Returns the mean with all rollouts to come at `bound`, and without them, as failed ones do
+    not count. With some of them it lies between."""
     whole = (scores.total + to_come * Fraction(bound)) / (scores.count_known + to_come)
     return [whole, scores.total / scores.count_known] if scores.count_known else [whole]

@@ -1,4 +1,4 @@
-"""The samplers of the service: made, found, deleted, and carried over a restart."""
+"""The samplers of the service: made, found, deleted, and restored after a restart."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class SamplerManager:
-    """`async with`, inside the journal's and the pipeline's."""
+    """Owner of all samplers. Enter it inside the contexts of the journal and the pipeline."""
 
     def __init__(self, journal: Journal, pipeline: RolloutExecutor, weights: Weights) -> None:
         self.background = TaskOwner()
@@ -44,18 +44,19 @@ class SamplerManager:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """They go on when the service does."""
+        """Stops the samplers, which continue when the service starts again."""
         for sampler in self._running.values():
             sampler.lease.end()
         await self.background.close()
 
     def end_waits(self) -> None:
-        """For a service that is about to close its connections."""
+        """Ends all waits, for a service that is about to close its connections."""
         for sampler in self._running.values():
             sampler.end_waits()
 
     async def create(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
-        """Idempotent. Raises `Conflict` if it exists with another spec, `JournalError`."""
+        """Makes a sampler; idempotent. Raises `Conflict` if it exists with another spec, and
+        `JournalError`."""
         return await self._journal.unless_failing(self._create(sampler_id, spec))
 
     async def _create(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
@@ -87,7 +88,7 @@ class SamplerManager:
         await self._journal.unless_failing(_end_of(deletion))
 
     def _start_deletion(self, sampler_id: str) -> "asyncio.Task[None]":
-        """Raises `NotFound`."""
+        """Deletes the sampler in the background. Raises `NotFound`."""
         work = self._delete(self.get(sampler_id))
         deletion = self.background.run_once(work, name=f"delete sampler {sampler_id}")
         self._deletions[sampler_id] = deletion
@@ -127,7 +128,7 @@ class SamplerManager:
         )
 
     def _expired(self, sampler_id: str) -> None:
-        log.warning("sampler %s: nobody asked for it any more", sampler_id)
+        log.warning("sampler %s: its lease expired, it is deleted", sampler_id)
         if sampler_id not in self._deletions:
             deletion = self._start_deletion(sampler_id)
             deletion.add_done_callback(lambda done: self._keep_if_failed(sampler_id, done))

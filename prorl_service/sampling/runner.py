@@ -1,8 +1,8 @@
-"""One sampler at work: a `Sampler`'s decisions, done.
+"""One sampler at work: carries out the decisions of a `Sampler`.
 
-Submits what it begins, reports to it what ended, forgets what is not needed, and writes down its
-state before it reports it. After a restart it continues where it was. Decides nothing: `sampler`
-does.
+Submits the groups that it begins, reports ended rollouts to it, releases groups that are not
+needed, and writes down its state before reporting it. After a restart it continues where it was.
+Decides nothing: `sampler` does.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ RETRY_S = 1.0
 
 
 class Weights(Protocol):
-    """The newest, as far as the service knows; see `BackendPool`."""
+    """The newest weights, as far as the service knows; see `BackendPool`."""
 
     @property
     def policy_version(self) -> int: ...
@@ -59,7 +59,7 @@ class SamplerState(WireModel):
     dropped: list[DroppedGroup] = Field(default_factory=list)
     """Groups dropped since the draw ended."""
     open_s: float = 0.0
-    """Seconds that the draw had been open, by a clock that does not jump."""
+    """Seconds for which the draw had been open, by a clock that does not jump."""
     is_last: bool = False
     tally: Tally = Tally()
 
@@ -89,7 +89,7 @@ class SamplerRunner:
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._changes = Changes()
-        """Changes of what `status` answers."""
+        """Changes of `_status`."""
         self._is_deleted = self._ends_waits = False
         self._submissions: dict[str, asyncio.Task[None]] = {}
         """Submissions in flight, keyed by group."""
@@ -99,8 +99,8 @@ class SamplerRunner:
     # --- for callers ----------------------------------------------------------------------------
 
     async def status(self, *, after: int, wait_s: float | None) -> SamplerStatus:
-        """The status as soon as its revision differs from `after`, or after `wait_s`, or when the
-        service stops. Raises `NotFound` if the sampler is deleted meanwhile."""
+        """Returns the status as soon as its revision differs from `after`, or after `wait_s`, or
+        when the service stops. Raises `NotFound` if the sampler is deleted meanwhile."""
         with suppress(TimeoutError), self.lease.held():
             async with asyncio.timeout(wait_s):
                 while self._status.revision == after and not self._ends_waits:
@@ -110,16 +110,17 @@ class SamplerRunner:
         return self._status
 
     def end_waits(self) -> None:
-        """Answers all who wait for news, and those who ask from now on."""
+        """Makes all calls of `status` return immediately, waiting and future ones."""
         self._ends_waits = True
         self._changes.notify()
 
     async def add(self, groups: Sequence[Group], *, is_last: bool) -> SamplerStatus:
-        """One that cannot run fails when it is begun, and others do not. Raises `JournalError`."""
+        """Adds candidates. One that cannot run fails alone, when it is begun. Raises
+        `JournalError`."""
         return await self._do(lambda: self.core.add(groups, is_last=is_last))
 
     async def draw(self, draw_id: str, spec: DrawSpec) -> SamplerStatus:
-        """Idempotent. Raises `Conflict` while another is open, `JournalError`."""
+        """Opens a draw; idempotent. Raises `Conflict` while another is open, and `JournalError`."""
 
         def open_draw() -> None:
             if self._is_newest(draw_id, spec):
@@ -131,7 +132,7 @@ class SamplerRunner:
         return await self._do(open_draw)
 
     def _is_newest(self, draw_id: str, spec: DrawSpec) -> bool:
-        """Raises `Conflict` where no draw may be opened, or not this one."""
+        """Returns whether this is the newest draw. Raises `Conflict` if it must not be opened."""
         newest = self.core.draw
         if newest is None:
             return False
@@ -148,17 +149,17 @@ class SamplerRunner:
         return False
 
     def _refuse_after_rewind(self, draw: Draw) -> None:
-        """Raises `Conflict`."""
+        """Raises `Conflict` if the draw has ended and holds tokens newer than the weights."""
         pushed = self._weights.pushed_version
         if draw.state is not DrawState.OPEN and (newer := self.core.newer_than(pushed)):
             raise Conflict(
                 f"draw {draw.draw_id!r} holds tokens of version {newer[0].newest_policy_version}, "
                 f"the newest weights are {pushed}",
-                hint="the trainer went back since: draw under another id",
+                hint="the trainer has gone back since then: draw under another id",
             )
 
     async def _do(self, work: Callable[[], None]) -> SamplerStatus:
-        """The status that `work` leads to, once it is written down."""
+        """Does `work`, and returns the status that it leads to once that is written down."""
         self._journal.check_writable()
         self.lease.renew()
         await self._journal.unless_failing(self._step(work))
@@ -183,7 +184,7 @@ class SamplerRunner:
                 self._start_release(group_id, self._pipeline.rollout_ids(group_id))
 
     async def serve(self) -> None:
-        self._submit(self.core.under_way())  # a restarted service's; known groups are joined
+        self._submit(self.core.under_way())  # after a restart; known groups are joined
         while True:
             await self._step()
             with suppress(TimeoutError):
@@ -197,7 +198,7 @@ class SamplerRunner:
         return max(0.0, self._opened_at + draw.spec.deadline_s - time.monotonic())
 
     async def _step(self, work: Callable[[], None] = lambda: None) -> None:
-        """One at a time: the status is that of the newest."""
+        """Takes one step at a time, so that the status is that of the newest."""
         async with self._lock:
             if self._is_deleted:
                 return
@@ -264,7 +265,7 @@ class SamplerRunner:
         self._wake.set()
 
     async def _release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
-        if submission := self._submissions.get(group_id):  # half-way, it would be run after all
+        if submission := self._submissions.get(group_id):  # it might submit the group later
             await asyncio.wait([submission])
         with suppress(ProRLError):  # never submitted, or forgotten already
             await self._pipeline.cancel(rollout_ids)
@@ -276,7 +277,7 @@ class SamplerRunner:
         _keep(self._releases, group_id, task)
 
     async def drop(self, on_dropped: Callable[[], None]) -> None:
-        """Nothing is written of it any more. Raises `JournalError`, and then all is as before."""
+        """Deletes its state, and writes nothing more. Leaves all as it was on a `JournalError`."""
         async with self._lock:
             sampler_id = self.core.sampler_id
             await self._journal.write(lambda db: tables.drop(db, sampler_id), is_kept=False)
@@ -286,8 +287,8 @@ class SamplerRunner:
             on_dropped()
 
     async def release(self) -> None:
-        """All that it began, what it has given and nobody acknowledged included. `serve` has
-        ended."""
+        """Releases all groups that it began, including those given and not acknowledged. Call it
+        after the end of `serve`."""
         for group in map(self._group, self.core.begun()):
             self._start_release(group.group_id, group.rollout_ids())
         await asyncio.gather(*self._releases.values())
@@ -299,7 +300,7 @@ class SamplerRunner:
 def _keep(
     in_flight: dict[str, asyncio.Task[None]], group_id: str, task: asyncio.Task[None]
 ) -> None:
-    """Until the task has ended."""
+    """Keeps the task until it has ended."""
     in_flight[group_id] = task
     task.add_done_callback(lambda _: in_flight.pop(group_id))
 

@@ -1,12 +1,12 @@
-"""Dynamic sampling as a state machine: which candidate groups to begin, give, or give up.
+"""Dynamic sampling as a state machine: which candidate groups to begin, give, or abandon.
 
-Pure: no clock, no network, no store. The caller tells what has happened (candidates came, a draw
+Pure: no clock, no network, no store. The caller reports what has happened (candidates came, a draw
 was opened, a rollout ended), asks what to do, and does it. Each candidate comes to one end: it is
-given to one draw, or is found uninformative, or has failed. Until then it waits or is in flight;
-one whose tokens became too old, or that was cancelled as surplus, waits again and is begun as a
-new attempt. Groups are given whole, in the order in which they ended, when their draw ends: until
-then it holds them, and what became too old meanwhile is replaced. What ends without being given
-is told once, by the draw that is open or else by the next.
+given to one draw, is found uninformative, or has failed. Until then it waits or is in flight; one
+whose tokens became stale, or that was cancelled as surplus, waits again and is begun as a new
+attempt. Groups are given whole, in the order in which they ended, when their draw ends: until then
+the draw holds them, and groups that became stale meanwhile are replaced. A candidate that ends
+without being given is reported once, by the open draw or else by the next.
 """
 
 import math
@@ -33,17 +33,17 @@ from prorl_service.schemas.sampling import (
 )
 
 MIN_WAITING = 8
-"""Candidates, so that a small service asks ahead as well."""
+"""Fewest waiting candidates to aim for, so that a small service asks ahead as well."""
 
 
 class Sampler:
     """`changed` collects the candidates to be written down, `released` the groups of attempts that
-    nobody needs any more, still running perhaps; whoever drives the sampler empties both."""
+    are not needed any more, but may still run; the caller empties both."""
 
     def __init__(
         self, sampler_id: str, spec: SamplerSpec, *, slots: int, incarnation: str = ""
     ) -> None:
-        """`slots`: rollouts that can run at once; may change. `incarnation` distinguishes its
+        """`slots`: rollouts that can run in parallel; may change. `incarnation` distinguishes its
         groups from those of earlier samplers of that name."""
         self.sampler_id = sampler_id
         self.incarnation = incarnation
@@ -52,7 +52,7 @@ class Sampler:
         self.draw: Draw | None = None
         self.is_last = False
         self.dropped: list[DroppedGroup] = []
-        """What the next draw is to tell."""
+        """Dropped groups that the next draw is to report."""
         self.changed: dict[str, Candidate] = {}
         self.released: list[Group] = []
         self.tally = Tally()
@@ -63,12 +63,13 @@ class Sampler:
         self._informative: dict[str, Candidate] = {}
         """Informative candidates in the order in which they ended."""
         self._held: dict[str, Candidate] = {}
-        """Informative groups, given to the open draw unless they become too old before its end."""
+        """Informative candidates to be given to the open draw, unless they become stale before its
+        end."""
 
     # --- what happens ---------------------------------------------------------------------------
 
     def add(self, groups: Iterable[Group], *, is_last: bool = False) -> None:
-        """Groups known already are left as they are."""
+        """Adds candidates; leaves known ones as they are."""
         self.is_last = self.is_last or is_last
         for group in groups:
             if group.group_id not in self._names:
@@ -76,8 +77,8 @@ class Sampler:
                 self._wait(Candidate(group))
 
     def restore(self, candidate: Candidate) -> None:
-        """Takes back a candidate of the journal. Call it in the order in which they came, after the
-        draw."""
+        """Restores a candidate from the journal. Call it in the order in which they came, once
+        `draw` is restored."""
         self._names.add(candidate.name)
         match candidate.state:
             case GroupState.WAITING:
@@ -90,14 +91,14 @@ class Sampler:
                 (self._held if is_held else self._informative)[candidate.name] = candidate
 
     def restore_end(self, name: str, task_id: str, state: GroupState) -> None:
-        """Takes back a candidate that was given, was uninformative, or failed."""
+        """Restores a candidate that was given, was uninformative, or failed."""
         self._names.add(name)
         self._waiting.remember(task_id, state)
 
     def open_draw(
         self, draw_id: str, spec: DrawSpec, *, version: int, pushed: int | None = None
     ) -> None:
-        """The one before must not be open."""
+        """Opens a draw; the one before must have ended."""
         self.draw = Draw(draw_id=draw_id, spec=spec, dropped=self.dropped)
         self.dropped = []
         self.settle(version, pushed)
@@ -116,17 +117,17 @@ class Sampler:
             self._decide(candidate, ENDED[found])
 
     def refused(self, name: str, attempt: int, error: ErrorInfo) -> None:
-        """The service will never run it."""
+        """Fails an attempt that the service will never run."""
         candidate = self._under_way.get(name)
         if candidate is not None and candidate.attempt == attempt:
             candidate.last_error = self.tally.last_failure = error
             self._decide(candidate, GroupState.FAILED)
 
     def settle(self, version: int, pushed: int | None = None, *, is_overdue: bool = False) -> None:
-        """Have an open draw hold what there is, and end it when its time has come.
+        """Lets an open draw hold informative groups, and ends it when it is complete or due.
 
         `version`: the newest that the service knows of. `pushed`: the newest that it was given, if
-        any; then what was sampled with newer ones belongs to a course that was left.
+        any; tokens of newer versions belong to a course of training that was abandoned.
         """
         draw = self._open_draw()
         if draw is None:
@@ -146,7 +147,7 @@ class Sampler:
     # --- what to do -----------------------------------------------------------------------------
 
     def begin(self) -> Iterator[Candidate]:
-        """Those to be begun now, each in flight when it is yielded."""
+        """Yields the candidates to be begun now, each in flight when it is yielded."""
         while self._has_room() and (candidate := self._waiting.next()) is not None:
             candidate.state = GroupState.UNDER_WAY
             candidate.attempt += 1
@@ -157,15 +158,15 @@ class Sampler:
 
     @property
     def prefix(self) -> str:
-        """Beginning of the ids of its groups. A journal of older code knows no incarnations."""
+        """Beginning of the ids of its groups. Journals of older code have no incarnations."""
         return f"{self.sampler_id}:" + (f"{self.incarnation}:" if self.incarnation else "")
 
     def group_of(self, candidate: Candidate) -> Group:
-        """What the pipeline runs of its newest attempt."""
+        """Returns the group that the pipeline runs for the newest attempt."""
         return candidate.attempted(self.prefix, client=self.sampler_id)
 
     def newer_than(self, pushed: int | None) -> list[DrawnGroup]:
-        """Groups of the newest draw that hold tokens of versions which were left."""
+        """Returns the groups of the newest draw that hold tokens newer than `pushed`."""
         groups = self.draw.groups if self.draw else []
         return [one for one in groups if _is_newer(one.newest_policy_version, pushed)]
 
@@ -173,7 +174,7 @@ class Sampler:
         return list(self._under_way.values())
 
     def begun(self) -> list[Candidate]:
-        """And not at their end."""
+        """Returns the candidates that were begun and are not at their end."""
         return [*self._under_way.values(), *self._informative.values(), *self._held.values()]
 
     def status(self, revision: int) -> SamplerStatus:
@@ -263,7 +264,7 @@ class Sampler:
         draw.groups.append(drawn)
 
     def _give(self, draw: Draw) -> None:
-        """What the draw holds at its end."""
+        """Gives the groups that the draw holds at its end."""
         for candidate in self._held.values():
             candidate.state = GroupState.GIVEN
             self.changed[candidate.name] = candidate
@@ -280,7 +281,8 @@ class Sampler:
         return self.is_last and not (self._waiting or self._under_way)
 
     def _begin_stale_again(self, draw: Draw, version: int, pushed: int | None) -> None:
-        """The trainer may know of a newer version than the service."""
+        """Begins stale candidates again. The trainer may know of a newer version than the
+        service."""
         oldest = max(version, draw.spec.policy_version or 0) - self.spec.max_staleness
 
         def is_stale(candidate: Candidate) -> bool:
@@ -309,7 +311,7 @@ def _is_newer(version: int | None, pushed: int | None) -> bool:
 
 
 def _snapshot(draw: Draw) -> Draw:
-    """What is in its lists never changes."""
+    """Returns a copy with its own lists, whose items never change."""
     return draw.model_copy(update={"groups": [*draw.groups], "dropped": [*draw.dropped]})
 
 

@@ -1,5 +1,5 @@
-"""Samplers in the journal: their tables' statements. Plain functions of a connection, each to be
-run inside a transaction of the caller's, as in `rollouts.journal.tables`."""
+"""Statements on the samplers' tables in the journal. Plain functions of a connection, each to be
+run inside a transaction of the caller, as in `rollouts.journal.tables`."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ class CandidateRow:
         )
 
     def candidate(self) -> Candidate:
-        """The candidate of a row that is not at its end."""
+        """Returns the candidate of a row that is not at its end."""
         assert self.request is not None
         group = Group.model_validate_json(self.request)
         candidate = Candidate(group, self.state, self.attempt, self.begun_in)
@@ -77,7 +77,7 @@ def drop(db: sqlite3.Connection, sampler_id: str) -> None:
 
 
 def ended_groups(db: sqlite3.Connection, prefix: str) -> list[str]:
-    """Those whose id begins with `prefix`, which ends with a colon."""
+    """Returns the ended groups whose id begins with `prefix`, which ends with a colon."""
     rows = db.execute(
         "SELECT group_id FROM groups WHERE group_id >= ? AND group_id < ? AND ended_at IS NOT NULL",
         (prefix, prefix[:-1] + ";"),  # the next character
@@ -90,7 +90,7 @@ def samplers(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
 
 
 def candidates(db: sqlite3.Connection, sampler_id: str) -> Sequence[CandidateRow]:
-    """Candidates in the order in which they came."""
+    """Returns the candidates in the order in which they came."""
     rows = db.execute(
         "SELECT name, task_id, state, attempt, begun_in, oldest_version, newest_version, request"
         " FROM candidates WHERE sampler_id = ? ORDER BY number",

@@ -1,9 +1,10 @@
-"""Which front has a directory of services: one at a time, as long as it renews its claim.
+"""A front's claim on a directory of services: one front at a time, as long as it renews the claim.
 
-The claim is a file that is made with O_EXCL, as locks do not hold on every network file system. Its
-front touches it every `RENEW_S`. Another front takes it over if the process is gone or, where that
-cannot be seen from its machine, if nobody touches the file for `STALE_S`. Clocks of machines are
-never compared. A front that was held up for so long finds another's claim, and ends its work.
+The claim is a file made with O_EXCL, since locks do not hold on every network file system. Its
+front touches the file every `RENEW_S`. Another front takes over if that front's process is gone or,
+where that cannot be seen from its machine, if nobody touches the file for `STALE_S`. Clocks of
+different machines are never compared. A front that stalls that long finds another's claim, and ends
+its work.
 """
 
 import logging
@@ -44,7 +45,7 @@ class Claimant(WireModel):
     since: str
 
     def is_gone(self) -> bool | None:
-        """None: it cannot be seen from here."""
+        """Returns None if that cannot be seen from this machine."""
         if self.machine != processes.pid_scope():
             return None
         return not processes.is_running(self.pid, self.process_start)
@@ -65,10 +66,10 @@ def _own_claimant() -> Claimant:
 
 
 class DirectoryClaim:
-    """Held from when it is made to `release`, or to the end of the process."""
+    """Claim that is held from its construction to `release`, or to the end of the process."""
 
     def __init__(self, directory: Path, *, stale_s: float = STALE_S) -> None:
-        """Raises `ProRLError`: another front has it, or others could write there."""
+        """Raises `ProRLError` if another front has it, or if other users could write there."""
         _prepare(directory)
         self.directory = directory
         self._stale_s = stale_s
@@ -76,7 +77,7 @@ class DirectoryClaim:
         self._own = _own_claimant()
         self._released = threading.Event()
         self.lost_to: str | None = None
-        """Claimant that has taken the directory over, if one has."""
+        """Claimant that has taken over the directory, if one has."""
         try:
             self._acquire()
             self.owner = _owner(directory / OWNER)
@@ -122,12 +123,12 @@ class DirectoryClaim:
             _create(self._path, self._own.model_dump_json())
         elif content == self._own.model_dump_json().encode():
             os.utime(self._path)
-        elif content:  # and not just being written
+        elif content:  # an empty file is just being written
             self.lost_to = _name(content)
 
 
 class _Observed:
-    """Another's claim, as it was when it was first seen."""
+    """Another front's claim, as it was when first seen."""
 
     def __init__(self, path: Path, content: bytes, touched_at: int) -> None:
         self._path = path
@@ -138,18 +139,18 @@ class _Observed:
     @classmethod
     def of(cls, path: Path) -> "_Observed | None":
         try:
-            with path.open("rb") as file:  # which has a network file system ask its server
+            with path.open("rb") as file:  # opening makes a network file system ask its server
                 return cls(path, file.read(MAX_BYTES), os.fstat(file.fileno()).st_mtime_ns)
         except FileNotFoundError:
             return None
 
     def outlives(self, seconds: float) -> bool:
-        """Whether its process lives or, where that cannot be seen, the claim is renewed in that
-        time."""
+        """Returns whether its process lives or, where that cannot be seen, whether the claim is
+        renewed within `seconds`."""
         is_gone = _is_gone(self._content)
         if is_gone is not None:
             return not is_gone
-        log.warning("waits up to %g s to see whether %s is alive", seconds, self.name)
+        log.warning("waiting up to %g s to see whether %s is alive", seconds, self.name)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(LOOK_S)
@@ -161,7 +162,7 @@ class _Observed:
         return False
 
     def evict(self) -> None:
-        """Removes this claim, and no other that came in its place."""
+        """Removes this claim, but not one that has replaced it."""
         aside = self._path.with_name(f"{CLAIM}.{uuid.uuid4().hex}")
         try:
             self._path.rename(aside)
@@ -177,12 +178,12 @@ def _prepare(directory: Path) -> None:
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         found = directory.stat()
     except OSError as error:
-        raise ProRLError(f"{directory} is no directory of services: {error.strerror}") from None
+        raise ProRLError(f"{directory} cannot hold services: {error.strerror}") from None
     check_trusted(str(directory), found)
 
 
 def _create(path: Path, content: str) -> bool:
-    """Whether it was not there yet. Raises `OSError`."""
+    """Creates the file. Returns False if it exists. Raises `OSError`."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -203,7 +204,7 @@ def _name(content: bytes) -> str:
     try:
         return str(Claimant.model_validate_json(content))
     except ValidationError:
-        return "a front that has not said which"
+        return "an unidentified front"
 
 
 def _is_gone(content: bytes) -> bool | None:
@@ -214,7 +215,7 @@ def _is_gone(content: bytes) -> bool | None:
 
 
 def _owner(path: Path) -> str:
-    """A name for what the fronts of this directory own, one after the other."""
+    """Returns the owner's name that the successive fronts of this directory share."""
     if not (known := _content(path)):
         host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
         known = f"front-{host[:100]}-{uuid.uuid4().hex[:12]}".encode()
@@ -226,5 +227,5 @@ def _remove(path: Path, own: Claimant) -> None:
     try:
         if _content(path) == own.model_dump_json().encode():
             path.unlink()
-    except OSError:  # it is stale soon
+    except OSError:  # it will soon be stale
         log.warning("the claim %s could not be removed", path)

@@ -1,12 +1,12 @@
 """Service discovery by a shared directory: a service writes a file when it is ready and removes it
 when it starts to drain.
 
-For jobs of a cluster, which learn on which node they run when they run there. A directory that all
-nodes see is enough; a service is known by its file's name, whichever its address. A service that
-was killed leaves its file, so that a reader must ask whether the service answers.
+For cluster jobs, which learn their node only when they run there. A directory that all nodes see is
+enough; a service is known by the name of its file, whatever its address. A killed service leaves
+its file behind, so that readers must ask whether the service answers.
 
-Readers send their token to what is announced. So they trust only what root and their own user
-could have written.
+Readers send their token to announced addresses, so they trust only files that root or their own
+user could have written.
 """
 
 import logging
@@ -39,7 +39,7 @@ def _usable(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is no URL: {error}") from None
+        raise ValueError(f"{url!r} is not a URL: {error}") from None
     has_address = parsed.host and (parsed.port or 0) <= MAX_PORT
     is_bare = not parsed.userinfo and not parsed.query and parsed.path in ("", "/")
     if parsed.scheme not in ("http", "https") or not has_address or not is_bare:
@@ -53,7 +53,7 @@ class Announced(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A service's own file. `host`: its address for others."""
+    """The file that announces a service. `host`: the service's address for others."""
 
     path: Path
     host: str
@@ -69,7 +69,8 @@ class Announcement:
 
 
 def announcement(path: Path | None, host: str | None, listens_at: str) -> Announcement | None:
-    """`host` None: where it listens or, if that is everywhere, by this machine's name.
+    """Returns the announcement in `path`. `host` defaults to `listens_at`, or to this machine's
+    name if that is every address.
 
     Raises `ProRLError` for a path that cannot be written or would not be found.
     """
@@ -90,7 +91,7 @@ def announcement(path: Path | None, host: str | None, listens_at: str) -> Announ
 
 
 class Announcements:
-    """What a directory announces, read as often as asked. Each problem is logged once."""
+    """Services that a directory announces, read again at each `look`. Logs each problem once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -98,11 +99,11 @@ class Announcements:
         self._problems: dict[Path, str] = {}
 
     def look(self) -> Mapping[str, str]:
-        """URLs by name, in the order of the names. Files that are no announcement are left out."""
+        """Returns URLs by name, in the order of the names, of files that are announcements."""
         problems: dict[Path, str] = {}
         try:
             paths = _files(self._directory)
-        except OSError as error:  # no reason to leave services that answer
+        except OSError as error:  # not a reason to leave services that answer
             problems[self._directory] = f"it cannot be read: {error.strerror}"
         else:
             urls = ((path.stem, _url(path, problems)) for path in paths)
@@ -138,12 +139,12 @@ def _url(path: Path, problems: dict[Path, str]) -> str | None:
 
 def _read(path: Path) -> str:
     """Raises `OSError`, `ValidationError`, `ProRLError`."""
-    # A pipe that nothing writes to must not hold up the reader.
+    # A pipe that nothing writes to must not block the reader.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ProRLError("it is no regular file")
+            raise ProRLError("it is not a regular file")
         check_trusted("it", found)
         content = os.read(descriptor, MAX_BYTES + 1)
     finally:
@@ -154,7 +155,7 @@ def _read(path: Path) -> str:
 
 
 def check_trusted(name: str, found: os.stat_result) -> None:
-    """Raises `ProRLError` for what users other than root and this one could have written."""
+    """Raises `ProRLError` if users other than root and this one could have written it."""
     if found.st_uid not in (0, os.getuid()):
         raise ProRLError(
             f"{name} belongs to user {found.st_uid}, who could have the token sent anywhere",

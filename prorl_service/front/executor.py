@@ -1,10 +1,11 @@
-"""Has other services do the rollouts: each group at one of them, and at another if that is lost.
+"""The executor of a front: other services do the rollouts, each group at one service, and at
+another if that is lost.
 
-A service is given as many rollouts as keep it busy; what is more waits here, in the order of a
-service's own queue. Answers are taken over as they are, into the front's own journal, so that a
-rollout ends once even if services that had it are lost. The journal also says which service
-has a group: after a restart of the front the group continues there. Groups are leased: a service
-abandons them when the front is gone for good.
+A service is given as many rollouts as keep it busy; the others wait here, in the order of a
+service's own queue. Answers go into the front's own journal, so that a rollout ends once even if
+services that had it are lost. The journal also says which service has a group: after a restart of
+the front the group continues there. Groups are leased: a service abandons them when the front is
+gone for good.
 """
 
 import asyncio
@@ -30,11 +31,11 @@ from prorl_service.schemas import Blame, ErrorInfo, Group, Rollout, RolloutState
 log = logging.getLogger(__name__)
 
 GROUP_LEASE_S = 180.0
-"""Time that a service keeps a group without being asked for it: that of a restart of the front."""
+"""Seconds that a service keeps a group without a request for it: enough to restart the front."""
 FOREVER_S = 1e9
-"""Budgets are the services' affair."""
+"""Time-out of streams, in effect none: the services keep the budgets."""
 REFUSALS = (409, 413, 422)
-"""Statuses of a group that no service would take."""
+"""HTTP statuses with which every service would refuse a group."""
 
 
 class RemoteExecutor(RolloutExecutor):
@@ -52,7 +53,7 @@ class RemoteExecutor(RolloutExecutor):
         self._forwarded: dict[str, ForwardedGroup] = {}
         """Forwarded groups by id."""
         self._placed: dict[str, str] = {}
-        """Services of groups, by name, as an earlier process of this front left them."""
+        """Names of the services that have groups, by group id, as an earlier process left them."""
 
     async def __aenter__(self) -> Self:
         self._placed = await self._journal.read(placements.read)
@@ -71,7 +72,7 @@ class RemoteExecutor(RolloutExecutor):
         return bool(self._forwarded)
 
     async def _release(self, record: RolloutRecord) -> None:
-        """Nothing: attempts hold what they need at the services."""
+        """Does nothing: attempts hold their resources at the services."""
 
     @property
     def slots(self) -> int:
@@ -99,7 +100,7 @@ class RemoteExecutor(RolloutExecutor):
                 forwardings.create_task(self._forward(forwarded, service, group.n))
 
     async def _resume(self, group_id: str, name: str) -> None:
-        """Continues the group at the service that has it, whether that has room or not."""
+        """Continues the group at the service that has it, even if that has no room."""
         records = self._inflight.unended(group_id)
         service = await self._services.find(name, len(records)) if records else None
         if service is not None:
@@ -121,7 +122,7 @@ class RemoteExecutor(RolloutExecutor):
     ) -> None:
         try:
             await forwarded.run_at(service, taken)
-        except Exception as bug:  # the boundary: one group's trouble is no other's
+        except Exception as bug:  # the boundary: a group's failure must not affect others
             forwarded.fail(bug)
         finally:
             del self._forwarded[forwarded.group.group_id]
@@ -130,7 +131,7 @@ class RemoteExecutor(RolloutExecutor):
 
 
 class _Abandoned(Exception):
-    """A service cancelled what nobody here has cancelled."""
+    """A service cancelled a rollout that was not cancelled here."""
 
 
 LEAVE = (ServiceCallError, ServiceLost, _Abandoned)
@@ -154,14 +155,14 @@ class ForwardedGroup:
         self._services = services
         self._journal = journal
         self._placed_at = placed_at
-        """Name of the service that got the group last."""
+        """Name of the last service that got the group."""
         self._waited_s = 0.0
-        """Seconds until that service got the group from this process."""
+        """Seconds that the group waited in this process until that service got it."""
         self._recalled = asyncio.Event()
 
     async def run_at(self, service: RolloutService, taken: int) -> None:
-        """Returns when all have ended, there or elsewhere. `service` has been taken for so many
-        rollouts."""
+        """Returns when all rollouts have ended, there or elsewhere. `taken`: number of rollouts
+        for which `service` was taken."""
         self._claim(service, taken)
         while self._pending:
             try:
@@ -175,7 +176,7 @@ class ForwardedGroup:
                     service = await self._leave(service, error)
 
     async def _leave(self, left: RolloutService, error: BaseException) -> RolloutService:
-        """Returns the next, which may be the same. What is left behind is abandoned there."""
+        """Returns the next service, perhaps the same. A service that is left abandons the group."""
         self._services.suspect(left)
         text = "%d rollouts of group %s leave service %s: %s"
         log.warning(text, len(self._pending), self.group.group_id, left.name, error)
@@ -190,7 +191,7 @@ class ForwardedGroup:
         return service
 
     def _claim(self, service: RolloutService, taken: int) -> None:
-        """Less what was cancelled meanwhile."""
+        """Ends rollouts that were cancelled meanwhile, and gives back their room."""
         self._end_cancelled()
         self._services.release(service, taken - len(self._pending))
 
@@ -202,7 +203,7 @@ class ForwardedGroup:
 
     @contextmanager
     def _held_by(self, service: RolloutService) -> Iterator[None]:
-        """What has not ended there may be cancelled here when it is left."""
+        """Lets `service` hold the rollouts; those unended when it is left may be cancelled here."""
         service.reclaim(self.group)
         for record in self._pending.values():
             record.is_waiting, record.work = False, self
@@ -214,11 +215,11 @@ class ForwardedGroup:
             self._services.release(service, len(self._pending))
 
     def cancel(self) -> None:
-        """For cancellers of its rollouts, while they are at a service."""
+        """Has the service cancel the rollouts that are to be cancelled."""
         self._recalled.set()
 
     async def _exchange(self, service: RolloutService) -> None:
-        """Raises groups of `LEAVE`."""
+        """Has `service` do the rollouts. Raises exception groups of `LEAVE`."""
         client, group_id = service.client, self.group.group_id
         written = []
         async with asyncio.TaskGroup() as meanwhile:
@@ -238,7 +239,7 @@ class ForwardedGroup:
             service.abandon(self.group)
 
     async def _submit(self, service: RolloutService) -> bool:
-        """Whether the service has had the group all the time. Raises `ServiceCallError`."""
+        """Returns whether the service had the group all the time. Raises `ServiceCallError`."""
         client = service.client
         is_there = self._placed_at == service.name and await self._is_known(client)
         if self._placed_at != service.name:
@@ -283,14 +284,14 @@ class ForwardedGroup:
                 except ServiceCallError as error:
                     if not error.retryable:
                         raise
-                    self._recalled.set()  # it may take longer than an answer may
+                    self._recalled.set()  # a cancellation may take longer than a call may
 
     def _end(self, answer: Rollout) -> "asyncio.Future[Counter[str]]":
         """Raises `_Abandoned`."""
         if self._was_given_up(answer):
             raise _Abandoned(f"{answer.rollout_id} was cancelled there: {answer.error}")
         if not answer.is_terminal:
-            raise ValueError(f"{answer.rollout_id} is reported as ended, and is {answer.state}")
+            raise ValueError(f"{answer.rollout_id} is reported as ended, but is {answer.state}")
         record = self._pending[answer.rollout_id]
         if answer.state is RolloutState.DONE:
             if answer.reward is None:
@@ -301,7 +302,7 @@ class ForwardedGroup:
         return written
 
     def _taken_over(self, record: RolloutRecord, answer: Rollout) -> Rollout:
-        """`answer` with what is this front's to say."""
+        """Returns `answer` with the fields that this front sets."""
         queue_s = answer.timings.queue_s + self._waited_s
         own = {
             "attempt": record.attempt + answer.attempt - 1,
@@ -317,7 +318,7 @@ class ForwardedGroup:
         return is_cancelled and record is not None and not record.cancel_requested
 
     def fail(self, bug: BaseException) -> None:
-        """Blames this service, for what it did not expect of another."""
+        """Fails the rollouts, blamed on this front: it did not expect what another service did."""
         while isinstance(bug, BaseExceptionGroup):
             bug = bug.exceptions[0]
         where = traceback.extract_tb(bug.__traceback__)[-1]

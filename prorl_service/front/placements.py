@@ -1,6 +1,6 @@
-"""Which service has which group: in the journal, so that a front that restarts asks there first.
+"""The service that has each group: in the journal, so that a restarted front asks there first.
 
-Every statement of the table `placements`; each function is to be run by the journal.
+Every statement on the table `placements`; the journal runs each function.
 """
 
 import sqlite3
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def place(group_id: str, service: str) -> Callable[[sqlite3.Connection], None]:
-    """`service` is its name."""
+    """Places the group at a service. `service`: its name."""
 
     def write(db: sqlite3.Connection) -> None:
         db.execute("INSERT OR REPLACE INTO placements VALUES (?, ?)", (group_id, service))
@@ -24,5 +24,5 @@ def remove(group_id: str) -> Callable[[sqlite3.Connection], None]:
 
 
 def read(db: sqlite3.Connection) -> dict[str, str]:
-    """Names of services by group."""
+    """Returns the names of services by group id."""
     return dict(db.execute("SELECT group_id, service FROM placements").fetchall())

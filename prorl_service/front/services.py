@@ -1,7 +1,7 @@
-"""The services that do the rollouts of a front: found, asked how they are, told of the engines.
+"""The services that do the rollouts of a front: found, probed, and given the engines.
 
-They come and go: each is announced in a directory that all see, takes rollouts while it is and
-answers, and is given no more as soon as it is not. Knows of rollouts only how many a service has.
+They come and go: a service gets rollouts only while it answers and is announced in a directory that
+all see. Knows of rollouts only how many a service has.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from prorl_service.utils.tasks import Changes
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Pause between looks into the directory, and between questions to each service."""
+"""Seconds between looks into the directory, and between probes of each service."""
 STATUS_TIMEOUT_S = 3.0
-"""Silence after which a question counts as missed."""
+"""Seconds of silence after which a probe counts as missed."""
 LOST_AFTER_S = 10.0
-"""Time without an answer after which a service is lost: its groups are given to others."""
+"""Seconds without an answer after which a service is lost: its groups are given to others."""
 LOST_AFTER_MISSES = 3
-"""Fewest missed questions for that: the front itself may have been held up."""
+"""Fewest missed probes of a lost service: the front itself may have stalled."""
 STREAM_IDLE_S = 15.0
-"""Silence after which a stream counts as broken. Services send an empty line every 10 s."""
+"""Seconds of silence after which a stream is broken. Services send an empty line every 10 s."""
 RENEW_S = 10.0
 ENGINE_LEASE_S = 240.0
-"""Time after which services forget the engines of a front that is gone: longer than they keep its
-groups, which need them."""
+"""Seconds after which services forget the engines of a front that is gone: longer than they keep
+its groups, which need the engines."""
 
 
 class ServiceLost(Exception):
-    """It has not answered for some time."""
+    """The service has not answered for some time."""
 
 
 class RolloutService:
-    """One of them, at one address."""
+    """One service, at one address."""
 
     def __init__(self, name: str, url: str, token: str | None, owner: str) -> None:
         """`owner`: the front whose engines are added there."""
@@ -53,19 +53,19 @@ class RolloutService:
         )
         self.is_announced = True
         self.is_open = False
-        """It answers, has the engines, and takes rollouts."""
+        """True while it answers, has the engines and takes rollouts."""
         self.problem = "not asked yet"
         self.slots = 1
-        """Rollouts that keep it busy."""
+        """Number of rollouts that keep it busy."""
         self.load = 0
-        """Rollouts that it has been given and that have not ended."""
+        """Number of rollouts that it has been given and that have not ended."""
         self._questions = AsyncRolloutClient(url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S)
         self._lost = asyncio.Event()
         self._answered_at = time.monotonic()
         self._misses = 0
-        """Consecutive missed questions."""
+        """Consecutive missed probes."""
         self._abandoned: dict[str, Group] = {}
-        """Groups that left it, by id. It may still have them."""
+        """Groups that left it, by id; it may still have them."""
         self._told: list[BackendSpec] = []
         self._told_at = 0.0
 
@@ -74,8 +74,8 @@ class RolloutService:
         return self.is_announced and self.is_open and self.load < self.slots
 
     async def ask(self, engines: list[BackendSpec]) -> str:
-        """Returns what is wrong with it, if anything. Raises `ServiceCallError`: also where it
-        cannot use an engine."""
+        """Returns what is wrong with it, if anything. Raises `ServiceCallError`, also if it cannot
+        use an engine."""
         status = await self._questions.status()
         self.note_answer()
         self.slots = sum(status.workers.get(one, 0) for one in (Stage.INIT, Stage.RUN)) or 1
@@ -99,7 +99,7 @@ class RolloutService:
             self._lost.set()
 
     def give_up(self) -> None:
-        """Has its groups leave."""
+        """Makes its groups leave."""
         self.is_open = False
         self._lost.set()
 
@@ -113,7 +113,7 @@ class RolloutService:
         self._abandoned[group.group_id] = group
 
     def reclaim(self, group: Group) -> None:
-        """It is given the group again."""
+        """Keeps the group there: it is given to this service again, or cancelled already."""
         self._abandoned.pop(group.group_id, None)
 
     async def _cancel_abandoned(self) -> None:
@@ -128,7 +128,7 @@ class RolloutService:
             self.reclaim(group)
 
     async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
-        """Reports the engines, when they have changed, and now and then to renew their leases."""
+        """Reports the engines when they have changed, and every `RENEW_S` to renew their leases."""
         wanted = {one.url.rstrip("/") for one in engines}
         own = (one for one in status.backends if one.owner == self._owner)
         known = {one.url.rstrip("/"): one.backend_id for one in own}
@@ -159,7 +159,7 @@ class Services:
         self._token = token
         self._engines = engines
         self._services: dict[str, RolloutService] = {}
-        """Announced now, by name."""
+        """Services that are announced now, by name."""
         self._changes = Changes()
 
     @property
@@ -172,8 +172,8 @@ class Services:
         return sum(one.slots for one in self._services.values() if one.is_open)
 
     async def take(self, count: int) -> RolloutService:
-        """The one that is least busy, `count` rollouts its own from now on, as soon as one has
-        room."""
+        """Returns the least busy service, as soon as one has room, with `count` rollouts added to
+        its load."""
         while not (free := [one for one in self._services.values() if one.has_room]):
             await self._changes.wait()
         service = min(free, key=lambda one: one.load / one.slots)
@@ -181,8 +181,8 @@ class Services:
         return service
 
     async def find(self, name: str, count: int) -> RolloutService | None:
-        """The named one, `count` rollouts its own from now on, as soon as it is open. None if it is
-        not within `LOST_AFTER_S`."""
+        """Returns the named service, as soon as it is open, with `count` rollouts added to its
+        load; None if it is not open within `LOST_AFTER_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOST_AFTER_S):
                 while (service := self._services.get(name)) is None or not service.is_open:
@@ -196,11 +196,11 @@ class Services:
         self._changes.notify()
 
     def suspect(self, service: RolloutService) -> None:
-        """It is given nothing until it has answered again."""
+        """Gives it nothing until it has answered again."""
         service.is_open = False
 
     async def serve(self) -> None:
-        """Runs as long as the front. Raises `ProRLError` when another has taken its place."""
+        """Runs as long as the front. Raises `ProRLError` when another front has taken over."""
         async with asyncio.TaskGroup() as watches:
             while self._claim.lost_to is None:
                 found = await asyncio.to_thread(self._announcements.look)
@@ -217,7 +217,7 @@ class Services:
                 known.give_up()
         raise ProRLError(
             f"the services in {self._claim.directory} now belong to {self._claim.lost_to}",
-            hint="this front was held up for too long; stop it",
+            hint="this front stalled for too long; stop it",
         )
 
     def _dismiss(self, service: RolloutService) -> None:
@@ -226,7 +226,7 @@ class Services:
         log.info("service %s at %s takes no more rollouts", service.name, service.url)
 
     async def _watch(self, service: RolloutService) -> None:
-        """What a service that drains still has may come to its end there."""
+        """Probes the service until it is drained: its rollouts may end there."""
         try:
             while service.is_announced or service.load:
                 await self._ask(service)
@@ -240,7 +240,7 @@ class Services:
         except ServiceCallError as error:
             service.note_miss()
             problem = "; ".join(str(error).splitlines())
-        except Exception as bug:  # the boundary: one service's trouble is no other's
+        except Exception as bug:  # the boundary: a service's failure must not affect others
             service.note_miss()
             problem = f"cannot be used: {bug!r}"
         if problem != service.problem:

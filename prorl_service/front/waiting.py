@@ -1,4 +1,4 @@
-"""Waits until enough services answer: in a cluster they begin when there is room for them."""
+"""Waiting until enough services answer: a cluster starts them when it has room."""
 
 import asyncio
 import time
@@ -13,9 +13,9 @@ from prorl_service.front.services import STATUS_TIMEOUT_S
 ASK_S = 1.0
 """Seconds between looks at a directory: a shared file system reports no events."""
 MAX_ASKED = 32
-"""Services asked at a time."""
+"""Most services asked in parallel."""
 REPORT_S = 30.0
-"""Longest time between reports; progress is reported when it changes."""
+"""Seconds between reports without progress; progress is reported immediately."""
 
 
 async def wait_for_services(
@@ -26,9 +26,9 @@ async def wait_for_services(
     timeout_s: float,
     report: Callable[[str], None],
 ) -> None:
-    """Until `count` of those announced in `directory` answer and let us in. `report` gets progress.
+    """Returns when `count` services announced in `directory` accept `token`.
 
-    Raises `ProRLError`, with what is known of each, when `timeout_s` are over.
+    `report` gets progress. Raises `ProRLError` after `timeout_s`, with what is known of each.
     """
     announcements = Announcements(directory)
     began_at = time.monotonic()
@@ -49,8 +49,8 @@ async def wait_for_services(
 
 
 async def _problems(urls: Mapping[str, str], token: str | None) -> dict[str, str]:
-    """Problem of each service by name, empty where it answers. Some may hang: all are asked in
-    parallel."""
+    """Returns the problem of each service by name, "" if it answers. Asks in parallel, since some
+    may hang."""
     room = asyncio.Semaphore(MAX_ASKED)
 
     async def ask(url: str) -> str:
@@ -76,6 +76,6 @@ def _too_few(directory: Path, line: str, problems: dict[str, str]) -> ProRLError
     others = "".join(f"\n  {name}: {problem}" for name, problem in problems.items())
     return ProRLError(
         f"{line}{others}",
-        hint=f"services announce themselves in {directory}: have their jobs begun, and what do "
-        "their logs say? Wait longer by --wait-s, or for fewer by --wait-for",
+        hint=f"services announce themselves in {directory}: check that their jobs run, and read "
+        "their logs. Wait longer with --wait-s, or for fewer with --wait-for",
     )

@@ -17,11 +17,11 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
 
 BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl token` prints it."))
-"""Entry of the token in the API page; `RequireBearer` asks for it."""
+"""Field for the token on the API page; `RequireBearer` checks the token."""
 
 
 def interface() -> FastAPI:
-    """All routes, without a service: for a description of them."""
+    """Returns all routes without a service, for a description of them."""
     # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.
     app = FastAPIOffline(title="ProRL rollout service", version=__version__)
     for routes in (router, sampler_router, prorl_router, metrics_router):
@@ -32,7 +32,7 @@ def interface() -> FastAPI:
 
 
 def create_app(service: Service, options: HttpOptions, token: str | None) -> FastAPI:
-    """`token` None: every request is let in."""
+    """Returns the application of `service`. `token` None: every request is accepted."""
     app = interface()
     app.state.service = service
     app.state.prorl = ProRLAdapter(service)

@@ -1,6 +1,6 @@
-"""Who may use the control plane: the holders of one token.
+"""Access to the control plane: only for holders of one token.
 
-The token is asked for before a request's body is read. What tells nothing is open to all: whether
+The token is checked before a request's body is read. What reveals nothing is open to all: whether
 the process lives, and the page that describes the interface. Metrics are not: they name engines,
 tools and failures, and Prometheus can send a token (`authorization.credentials_file`).
 """
@@ -18,24 +18,24 @@ OPEN_FOLDER = "/static-offline-docs/"
 
 REFUSAL = error_response(
     Unauthorized(
-        "this service wants its bearer token",
+        "this service requires its bearer token",
         hint=f"pass `token` to the client, or set {TOKEN_VARIABLE}; where the service runs, "
-        "`prorl token` prints that of your services",
+        "`prorl token` prints the token of your services",
     )
 )
 
 
 def is_open(path: str) -> bool:
-    """Whether everybody may use it."""
+    """Returns whether the path needs no token."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 def take_token(file: Path | None, host: str, *, is_off: bool = False) -> str | None:
-    """The token in `file`, or in the environment, from which it is removed: children need no
-    secrets; or that of this user's services. None if it `is_off`.
+    """Returns the token in `file`, or in the environment, or else of this user's services; None if
+    it `is_off`. Removes it from the environment: children need no secrets.
 
-    Raises `ProRLError` when that is so and `host` can be reached from elsewhere, or when what there
-    is cannot be a token.
+    Raises `ProRLError` if it `is_off` though `host` can be reached from elsewhere, and for what
+    cannot be a token.
     """
     given = os.environ.pop(TOKEN_VARIABLE, None)
     if is_off:

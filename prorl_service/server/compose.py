@@ -1,7 +1,7 @@
-"""A service out of its parts, started in the order of their floors and stopped in reverse.
+"""Services made of their parts, which are started from the bottom up and stopped in reverse.
 
-There are two: one that does the rollouts itself, and a front, behind which others do them. Knows
-nothing of HTTP.
+There are two: one that does the rollouts itself, and a front that has others do them. Knows nothing
+of HTTP.
 """
 
 import logging
@@ -47,13 +47,13 @@ from prorl_service.utils.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 ROOM_TIMEOUT_S = 60.0
-"""Longest wait of an image for the last sandbox of another to end where the budget is used up."""
+"""Seconds that a new image waits, once the budget is used up, for another's last sandbox to end."""
 
 
 @asynccontextmanager
 async def rollout_service(settings: ServiceSettings) -> AsyncIterator[Service]:
-    """A service that does the rollouts itself. Raises `ProRLError` for settings that cannot work:
-    agents, sandbox, tokenizers, journal, MCP servers."""
+    """Runs a service that does the rollouts itself. Raises `ProRLError` for settings that cannot
+    work: agents, sandbox, tokenizers, journal, MCP servers."""
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
@@ -86,8 +86,9 @@ async def rollout_service(settings: ServiceSettings) -> AsyncIterator[Service]:
 async def front_service(
     settings: FrontSettings, token: str | None, *, report: Callable[[str], None]
 ) -> AsyncIterator[Service]:
-    """A front for the services announced in a directory, which ask for its `token`. `report` gets
-    progress while too few of them answer. Raises `ProRLError`, also if another front has them."""
+    """Runs a front for the services announced in a directory, which must use its `token`. `report`
+    gets progress while too few of them answer. Raises `ProRLError`, also if another front has
+    them."""
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, None)
         agents = AgentRegistry(settings.agent)
@@ -139,7 +140,7 @@ def _sandboxes(options: SandboxOptions) -> WarmPool:
 
 
 async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Journal]:
-    """The name of the run, and its journal."""
+    """Returns the name of the run, and its journal."""
     name, path = options.named()
     journal = Journal(path, options.retention)
     run = journal.claim(name, resume=options.resume)
@@ -162,7 +163,7 @@ async def _backends(
 
 
 def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
-    """Next to the journal, which knows what is in it."""
+    """Returns the directory of weights, next to the journal, which knows what is in it."""
     if journal is not None:
         return journal.with_name(f"{journal.name}.weights")
     directory = files.temporary_directory("weights")

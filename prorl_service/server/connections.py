@@ -1,9 +1,9 @@
-"""Bounds on what a connection may cost before anybody is asked for a token.
+"""Bounds on what a connection may cost before its token is checked.
 
-The parser has none of its own: one endless header would fill the memory before any middleware sees
-it, and half a request would stay for ever. Responses may take as long as they like: long polls and
-streams do, as long as the client reads them (`vanished`). uvicorn itself closes connections that
-are idle between requests.
+The parser has no bounds: one endless header would fill the memory before any middleware sees it,
+and half a request would stay forever. Responses may take any time: long polls and streams do, while
+the client reads them (`net.keepalive`). uvicorn itself closes connections that are idle between
+requests.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from prorl_service.errors import Overloaded
 from prorl_service.server.errors import error_response
 
 UNTIMED = ("PUT", "/v1/weights")
-"""Request without these limits: trainers gather weights while they send them. The pool has its
-own."""
+"""Request whose body may pause: trainers gather weights while they send them. The pool has limits
+of its own."""
 SURPLUS = 64
 """Connections above the limit that get an answer; further ones are closed without one."""
 TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -32,7 +32,7 @@ class Bounds:
     """Seconds from the connection, or the first byte of a later request, to the end of the
     headers."""
     body_silence_s: float = 20.0
-    """Longest pause within a body that the service is ready to read."""
+    """Seconds of the longest pause within a body that the service is ready to read."""
 
 
 class Awaited(Enum):
@@ -43,7 +43,7 @@ class Awaited(Enum):
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Subclasses made by `bounded` say its bounds."""
+    """HTTP connection with the `bounds` of its subclass, which `bounded` makes."""
 
     bounds = Bounds()
     _awaited = Awaited.HEAD
@@ -75,7 +75,7 @@ class BoundedConnection(HttpToolsProtocol):
         elif self._awaited is Awaited.BODY:
             if not self._has_answered:
                 self._expect_within(self._silence_s)
-        elif self._has_answered:  # it sent what begins no request, and is no longer idle
+        elif self._has_answered:  # bytes that do not begin a request yet: it is no longer idle
             self._await_head()
 
     def on_message_begin(self) -> None:
@@ -97,7 +97,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._awaited is Awaited.BODY:  # nobody reads the rest, which may end within this time
+        if self._awaited is Awaited.BODY:  # the rest, which is not read, may end in this time
             self._expect_within(self.bounds.body_silence_s)
 
     @property
@@ -120,7 +120,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         if self._awaited is Awaited.BODY and self.flow.read_paused and not self._has_answered:
-            self._expect_within(self.bounds.body_silence_s)  # it is we who do not read
+            self._expect_within(self.bounds.body_silence_s)  # the service does not read
             return
         if self._awaited is Awaited.HEAD and not self.transport.get_write_buffer_size():
             self.transport.write(TIMED_OUT)
@@ -129,7 +129,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """None: everybody could fill the log."""
+        """Logs nothing: anybody could fill the log."""
 
 
 def bounded(bounds: Bounds) -> type[BoundedConnection]:
@@ -138,7 +138,7 @@ def bounded(bounds: Bounds) -> type[BoundedConnection]:
 
 FULL = error_response(
     Overloaded(
-        "the service has as many connections as it takes",
+        "the service has no room for more connections",
         hint="keep fewer open, or raise `--max-connections`",
     )
 )

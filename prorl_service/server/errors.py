@@ -59,7 +59,7 @@ class LimitBody:
 
 
 class _CountedBody:
-    """Ends a body that grows too large early; what the application makes of it is not sent."""
+    """Ends a body early that grows too large; the application's response to it is not sent."""
 
     def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive = receive
@@ -104,7 +104,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         return error_response(
             InvalidRequest.of_field(
                 "body",
-                "not read, as no Content-Type says what it is",
+                "not read, since its Content-Type is not JSON",
                 hint="send the header 'Content-Type: application/json'",
             )
         )
@@ -114,7 +114,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _is_without_type(request: Request, error: RequestValidationError) -> bool:
-    """What FastAPI then has for a body is a string."""
+    """Returns whether the Content-Type is not JSON: FastAPI then takes the body for a string."""
     content_type = request.headers.get("content-type", "")
     is_whole = any(problem["loc"] == ("body",) for problem in error.errors())
     return is_whole and "json" not in content_type and isinstance(error.body, bytes | str)
@@ -130,7 +130,7 @@ def _field_problem(problem: Any) -> FieldProblem:
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What the framework refuses: unknown paths and methods, unreadable bodies."""
+    """Answers what the framework refuses: unknown paths and methods, unreadable bodies."""
     assert isinstance(error, HTTPException)
     refusal = InvalidRequest(
         f"{request.method} {request.url.path}: {error.detail}", hint="see /docs"

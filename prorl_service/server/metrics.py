@@ -1,4 +1,4 @@
-"""`GET /metrics` for Prometheus: what was counted (`prorl_service.metrics`) and what is now."""
+"""`GET /metrics` for Prometheus: counters (`prorl_service.metrics`) and current values."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ metrics_router = APIRouter(responses={"4XX": {"model": ErrorResponse}})
 
 @metrics_router.get("/metrics", response_class=Response)
 async def get_metrics(service: ServiceDep) -> Response:
-    """Prometheus text format. Asks for the token, if there is one, as all but `/health` does."""
+    """Answers in Prometheus text format. Requires the token, if there is one."""
     now = CollectorRegistry()
     now.register(_Now(service))
     ProcessCollector(registry=now)
@@ -53,7 +53,7 @@ class _Now(Collector):
     def _backends(self) -> Iterator[Metric]:
         name = "prorl_backend"
         in_flight = GaugeMetricFamily(
-            f"{name}_calls_in_flight", "Model calls under way.", labels=["backend"]
+            f"{name}_calls_in_flight", "Model calls in flight.", labels=["backend"]
         )
         sessions = GaugeMetricFamily(
             f"{name}_sessions", "Rollouts whose calls go there.", labels=["backend"]
@@ -77,4 +77,4 @@ class _Now(Collector):
         yield GaugeMetricFamily(f"{name}es_running", "Held by rollouts.", counts["running"])
         yield GaugeMetricFamily(f"{name}es_warm", "Started ahead.", counts["warm"])
         yield CounterMetricFamily(f"{name}_hits", "Starts that took a warm one.", counts["hits"])
-        yield CounterMetricFamily(f"{name}_misses", "Starts that did not.", counts["misses"])
+        yield CounterMetricFamily(f"{name}_misses", "Starts without one.", counts["misses"])

@@ -1,4 +1,4 @@
-"""The routes, version 1.
+"""Routes of version 1 of the interface.
 
 Long polls and streams hold a connection but no state: a client that comes back gets the same
 answers. Every error body is an `ErrorResponse`; bad input names the field and starts nothing.
@@ -40,7 +40,7 @@ from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.server.service import ServiceDep
 
 KEEP_ALIVE_S = 10.0
-"""A stream with nothing to tell sends an empty line this often, so that no proxy drops it."""
+"""Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
 MAX_WAIT_S = 300.0
 
@@ -53,7 +53,7 @@ health_router = APIRouter()
 
 @health_router.get("/health")
 async def health(service: ServiceDep) -> JSONResponse:
-    """200 while all workers live, 503 once one has died. Open to all, so it tells no more."""
+    """Answers 200 while all workers live, 503 once one has died; open to all, so nothing more."""
     if service.failure() is None:
         return JSONResponse({"status": "ok"})
     return JSONResponse({"status": "failed"}, status_code=503)
@@ -83,7 +83,8 @@ async def status(service: ServiceDep) -> ServiceStatus:
 
 @router.post("/rollouts", status_code=202, response_model=Rollouts)
 async def submit(body: SubmitRequest, service: ServiceDep) -> Response:
-    """Idempotent by `group_id`: an equal group gives the rollouts it has, an unequal one a 409."""
+    """Accepts groups, idempotent by `group_id`: an equal group returns its rollouts, a different
+    one a 409."""
     return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
 
 
@@ -109,7 +110,7 @@ async def get_rollout(
 
 @router.post("/rollouts/stream", response_model=Rollout)
 async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
-    """NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
+    """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
     await service.executor.check_known(body.rollout_ids)
     ended = service.executor.ended(body.rollout_ids)
     lines = _lines(ended, packed=_wants_packed(request))
@@ -118,20 +119,20 @@ async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> Str
 
 @router.post("/rollouts/cancel", response_model=Rollouts)
 async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
-    """Answers when all are ended; those that had ended before stay as they were."""
+    """Answers when all have ended; those that had ended before stay as they were."""
     cancelled = service.executor.cancel(body.rollout_ids)
     return _rollouts(await service.journal.unless_failing(cancelled))
 
 
 @router.post("/groups/acknowledge", status_code=204)
 async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
-    """Their rollouts have been taken and may be forgotten. Unknown groups are forgotten already;
-    a 409 if one is under way."""
+    """Lets the service forget groups whose rollouts were received. Unknown groups are forgotten
+    already; a 409 if one is in flight."""
     await service.executor.acknowledge(body.group_ids)
 
 
 def _rollouts(found: list[Rollout], status_code: int = 200) -> Response:
-    """A response of our own making: FastAPI would validate every rollout once more."""
+    """Makes the response itself: FastAPI would validate every rollout once more."""
     rollouts = Rollouts.model_construct(rollouts=found)
     return Response(rollouts.model_dump_json(), status_code, media_type="application/json")
 
@@ -167,14 +168,14 @@ async def list_backends(service: ServiceDep) -> Backends:
 
 @router.post("/backends", status_code=201)
 async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
-    """Idempotent by URL; once more renews its lease, and sets `lease_s` and `max_calls` anew. The
-    backend takes the newest weights before it serves."""
+    """Adds a backend, idempotent by URL: a repetition renews the lease, and updates `lease_s` and
+    `max_calls`. The backend takes the newest weights before it serves."""
     return await service.add_backend(body)
 
 
 @router.delete("/backends/{backend_id}")
 async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
-    """Its rollouts go on elsewhere with their next turn."""
+    """Removes a backend, whose rollouts continue elsewhere with their next turn."""
     return await service.backends.remove(backend_id)
 
 
@@ -182,14 +183,14 @@ async def remove_backend(backend_id: str, service: ServiceDep) -> BackendStatus:
 async def weights_terms(
     service: ServiceDep, query: Annotated[WeightsQuery, Query()]
 ) -> WeightsTerms:
-    """Form, type and way in which to send the next weights. Refused if an engine takes
-    none of what the trainer can give."""
+    """Returns the form, type and way in which to send the next weights. Refused if an engine takes
+    nothing that the trainer can send."""
     return await service.backends.weights_terms(query)
 
 
 @router.post("/weights/group", status_code=201)
 async def open_group(body: NcclGroupSpec, service: ServiceDep) -> NcclGroupStatus:
-    """All engines join the trainer in an NCCL group for its broadcasts, in place of the last one.
+    """Has all engines join the trainer in an NCCL group for its broadcasts, replacing the last one.
     Answers when they have: the trainer joins at the same time."""
     group = await service.backends.open_group(body.init_info)
     return NcclGroupStatus(group=group.group_id, engines=sorted(group.processes))
@@ -197,8 +198,8 @@ async def open_group(body: NcclGroupSpec, service: ServiceDep) -> NcclGroupStatu
 
 @router.post("/weights/broadcast")
 async def broadcast(body: BroadcastSpec, service: ServiceDep) -> WeightsReport:
-    """All engines receive the weights that the trainer broadcasts at the same time. Nobody keeps
-    them: an engine that is started again has to wait for the next."""
+    """Has all engines receive the weights that the trainer broadcasts at the same time. The service
+    does not keep them: an engine that is started again has to wait for the next broadcast."""
     return await service.backends.broadcast(
         body.group, body.update_info, body.version, rewind=body.rewind
     )
@@ -206,7 +207,7 @@ async def broadcast(body: BroadcastSpec, service: ServiceDep) -> WeightsReport:
 
 @router.post("/weights")
 async def load_weights(body: WeightsAt, service: ServiceDep) -> WeightsReport:
-    """Have all backends load a file that the service can read, or a directory that they can."""
+    """Has all backends load a file that the service can read, or a directory that they can read."""
     source = await asyncio.to_thread(source_at, Path(body.path))
     weights = Weights(source, body.version)
     return await service.backends.load_weights(weights, rewind=body.rewind)
@@ -219,7 +220,7 @@ async def stream_weights(
     version: Annotated[int, Query(ge=0, le=MAX_INT32)],
     rewind: bool = False,
 ) -> WeightsReport:
-    """The body is one safetensors file with the whole model, or with a LoRA adapter whose metadata
-    have PEFT's configuration as `adapter_config`. `rewind` accepts a version below the
+    """Takes one safetensors file as the body, with the whole model, or with a LoRA adapter whose
+    metadata have PEFT's configuration as `adapter_config`. `rewind` accepts a version below the
     newest; tokens of newer ones become stale."""
     return await service.backends.stream_weights(request.stream(), version, rewind=rewind)

@@ -1,7 +1,7 @@
-"""Runs a service until a signal asks for its end, and lets it drain first.
+"""The life of a service's process: it serves until a signal, then drains.
 
-The first SIGTERM or SIGINT: nothing more is begun, and running rollouts may come to their end. The
-second ends them immediately. A signal while the service is being composed ends that.
+After the first SIGTERM or SIGINT nothing more is begun, and running rollouts may end. The second
+ends them immediately. A signal while the service is being composed ends that.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ RUNNING = (RolloutState.RUNNING, RolloutState.EVALUATING)
 GARBAGE_OBJECTS = 20_000
 """New objects until the youngest generation is collected."""
 GRACE_S = 5
-"""Longest delay of a shutdown by open connections, once all waits have been ended."""
+"""Seconds for which open connections may delay a shutdown, once all waits have been ended."""
 
 
 class Server(uvicorn.Server):
@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """`run` has them: uvicorn would raise them again before the service has ended."""
+        """Leaves signals to `run`: uvicorn would raise them again before the service has ended."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
             self._announcement.write(port)
         log.info("prorl %s at http://%s:%d, its API page at /docs", __version__, host, port)
         log.info(self._service.summary())
-        # What lives by now lives for ever, and cycles are rare: a tenth of the CPU time is spared.
+        # Objects alive by now live forever, and cycles are rare: this saves a tenth of CPU time.
         gc.collect()
         gc.freeze()
         gc.set_threshold(GARBAGE_OBJECTS, *gc.get_threshold()[1:])
@@ -97,7 +97,7 @@ async def _run(
     token: str | None,
     bound: socket.socket,
 ) -> signal.Signals | None:
-    """The signal that ended it."""
+    """Returns the signal that ended it, if one did."""
     received: list[signal.Signals] = []
     this_task, server = asyncio.current_task(), None
 
@@ -136,11 +136,11 @@ async def _drain(service: Service, budget_s: float) -> None:
 
 
 def http_config(app: FastAPI, bounds: Bounds, **options: Any) -> uvicorn.Config:
-    """`options`: those of `uvicorn.Config`."""
+    """Returns a configuration with `bounds`. `options`: those of `uvicorn.Config`."""
     return uvicorn.Config(
         app,
         http=bounded(bounds),
-        ws="none",  # no route has WebSockets; with them, connections would leave our bounds
+        ws="none",  # no route has WebSockets, whose connections would escape the bounds
         lifespan="off",
         log_config=None,
         log_level="warning",

@@ -28,7 +28,7 @@ sampler_router = APIRouter(
 async def create_sampler(
     sampler_id: SamplerPath, body: SamplerSpec, service: ServiceDep
 ) -> SamplerStatus:
-    """Idempotent: an equal one is joined, an unequal one a 409."""
+    """Makes a sampler, or joins an equal one. A 409 if it exists with another specification."""
     return await service.samplers.create(sampler_id, body)
 
 
@@ -39,7 +39,7 @@ async def get_sampler(
     after: Annotated[int, Query(description="A revision that is known already.")] = -1,
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
 ) -> SamplerStatus:
-    """Answers when the revision is another than `after`, or when `wait_s` are over."""
+    """Answers when the revision differs from `after`, or after `wait_s`."""
     return await service.samplers.get(sampler_id).status(after=after, wait_s=wait_s)
 
 
@@ -47,7 +47,7 @@ async def get_sampler(
 async def add_candidates(
     sampler_id: SamplerPath, body: Candidates, service: ServiceDep
 ) -> SamplerStatus:
-    """Idempotent by `group_id`. All are taken, or none."""
+    """Adds candidates, all or none, idempotent by `group_id`."""
     sampler = service.samplers.get(sampler_id)
     return await sampler.add(body.groups, is_last=body.is_last)
 
@@ -56,11 +56,11 @@ async def add_candidates(
 async def open_draw(
     sampler_id: SamplerPath, draw_id: DrawPath, body: DrawSpec, service: ServiceDep
 ) -> SamplerStatus:
-    """Idempotent by `draw_id`. A 409 while another is open."""
+    """Opens a draw, idempotent by `draw_id`. A 409 while another is open."""
     return await service.samplers.get(sampler_id).draw(draw_id, body)
 
 
 @sampler_router.delete("/{sampler_id}", status_code=204)
 async def delete_sampler(sampler_id: SamplerPath, service: ServiceDep) -> None:
-    """Cancels what it began. Groups that were given stay until they are acknowledged."""
+    """Cancels what it began, and forgets groups that were given and not acknowledged."""
     await service.samplers.delete(sampler_id)

@@ -1,4 +1,4 @@
-"""What the routes work on, and how they come by it."""
+"""The parts of a service that the routes use, and their injection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ class Service:
     samplers: SamplerManager
     background: TaskOwner
     sandboxes: WarmPool | None = None
-    """None: other services run the sandboxes."""
+    """Pool of sandboxes; None if other services run them."""
     mcp: McpServers | None = None
 
     def failure(self) -> str | None:
-        """Why it is not healthy."""
+        """Returns why the service is not healthy; None if it is."""
         parts = (self.journal, self.executor, self.samplers, self.backends, self.mcp, self)
         owners = (part.background for part in parts if part is not None)
         failures = (self.journal.death, *(owner.failure for owner in owners))
         return next(filter(None, failures), None)
 
     def summary(self) -> str:
-        """What it can do, for the log of its start."""
+        """Returns what the service can do, for the log of its start."""
         model = self.backends.model.current
         serving = f"model {model.name}" if model else "no engine answers yet"
         return f"{serving}; agents: {', '.join(self.executor.agents.names)}"
@@ -55,8 +55,8 @@ class Service:
         return await self.backends.add(spec, must_answer=must_answer)
 
     async def submit(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> list[Rollout]:
-        """See `RolloutExecutor.submit`. Raises `OwnedByAnother` if the engines are of others than
-        the groups are."""
+        """See `RolloutExecutor.submit`. Raises `OwnedByAnother` if the engines are of another owner
+        than the groups."""
         for owner in {group.owner for group in groups} - {None}:
             self.backends.check_owner(owner)
         return await self.executor.submit(groups, invalid)

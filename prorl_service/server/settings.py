@@ -1,8 +1,8 @@
-"""All options of a service, each said once: cyclopts makes flags, help, variables and the
-configuration file of these classes.
+"""All options of a service, each said once: cyclopts derives flags, help, environment variables and
+the configuration file from these classes.
 
-An attribute's docstring is its help. Secrets and random names are not made here but by the methods,
-which the composition of a service calls once (`compose`).
+An attribute's docstring is its help. Methods take secrets and make random names; `compose` calls
+each once.
 """
 
 import re
@@ -30,7 +30,7 @@ RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}"
 
 
 def panel(title: str) -> Parameter:
-    """Options without a prefix, under `title` in the help."""
+    """Shows options without a prefix, under `title` in the help."""
     return Parameter(name="*", group=title)
 
 
@@ -45,7 +45,7 @@ class EngineOptions:
     """Directory or hub name of the tokenizer (default: the engine's model)."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
-        """Takes the key out of the environment in any case. Raises `ProRLError`."""
+        """Returns the engines. Always takes the key out of the environment. Raises `ProRLError`."""
         key = take_key("PRORL_BACKEND_KEY", self.backend_key_file, "the engines' key")
         try:
             return tuple(
@@ -66,10 +66,10 @@ class RunOptions:
     """Continue the run that the journal holds. An empty journal begins a new one."""
     retention: Annotated[Retention, Parameter(name="*")] = Retention()
     max_unfinished: PositiveInt = 50_000
-    """Most rollouts accepted and not ended; more are refused for the time being."""
+    """Most rollouts accepted and not ended; more are refused until some end."""
 
     def named(self) -> tuple[str | None, Path | None]:
-        """The run, if it has a name, and the file of the journal, if it has one. Raises
+        """Returns the run, if it has a name, and the journal's file, if it has one. Raises
         `ProRLError`."""
         if self.run is not None and not re.fullmatch(RUN_NAME, self.run):
             raise ProRLError(
@@ -79,7 +79,7 @@ class RunOptions:
         if self.journal is not None:
             return self.run, None if self.journal == "none" else Path(self.journal)
         if self.run is None and self.resume:
-            raise ProRLError("--resume: which run?", hint="add `--run NAME` or `--journal FILE`")
+            raise ProRLError("--resume needs a run", hint="add `--run NAME` or `--journal FILE`")
         run = self.run or new_run()
         return run, state_directory() / f"{run}.sqlite"
 
@@ -91,16 +91,16 @@ class HttpOptions:
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port to listen on; 0: any free one."""
     token_file: Path | None = None
-    """File with the bearer token to ask for (default: PRORL_TOKEN, if set, or that of your services
-    on this machine, which the first one makes and `prorl token` prints)."""
+    """File with the bearer token that clients must send (default: PRORL_TOKEN, if set, or the token
+    of your services on this machine, which the first one makes and `prorl token` prints)."""
     no_token: bool = False
-    """Ask for no token; everybody on this machine may run tasks."""
+    """Require no token; anybody on this machine may run tasks."""
     allow_host: tuple[str, ...] = ()
-    """Another name by which browsers may call the service without a token. Repeatable."""
+    """Additional host name by which browsers may call the service without a token. Repeatable."""
     max_body_mb: PositiveInt = 64
-    """Largest request body, streamed weights excepted."""
+    """Largest request body in MiB, except for streamed weights."""
     max_connections: Annotated[int, Field(ge=16)] = 4096
-    """Most open connections; more are refused. Each call that waits for a rollout has one."""
+    """Most open connections; more are refused. Each call that waits for a rollout holds one."""
     drain_s: NonNegativeFloat = 10.0
     """Grace period for running rollouts on shutdown, in seconds."""
     announce: Path | None = None
@@ -109,7 +109,8 @@ class HttpOptions:
     """Hostname to announce (default: --host, or this machine's name)."""
 
     def token(self) -> str | None:
-        """None: none is asked for. Takes it out of the environment. Raises `ProRLError`."""
+        """Returns the token, taken out of the environment; None if it is off. Raises
+        `ProRLError`."""
         return take_token(self.token_file, self.host, is_off=self.no_token)
 
     def announcement(self) -> Announcement | None:
@@ -135,13 +136,13 @@ class SandboxOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpOptions:
     mcp: Annotated[tuple[str, ...], Parameter(metavar="NAME=URL|COMMAND")] = ()
-    """MCP server whose tools tasks may choose; it must answer at the start. Repeatable. The bearer
-    token for a URL is in PRORL_MCP_KEY_NAME."""
+    """MCP server whose tools tasks may choose; it must answer at startup. Repeatable.
+    PRORL_MCP_KEY_NAME holds the bearer token for a URL."""
     mcp_tools: Annotated[tuple[str, ...], Parameter(metavar="NAME=TOOL,TOOL")] = ()
-    """The only tools of that server to offer (default: all). Repeatable."""
+    """Tools of that server to offer (default: all). Repeatable."""
 
     def specs(self) -> tuple[McpSpec, ...]:
-        """Takes keys out of the environment. Raises `ProRLError`."""
+        """Returns the servers. Takes their keys out of the environment. Raises `ProRLError`."""
         return take_specs(self.mcp, self.mcp_tools)
 
 
@@ -159,7 +160,8 @@ class JudgeOptions:
     """Most calls in flight at the judge; more wait."""
 
     def config(self) -> JudgeConfig | None:
-        """Takes the key out of the environment in any case. Raises `ProRLError`."""
+        """Returns the judge, if there is one. Always takes its key out of the environment. Raises
+        `ProRLError`."""
         key = take_key(KEY_VARIABLE, self.judge_key_file, "the judge's key")
         if self.judge_url is not None:
             return JudgeConfig(
@@ -187,15 +189,15 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontSettings:
-    """A front, behind which other services do the rollouts."""
+    """A front that has other services do the rollouts."""
 
     services: Path
     """Directory in which the services announce themselves."""
     wait_for: NonNegativeInt = 1
-    """Services that must answer before the front begins."""
+    """Number of services that must answer before the front starts."""
     wait_s: NonNegativeFloat = 600.0
-    """Seconds to wait for them."""
+    """Seconds to wait for those services."""
     agent: tuple[str, ...] = ()
-    """Import path 'module:Class' of an agent that the services have. Repeatable."""
+    """Import path 'module:Class' of an agent that the services offer. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
     run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()

@@ -1,7 +1,7 @@
-"""Measures how late the event loop is, and names what has blocked it.
+"""Watchdog that measures how late the event loop is, and names what has blocked it.
 
 A handler that calls `time.sleep` or `requests.get` stops every other rollout of the service. A
-thread looks at what the loop's thread does while the loop is late; it cannot interrupt it.
+thread looks at what the loop's thread does while the loop is late; it cannot interrupt that.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 0.25
 LOOK_S = 0.5
 BLOCKED_S = 1.0
-"""Time without a beat after which the loop counts as blocked."""
+"""Seconds without a beat after which the loop counts as blocked."""
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = __file__.removesuffix("server/watchdog.py")
@@ -50,12 +50,12 @@ class _Watchdog:
         threading.Thread(target=self._look, name="watchdog", daemon=True).start()
 
     def beat(self) -> float:
-        """Seconds since the last one."""
+        """Notes a beat. Returns the seconds since the last one."""
         now = time.monotonic()
         since_s, self._last_beat = now - self._last_beat, now
         culprit, self._culprit = self._culprit, None
         if culprit is not None and since_s > BLOCKED_S:
-            text = "the event loop was blocked for %.1f s by %s; await it, or asyncio.to_thread"
+            text = "the event loop was blocked for %.1f s by %s; await it or use asyncio.to_thread"
             log.warning(text, since_s, culprit)
         return since_s
 
@@ -68,7 +68,8 @@ class _Watchdog:
                 self._culprit = self._find()
 
     def _find(self) -> str | None:
-        """None where no task is at work: the process itself was stopped, or starved."""
+        """Returns what blocks the loop; None if no task is at work, as the process itself was
+        stopped or starved."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)
         if task is None or frame is None:
@@ -77,7 +78,7 @@ class _Watchdog:
 
 
 def _place(frame: FrameType) -> str:
-    """File and line of the innermost code that is an author's, or else of the innermost."""
+    """Returns file and line of the innermost code of an agent's author, else of the innermost."""
     stack = [(one.filename, one.lineno) for one in reversed(traceback.extract_stack(frame))]
     theirs = (place for place in stack if not place[0].startswith((*_LIBRARIES, _OURS, "<")))
     file, line = next(theirs, stack[0])

@@ -44,7 +44,7 @@ async def test_a_wait_that_times_out_reports_what_each_service_said(tmp_path: Pa
             tmp_path / "services", "another-one", count=2, timeout_s=0, report=lambda _: None
         )
     assert "\n  a: " in late.value.message
-    assert "wants its bearer token" in late.value.message
+    assert "requires its bearer token" in late.value.message
     assert str(tmp_path / "services") in late.value.hint
 
 
@@ -87,7 +87,7 @@ def test_a_service_is_announced_while_it_takes_rollouts(tmp_path: Path) -> None:
     [
         (["--announce", "/proc/services/a.json"], "cannot announce in /proc/services"),
         (["--announce", "a"], "a would not be found"),
-        (["--resume"], "--resume: which run?"),
+        (["--resume"], "--resume needs a run"),
         (["--run", "a/b"], "a run's name is letters"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_trainer_without_its_services_says_so_at_the_deadline(run: Run) -> Non
     until(lambda: run.slurm.state(trainer) == "FAILED")
     log = run.log("trainer", trainer)
     assert "prorl: 0 of 2 services answer (none yet)" in log
-    assert "have their jobs begun" in log
+    assert "check that their jobs run" in log
     assert "begun\n" not in log
 
 

@@ -1,8 +1,8 @@
 """The routes of NVIDIA's ProRL Agent server, so that a trainer written for it can use this service.
 
-A translation and nothing else: a job is a group of one rollout, an LLM server a backend. Fields are
-those that its code uses (ProRL-Agent-Server, `openhands/nvidia`), which its README describes
-otherwise. Status codes say what happened: a job unknown to `/cancel` is a 404, not a 200.
+A mere translation: a job is a group of one rollout, an LLM server a backend. Fields are those that
+its code uses (ProRL-Agent-Server, `openhands/nvidia`), which its README describes differently.
+Status codes say what happened: a job unknown to `/cancel` is a 404, not a 200.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from prorl_service.server.compat.schemas import (
 from prorl_service.server.service import Service
 
 LEASE_S = 60.0
-"""A job whose client is gone over a restart of the service is given up after it."""
+"""Seconds after a restart of the service until it abandons a job whose client is gone."""
 
 AGENTS = {
     "swe": ("swe-gym", "swe-bench", "swe-smith", "r2e-gym"),
@@ -51,7 +51,7 @@ AGENTS = {
     "code": ("deepcoder", "codecontests", "apps", "codeforces", "taco"),
     "stem": ("stem", "scp"),
 }
-"""Beginnings of `data_source` by the agent they stand for; an agent's own name does as well."""
+"""Prefixes of `data_source` by the agent that they select; an agent's own name works as well."""
 
 _SOURCE_KEYS = ("data_source", "trajectory_id", "instance_id", "image", "messages", "prompt")
 
@@ -64,7 +64,7 @@ class ProRLAdapter:
 
     def start(self) -> None:
         if self._is_started:
-            raise Conflict("it is running already", hint="POST /stop first")
+            raise Conflict("already started", hint="POST /stop first")
         self._is_started = True
 
     async def stop(self) -> None:
@@ -91,11 +91,11 @@ class ProRLAdapter:
         )
 
     async def process(self, wanted: ProcessRequest, request: Request) -> ProcessResult:
-        """Blocks for the whole rollout; a client that hangs up cancels it."""
+        """Waits for the whole rollout; a client that hangs up cancels it."""
         self._require_started()
         job_id = wanted.job_id or f"job-{uuid.uuid4().hex}"
         if job_id in self._jobs:
-            raise Conflict(f"job {job_id!r} is running already", hint="give each job its own id")
+            raise Conflict(f"job {job_id!r} is already running", hint="give each job its own id")
         group = self._group(job_id, wanted)
         self._jobs.add(job_id)
         try:
@@ -125,7 +125,7 @@ class ProRLAdapter:
 
     def _require_started(self) -> None:
         if not self._is_started:
-            raise ServiceStopping("it is not running", hint="POST /start first")
+            raise ServiceStopping("not started", hint="POST /start first")
 
     def _group(self, job_id: str, wanted: ProcessRequest) -> Group:
         agent = self._agent(wanted.instance.get("data_source"))
@@ -138,7 +138,7 @@ class ProRLAdapter:
                 )
                 for one in error.errors(include_url=False)
             ]
-            raise InvalidRequest("the instance cannot be a task", fields=problems) from None
+            raise InvalidRequest("the instance is not a valid task", fields=problems) from None
 
     def _agent(self, data_source: JsonValue) -> str:
         source = str(data_source).lower().rpartition("/")[2]
@@ -167,7 +167,7 @@ class ProRLAdapter:
             ended.cancel()
             gone.cancel()
         if rollout is None:
-            raise ServiceStopping("the service is stopping", hint="send the job again, same id")
+            raise ServiceStopping("the service is stopping", hint="resend the job with the same id")
         return rollout.to_wire()
 
     def _result(
@@ -244,7 +244,7 @@ def _critical_error(rollout: Rollout) -> CriticalError:
 
 
 def _job_messages(trajectory: Trajectory) -> Iterator[JobMessage]:
-    """Messages of the last segment: the prompt, then what was sampled and what came between."""
+    """Yields the messages of the last segment: the prompt, then sampled and interposed tokens."""
     segment = trajectory.segments[-1]
     yield JobMessage(role="user", token_ids=list(segment.prompt_ids))
     end = 0
@@ -293,7 +293,7 @@ async def start(adapter: Adapter) -> Done:
 
 @prorl_router.post("/stop")
 async def stop(adapter: Adapter) -> Done:
-    """Cancels what runs; a 503 if it was not started."""
+    """Cancels all jobs; a 503 if it was not started."""
     await adapter.stop()
     return Done(status="stopped")
 
@@ -305,19 +305,19 @@ async def status(adapter: Adapter) -> JobCounts:
 
 @prorl_router.post("/process")
 async def process(body: ProcessRequest, request: Request, adapter: Adapter) -> ProcessResult:
-    """Blocks for the whole rollout. One that fails is an answer too: see `critical_error`."""
+    """Waits for the whole rollout. A failed one is an answer, too: see `critical_error`."""
     return await adapter.process(body, request)
 
 
 @prorl_router.post("/cancel")
 async def cancel(body: Job, adapter: Adapter) -> Done:
-    """The state in which it has ended; a 404 for an unknown job."""
+    """Answers with the state in which the job has ended; a 404 for an unknown job."""
     return Done(status=(await adapter.cancel(body.job_id)).value)
 
 
 @prorl_router.post("/add_llm_server")
 async def add_llm_server(body: LlmServer, adapter: Adapter) -> Done:
-    """Also before `/start`, and before it answers."""
+    """Adds a server; also before `/start`, and before the server answers."""
     await adapter.add_backend(body.address)
     return Done(status="added")
 

@@ -1,4 +1,4 @@
-"""What ProRL Agent's trainers send and get, as far as `prorl_routes` speaks it."""
+"""Types that ProRL Agent's trainers send and get, as far as `compat.routes` uses them."""
 
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ CriticalError = Literal["init", "run", "eval", "timeout", "cancelled"] | None
 
 
 class SamplingParams(BaseModel):
-    """`max_iterations` is of turns. What has no meaning here is taken and ignored: it would name a
-    model, or ask for the token ids that are always returned."""
+    """`max_iterations` counts turns. Parameters without a meaning here are accepted and ignored:
+    they would name a model, or ask for the token ids that are always returned."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,7 +34,7 @@ class SamplingParams(BaseModel):
 
 class ProcessRequest(BaseModel):
     """`instance` has `data_source`, `trajectory_id`, and the messages, prompt or problem statement;
-    what else is in it is the agent's `data`."""
+    everything else in it is the agent's `data`."""
 
     instance: dict[str, JsonValue]
     sampling_params: SamplingParams = SamplingParams()
@@ -42,17 +42,17 @@ class ProcessRequest(BaseModel):
 
 
 class JobMessage(BaseModel):
-    """All `token_ids` one after the other are what the model saw and sampled; those of the
-    assistant have `logprobs`."""
+    """All `token_ids` in sequence are what the model saw and sampled; those of the assistant have
+    `logprobs`."""
 
     role: Literal["user", "assistant", "tool"]
-    content: str = Field("", description="Of the assistant's only.")
+    content: str = Field("", description="Text; only the assistant's has any.")
     token_ids: list[int]
     logprobs: list[float] = []
 
 
 class Timing(BaseModel):
-    """Seconds. `others_time`: time in queues, which is counted against no budget."""
+    """Seconds. `others_time`: time in queues, which counts against no budget."""
 
     init_time: float
     run_time: float
@@ -63,7 +63,7 @@ class Timing(BaseModel):
 
 
 class ProcessResult(BaseModel):
-    """`filter`: it should not be trained on. The whole trajectory: GET /v1/rollouts/{job_id}.0."""
+    """`filter`: not to be trained on. GET /v1/rollouts/{job_id}.0 has the whole trajectory."""
 
     job_id: str
     instance_id: str

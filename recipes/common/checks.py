@@ -1,4 +1,4 @@
-"""What must hold before any work starts, and what to do where it does not."""
+"""Checks that run before any work starts; each error says what to do."""
 
 import os
 from collections.abc import Sequence
@@ -17,13 +17,16 @@ FIRST_CONTACT_S = 10.0
 
 
 def model_directory(model: Model) -> Path:
-    """Directory of a model that has a path; perhaps fetched from the hub. Raises `BadSettings`."""
+    """Returns the directory of a model with a path, fetching it from the hub if it is not local.
+
+    Raises `BadSettings`.
+    """
     assert model.path is not None
     path = Path(model.path).expanduser()
     if path.is_dir() or model.path.startswith(("/", ".", "~")):
         if not (path / "config.json").is_file():
             raise BadSettings(
-                f"model.path={model.path} is no directory of a model: it has no config.json",
+                f"model.path={model.path} is not a model's directory: it has no config.json",
                 hint="name a directory that transformers can load, or a model on the hub",
             )
         return path.absolute()
@@ -31,27 +34,27 @@ def model_directory(model: Model) -> Path:
 
     try:
         return Path(snapshot_download(model.path, revision=model.revision))
-    except Exception as error:  # of the hub, its client or the network
+    except Exception as error:  # the hub's, its client's or the network's
         raise BadSettings(
-            f"{model.path} cannot be had from the hub: {str(error).splitlines()[0]}",
+            f"{model.path} cannot be fetched from the hub: {str(error).splitlines()[0]}",
             hint="check the name and the network, or model.path=DIRECTORY; model=tiny needs no hub",
         ) from error
 
 
 def check_trainer(settings: Training) -> None:
-    """Raises `BadSettings` where the trainer, its GPUs or its engine are not here."""
+    """Raises `BadSettings` if the trainer, its GPUs or its engine are missing."""
     trainer = settings.trainer.name
     if not _is_installed(trainer):
         hint = {
-            "verl": "scripts/setup-verl makes one for a CPU: .venv-verl/bin/python -m recipes...; "
+            "verl": "for a CPU, run scripts/setup-verl, then .venv-verl/bin/python -m recipes...; "
             "for GPUs see docs/verl.md",
-            "trl": "scripts/setup makes .venv: .venv/bin/python -m recipes...",
+            "trl": "run scripts/setup, then .venv/bin/python -m recipes...",
         }
         raise BadSettings(f"trainer={trainer} is not installed here", hint=hint[trainer])
     _check_gpus(settings)
     if trainer == "verl" and settings.model.engine == "vllm" and not _is_installed("vllm"):
         raise BadSettings(
-            f"model={settings.model.name} is sampled by vLLM, which is not installed here",
+            f"model={settings.model.name} needs vLLM, which is not installed here",
             hint="pip install 'verl[vllm]==0.9.1'",
         )
 
@@ -75,32 +78,32 @@ def _check_gpus(settings: Training) -> None:
         raise BadSettings(
             f"model={settings.model.name} with cluster={settings.cluster.name} needs "
             f"{max(wanted, 1)} GPUs on this machine, which has {found}",
-            hint="cluster.gpus_per_node=N for fewer; model=tiny runs without any",
+            hint="set cluster.gpus_per_node=N for fewer; model=tiny runs without any",
         )
 
 
 def check_engines(settings: Run, *, brought: bool) -> None:
-    """`brought`: by the trainer. Raises `BadSettings` where nothing would sample."""
+    """Raises `BadSettings` if no engine would sample. `brought`: the trainer brings its engines."""
     if brought or settings.service.url or settings.engines or settings.model.engine != "vllm":
         return
     path = settings.model.path
     raise BadSettings(
         f"model={settings.model.name} needs an engine, and there is none",
-        hint=f"start one (vllm serve {path}; options: docs/inference.md), and give engines=[URL], "
-        "or service.url=URL of a service that has some",
+        hint=f"start one (vllm serve {path}; options: docs/inference.md) and set engines=[URL], or "
+        "set service.url=URL of a service with engines",
     )
 
 
 def check_service(settings: Run, *, brought: bool) -> None:
-    """One that was given: raises `ServiceCallError` where none answers, and `BadSettings` where it
-    lacks the agent or an engine."""
+    """Checks a configured service. Raises `ServiceCallError` if it does not answer, `BadSettings`
+    if it lacks the agent or an engine."""
     if settings.service.url is None:
         return
     url, agent = settings.service.url, settings.agent.name
     with RolloutClient(url, retry_s=FIRST_CONTACT_S) as client:
         status = client.status()
     if agent not in status.agents:
-        raise BadSettings(f"the service at {url} has no agent {agent!r}: {status.agents}")
+        raise BadSettings(f"the service at {url} has no agent {agent!r}, only {status.agents}")
     healthy = [one for one in status.backends if one.state is BackendState.HEALTHY]
     if not brought and not healthy:
         raise BadSettings(
@@ -123,18 +126,18 @@ def check_sandbox(settings: Run) -> None:
 
 
 def check_images(settings: Run, tasks: Sequence[Task]) -> None:
-    """Raises `BadSettings` where a task's image would be refused by the sandbox."""
+    """Raises `BadSettings` if the sandbox would refuse a task's image."""
     with_image = [task.task_id for task in tasks if task.image]
     if settings.sandbox.kind == "bubblewrap" and with_image and settings.service.url is None:
         raise BadSettings(
-            f"{len(with_image)} tasks have images, {with_image[0]} first, and bubblewrap runs none",
-            hint="sandbox=apptainer",
+            f"{len(with_image)} tasks, such as {with_image[0]}, have images; bubblewrap runs none",
+            hint="set sandbox=apptainer",
         )
 
 
 def fitting(settings: Training, tasks: Sequence[Task], model: Path) -> list[Task]:
-    """Those whose first prompt is not too long. Raises `BadSettings` when they are too few for a
-    step: the trainers would end at once, TRL without an error."""
+    """Returns the tasks whose first prompt is short enough. Raises `BadSettings` if they are too
+    few for a step: the trainers would end immediately, TRL without an error."""
     chat, agents = ChatFormat.load(model), AgentRegistry()
     kept = []
     for task in tasks:
@@ -144,8 +147,8 @@ def fitting(settings: Training, tasks: Sequence[Task], model: Path) -> list[Task
             kept.append(task)
     if len(kept) < settings.algorithm.prompts_per_step:
         raise BadSettings(
-            f"{len(kept)} of {len(tasks)} tasks have a prompt of agent.max_prompt_tokens="
-            f"{settings.agent.max_prompt_tokens} at most, which is less than "
+            f"{len(kept)} of {len(tasks)} tasks have a prompt within agent.max_prompt_tokens="
+            f"{settings.agent.max_prompt_tokens}: fewer than "
             f"algorithm.prompts_per_step={settings.algorithm.prompts_per_step}"
         )
     return kept

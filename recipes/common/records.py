@@ -1,4 +1,4 @@
-"""What every command of a recipe records of its run."""
+"""Records that every command of a recipe leaves of its run."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from recipes.common import versions
 
 
 def begin(config: DictConfig) -> Path:
-    """The run's own directory, in which are the resolved configuration and versions by now."""
+    """Writes the resolved configuration and the versions to the run's directory; returns it."""
     run = Path(HydraConfig.get().runtime.output_dir)
     if not is_main_process():
         return run
@@ -22,7 +22,7 @@ def begin(config: DictConfig) -> Path:
 
 
 def is_main_process() -> bool:
-    """Whether this is the main process of those that `accelerate launch` or `torchrun` start."""
+    """Returns whether this is the main process of those of `accelerate launch` or `torchrun`."""
     return os.environ.get("RANK", "0") == "0"
 
 

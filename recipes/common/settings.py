@@ -1,7 +1,7 @@
-"""What the configuration of a recipe says (configs/), typed and checked.
+"""The configuration of a recipe (configs/), typed and checked.
 
-Hydra composes it and refuses keys that do not exist; here values are checked. What is VeRL's or
-TRL's own (`trainer.arguments`) is theirs to check.
+Hydra composes it and refuses unknown keys; this module checks the values. VeRL and TRL check their
+own arguments (`trainer.arguments`).
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ S = TypeVar("S", bound="Run")
 
 
 class BadSettings(ProRLError):
-    """The configuration asks for what cannot be, or what this machine lacks."""
+    """The configuration asks for something impossible, or something that this machine lacks."""
 
 
 class Service(WireModel):
@@ -28,8 +28,8 @@ class Service(WireModel):
 
 
 class WarmStart(WireModel):
-    """Warm start of a tiny model: `imitation.Imitation`. `tasks`: on which rows, where it
-    is not the recipe that has transcripts."""
+    """Warm start of a tiny model: see `imitation.Imitation`. `tasks`: ids of the rows to imitate,
+    if the recipe has no transcripts of its own."""
 
     tasks: list[str] = Field(default_factory=list)
     steps: int = Field(ge=1)
@@ -39,7 +39,7 @@ class WarmStart(WireModel):
 
 
 class Model(WireModel):
-    """`path`: a directory or a name on the hub; None where `warm_start` makes one."""
+    """`path`: a directory or a name on the hub; None if `warm_start` makes the model."""
 
     name: str
     path: str | None
@@ -57,13 +57,13 @@ class Model(WireModel):
     @model_validator(mode="after")
     def _comes_from_somewhere(self) -> Self:
         if (self.path is None) == (self.warm_start is None):
-            raise ValueError("set `path`, or `warm_start`")
+            raise ValueError("set either `path` or `warm_start`")
         return self
 
 
 class Agent(WireModel):
-    """`success`: what the mean reward is called in logs. `image`: of tasks that name none.
-    `options`: of the agent's `task.data`, the same for all tasks."""
+    """`success`: name of the mean reward in logs. `image`: image of tasks that name none.
+    `options`: fields of the agent's `task.data`, the same for all tasks."""
 
     name: str
     success: str
@@ -125,7 +125,7 @@ class Algorithm(WireModel):
 
 
 class Cluster(WireModel):
-    """`arguments`: what of a trainer's must be otherwise here, by its name."""
+    """`arguments`: overrides of a trainer's arguments, keyed by the trainer's name."""
 
     name: str
     nodes: int = Field(ge=1)
@@ -141,7 +141,7 @@ class Trainer(WireModel):
 
 
 class Run(WireModel):
-    """What training and evaluation have in common."""
+    """Settings that training and evaluation have in common."""
 
     name: str
     output: Path
@@ -172,14 +172,14 @@ class Training(Run):
         )
 
     def arguments(self) -> Any:
-        """The trainer's, with what the cluster wants otherwise."""
+        """Returns the trainer's arguments, with the cluster's overrides."""
         own = OmegaConf.create(self.trainer.arguments)
         merged = OmegaConf.merge(own, self.cluster.arguments.get(self.trainer.name, {}))
         return OmegaConf.to_container(merged)
 
 
 class Evaluation(Run):
-    """`pass_at_k`: the k beside 1."""
+    """`pass_at_k`: values of k in addition to 1."""
 
     seeds: int = Field(ge=1)
     pass_at_k: list[Annotated[int, Field(ge=2)]]
@@ -202,7 +202,7 @@ class Evaluation(Run):
 
 
 def settings_of(kind: type[S], config: DictConfig) -> S:
-    """Raises `BadSettings` that names each key that is wrong."""
+    """Validates a configuration. Raises `BadSettings`, which names each wrong key."""
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         return kind.model_validate(plain)

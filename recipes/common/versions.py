@@ -1,4 +1,4 @@
-"""With what a run was made: packages, this repository's commit, the model, the machine."""
+"""Versions that a run was made with: packages, this repository's commit, the model, the machine."""
 
 import hashlib
 import os
@@ -42,7 +42,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Commit of this checkout, and whether it was changed since. None where there is no git."""
+    """Returns this checkout's commit, marked `-dirty` if files changed since; None without git."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
@@ -61,7 +61,8 @@ def machine() -> dict[str, str | int | float]:
 
 
 def model(directory: Path, source: str | None, revision: str | None) -> dict[str, object]:
-    """`source`: what was asked for. The hub's cache names a directory after the commit."""
+    """Describes a model. `source`: as configured. The hub's cache names a directory by its
+    commit."""
     in_hub_cache = directory.parent.name == "snapshots"
     return {
         "source": source or "made by the recipe",

@@ -36,9 +36,9 @@ LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 
 
 def main(
-    seed: Annotated[int, Parameter(help="Of tasks, warm start and training.")] = 0,
+    seed: Annotated[int, Parameter(help="Seed of tasks, warm start, training.")] = 0,
     steps: Annotated[PositiveInt, Parameter(help="Optimizer steps.")] = 80,
-    output: Annotated[Path, Parameter(help="Where results go.")] = Path("outputs/demo"),
+    output: Annotated[Path, Parameter(help="Directory for results.")] = Path("outputs/demo"),
 ) -> None:
     """Train a tiny Qwen3 agent through the rollout service, on the CPU."""
     transformers.logging.disable_progress_bar()
@@ -72,7 +72,7 @@ def main(
 
 @dataclass(slots=True)
 class _Run:
-    """What was seen of one training run; `observed` are the rollouts of each step."""
+    """Results of one training run; `observed` are the rollouts of each step."""
 
     heldout: list[Task]
     service_rss_mb: float = 0.0
@@ -105,7 +105,7 @@ class _Run:
         ]
 
     def entries(self, config: TrainConfig) -> list[viewer.Entry]:
-        """Some held-out rollouts of both ends, and one group of every tenth step."""
+        """Returns some held-out rollouts of both ends, and one group of every tenth step."""
         heldout = {task.task_id: task for task in self.heldout}
         train = {task.task_id: task for task in train_tasks(config)}
         shown = slice(0, SHOWN_AT_EACH_END * HELDOUT_ROLLOUTS, HELDOUT_ROLLOUTS)
@@ -141,7 +141,7 @@ def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
 
 
 def _check(logs_of_run: Sequence[Path]) -> None:
-    """Raises `ProRLError` for an error that engine or service logged: none is expected."""
+    """Raises `ProRLError` if the engine or the service logged an error."""
     for log in logs_of_run:
         if errors := logs.errors(log.read_text(errors="replace")):
             raise ProRLError(f"{log} has errors, the first: {errors[0]}", hint="please report it")
@@ -154,7 +154,7 @@ def _evaluate(client: RolloutClient, tasks: Sequence[Task], name: str) -> list[R
 
 
 def _memory_mb(pid: int, field: Literal["VmRSS", "VmHWM"]) -> float:
-    """Resident set now, or its largest so far, in units of 10^6 bytes."""
+    """Returns the resident set now, or its largest so far, in units of 10^6 bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     kib = int(status.partition(f"{field}:")[2].split()[0])
     return round(kib * 1024 / 1e6, 1)

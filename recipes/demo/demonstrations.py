@@ -1,4 +1,4 @@
-"""What the warm start imitates: whole rollouts.
+"""Demonstrations that the warm start imitates: whole rollouts.
 
 Demonstrations teach syntax (how to call the tool, when to stop) and copying (the answer is what the
 command printed). They do not teach the answer: only `RIGHT_SHARE` of them run the right command.
@@ -14,7 +14,7 @@ from recipes.demo.tasks import Attempt, Instance, instances
 
 RIGHT_SHARE = 0.15
 PER_FAMILY = 720
-"""Instances to choose from: all that there are outside the held-out split."""
+"""Instances to choose from: all those outside the held-out split."""
 
 
 @dataclass(frozen=True, slots=True)

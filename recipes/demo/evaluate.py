@@ -1,4 +1,4 @@
-"""Success on tasks that training never sees, measured through the service as training is."""
+"""Success on tasks that training never sees, measured through the service, as in training."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 300
 def evaluate(
     client: RolloutClient, tasks: Sequence[Task], *, name: str, n: int, limits: Limits
 ) -> list[Rollout]:
-    """`n` rollouts a task at temperature 1. Raises `RuntimeError` when one fails."""
+    """Runs `n` rollouts of each task at temperature 1. Raises `RuntimeError` if one fails."""
     groups = [
         Group(group_id=f"{name}-{task.task_id}", task=task, n=n, limits=limits, sampling=Sampling())
         for task in tasks

@@ -1,6 +1,6 @@
-"""What a training run leaves for people and scripts: a curve as PNG, and summary.json.
+"""Results of a training run for people and scripts: a curve as PNG, and summary.json.
 
-Only formats what it is given; measures nothing but the machine it runs on.
+Only formats what it is given; measures only the machine that it runs on.
 """
 
 import json
@@ -52,7 +52,10 @@ def write_summary(
     settings: Mapping[str, object],
     peak_memory_mb: Mapping[str, float],
 ) -> None:
-    """`settings` are what is needed to repeat the run. Raises `ValueError` for NaN."""
+    """Writes summary.json. `settings`: all that is needed to repeat the run.
+
+    Raises `ValueError` for NaN.
+    """
     summary = {
         "headline": asdict(headline),
         "settings": dict(settings),
@@ -67,7 +70,7 @@ def write_summary(
 def write_curve(
     path: Path, curve: Sequence[Step], *, before: float, after: float, title: str
 ) -> None:
-    """Success of each step's rollouts, and on held-out tasks at both ends."""
+    """Draws the success of each step's rollouts, and that on held-out tasks at both ends."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     steps = [point.step for point in curve]
@@ -91,7 +94,7 @@ def write_curve(
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Means of up to `SMOOTHING_STEPS` values, ending with each."""
+    """Returns, for each value, the mean of up to `SMOOTHING_STEPS` values that end with it."""
     return [
         fmean(values[max(0, stop - SMOOTHING_STEPS) : stop]) for stop in range(1, len(values) + 1)
     ]

@@ -1,8 +1,8 @@
 """The demo's tasks: two families of small problems, each solved by one right shell command.
 
-*add* asks for a sum; *read* asks for a number that stands only in a file made for the task, so its
-answer can come from nothing but a command run in the sandbox. Beside the right command an instance
-knows plausible wrong ones, with what each prints: warm-start demonstrations are made of them.
+*add* asks for a sum; *read* asks for a number that is only in a file made for the task, so that
+only a command in the sandbox can find the answer. In addition to the right command, an instance
+knows plausible wrong ones and what each prints; warm-start demonstrations are made of them.
 
 Instances are a pure function of the seed. The held-out split shares no number pair (*add*) and no
 file content (*read*) with the training split. Nothing here runs a command or scores an answer.
@@ -44,7 +44,7 @@ class Instance:
         return self.right.output
 
     def task(self) -> Task:
-        """As the service's `math` agent takes it."""
+        """Returns the task for the service's `math` agent."""
         return Task(
             task_id=self.name,
             agent="math",
@@ -92,9 +92,9 @@ def read(content: int, rng: Random) -> Instance:
 
 
 def instances(split: Split, per_family: int, *, seed: int) -> list[Instance]:
-    """`per_family` of each family, in turn, on distinct keys (at most 180 held out, 720 to train).
+    """Returns `per_family` instances of each family, in turn, on distinct keys.
 
-    Raises `ValueError` when asked for more.
+    Raises `ValueError` when asked for more than 180 held out, or 720 to train.
     """
     rng = Random(f"{split}/{per_family}/{seed}")
     pairs = rng.sample(keys_of(split, _PAIRS, seed=seed), per_family)

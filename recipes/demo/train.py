@@ -1,6 +1,6 @@
 """GRPO on the demo's tasks with TRL's stock trainer; all rollouts run in the service.
 
-What is particular to this service is two arguments: `rollout_func` and `reward_funcs`.
+Only two arguments are particular to this service: `rollout_func` and `reward_funcs`.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class TrainConfig:
 
 
 def train_tasks(config: TrainConfig) -> list[Task]:
-    """As many as the run takes groups, if there are so many."""
+    """Returns one task for each group of the run, or as many as there are."""
     per_family = min(config.steps * config.groups_per_step // 2, MAX_PER_FAMILY)
     return [one.task() for one in instances("train", per_family, seed=config.seed)]
 
@@ -50,7 +50,7 @@ def train(
     *,
     observe: Callable[[Sequence[Rollout]], None],
 ) -> list[dict[str, Any]]:
-    """Returns the trainer's log, one entry per step. The service has the final weights after."""
+    """Returns the trainer's log, one entry per step. The service then has the final weights."""
     trainer = make_trainer(model, service_url, output, config, observe=observe)
     trainer.add_callback(SuccessBar(config.steps))
     trainer.train()
@@ -66,7 +66,7 @@ def make_trainer(
     *,
     observe: Callable[[Sequence[Rollout]], None] | None = None,
 ) -> GRPOTrainer:
-    """A stock one; its `rollout_func` is a `ProRLRollout`."""
+    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`."""
     rollouts = ProRLRollout(
         service_url, limits=LIMITS, observe=observe, dynamic_sampling=config.dynamic_sampling
     )
@@ -111,13 +111,13 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
 
 
 def dataset_row(task: Task) -> dict[str, list[dict[str, Any]]]:
-    """A row for TRL: a conversation that carries its task along."""
+    """Returns a row for TRL: a conversation that carries its task along."""
     messages = [message.model_dump() for message in task.messages]
     return {"prompt": with_task(messages, task_id=task.task_id, agent=task.agent, data=task.data)}
 
 
 class SuccessBar(TrainerCallback):  # type: ignore[misc]
-    """One bar: steps, and the share of rollouts that were right in the last of them."""
+    """Progress bar of steps, with the share of rollouts that were right in the last one."""
 
     BLOCKS = "▁▂▃▄▅▆▇█"
 

@@ -1,8 +1,8 @@
 """One self-contained HTML page to read rollouts turn by turn and token by token.
 
-Takes any recipe's rollouts. What models and tools wrote is hostile text: it travels as JSON, in
-which no markup survives, becomes text nodes only, and the page's policy allows no script or style
-but its own and no network. The page grows with the tokens shown; choose some hundred rollouts.
+Takes any recipe's rollouts. Text of models and tools is hostile: it travels as JSON, in which no
+markup survives, and becomes text nodes only; the page's policy allows only the page's own script
+and style, and no network. The page grows with the tokens shown; choose some hundred rollouts.
 """
 
 import base64
@@ -33,7 +33,7 @@ class Entry:
 def write_page(
     path: Path, entries: Sequence[Entry], *, title: str, token_text: Callable[[int], str]
 ) -> None:
-    """`token_text` gives the text of one id; '' for an id that has none."""
+    """Writes the page. `token_text` gives the text of one id; '' for an id without text."""
     style, script = _source("viewer.css"), _source("viewer.js")
     parts = {
         "title": html.escape(title),
@@ -42,7 +42,7 @@ def write_page(
         "script": script,
         "data": _json(_page_data(entries, token_text)),
     }
-    # One pass, so that nothing put in is searched for placeholders again.
+    # One pass, so that inserted text is not searched for placeholders.
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _source("viewer.html"))
     path.write_text(page, encoding="utf-8")
 
@@ -56,7 +56,7 @@ def _digest(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """ASCII, and without the characters that could end a script element."""
+    """Returns JSON in ASCII, without the characters that could end a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

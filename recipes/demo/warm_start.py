@@ -7,12 +7,12 @@ from recipes.common.training import imitation
 from recipes.demo.demonstrations import demonstrations
 
 VOCAB_SIZE = 1024
-"""More than the merges that the demonstrations support (about 600)."""
+"""Vocabulary with room for all merges that the demonstrations support (about 600)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """How long to imitate. The defaults copy a number right 99 times in 100."""
+    """Extent of the imitation. With the defaults, 99 of 100 numbers are copied correctly."""
 
     demonstrations: int = 2000
     steps: int = 600
@@ -22,7 +22,7 @@ class WarmStart:
 
 
 def warm_started(cache: Path, config: WarmStart = WarmStart()) -> Path:
-    """As `imitation.warm_started`."""
+    """Returns the model's directory: see `imitation.warm_started`."""
     examples = demonstrations(config.demonstrations, seed=config.seed)
     return imitation.warm_started(
         cache,

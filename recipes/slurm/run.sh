@@ -1,4 +1,4 @@
-# What the jobs of one run share; sourced by them, in the checkout.
+# Shared by the jobs of one run, which source it in the checkout.
 #
 # PRORL_RUN is the run's directory: journals, addresses of services, the token, logs.
 
@@ -16,7 +16,7 @@ command -v prorl >/dev/null || {
     exit 2
 }
 mkdir -p "$PRORL_RUN"/{services,journals,jobs,logs}
-chmod go-w "$PRORL_RUN/services" # a front sends the token to what is announced there
+chmod go-w "$PRORL_RUN/services" # a front sends the token to services announced there
 (
     umask 077
     token=$PRORL_RUN/token
@@ -27,10 +27,10 @@ chmod go-w "$PRORL_RUN/services" # a front sends the token to what is announced 
     fi
 )
 
-node_address() { # by which Slurm itself reaches this node
+node_address() { # the address by which Slurm itself reaches this node
     scontrol -o show node "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p'
 }
 
-requeue_unless_ended() { # by scancel, or by Slurm, which has requeued it then
+requeue_unless_ended() { # ended by scancel, or by Slurm, which then requeued the job itself
     [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" != RUNNING ] || scontrol requeue "$SLURM_JOB_ID"
 }

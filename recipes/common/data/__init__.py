@@ -1,1 +1,1 @@
-"""Data sets: reading their files, rows in one normal form, what preparing one leaves."""
+"""Data sets: reading their files, rows in one normal form, the output of a preparation."""

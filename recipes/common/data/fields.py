@@ -1,6 +1,6 @@
-"""Reads fields of a data set's row, and refuses with an error that names row, field and reason.
+"""Readers for the fields of a data set's row; their errors name the row, the field and the reason.
 
-Knows no data set.
+Independent of any data set.
 """
 
 import json
@@ -14,7 +14,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class RowError(ValueError):
-    """A row that cannot be used. `reason` is short and without the row's own words: for counts."""
+    """A row that cannot be used. `reason` is short and free of the row's text, so that equal
+    reasons can be counted."""
 
     def __init__(self, where: str, reason: str, detail: str = "") -> None:
         super().__init__(f"{where}: {reason}{': ' if detail else ''}{detail}")
@@ -23,11 +24,11 @@ class RowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All readers raise `RowError`."""
+    """A row of a data set. All readers raise `RowError`."""
 
     fields: Mapping[str, Any]
     where: str
-    """What users can find it by, such as `row 12 (django__django-11099)`."""
+    """Name by which users find the row, such as `row 12 (django__django-11099)`."""
 
     def error(self, reason: str, detail: str = "") -> RowError:
         return RowError(self.where, reason, detail)
@@ -38,18 +39,18 @@ class Row:
     def text(self, field: str) -> str:
         value = self.fields.get(field)
         if not isinstance(value, str) or not value.strip():
-            raise self.error(f"{field} is missing or no text", _shown(value))
+            raise self.error(f"{field} is missing or not text", _shown(value))
         return value
 
     def texts(self, field: str) -> list[str]:
-        """Without repetitions. A list, or JSON text of one."""
+        """Reads a list, or JSON text of one; drops repetitions."""
         value = self.json(field)
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self.error(f"{field} is no list of texts", _shown(value))
+            raise self.error(f"{field} is not a list of texts", _shown(value))
         return list(dict.fromkeys(value))
 
     def json(self, field: str) -> Any:
-        """A value as it is, or read from JSON text."""
+        """Returns a value as it is, or parses JSON text."""
         value = self.fields.get(field)
         if value is None:
             raise self.error(f"{field} is missing")
@@ -57,18 +58,18 @@ class Row:
             try:
                 return json.loads(value)
             except (ValueError, RecursionError) as error:  # numbers may be too long, lists too deep
-                raise self.error(f"{field} is no JSON", str(error)) from error
+                raise self.error(f"{field} is not JSON", str(error)) from error
         return value
 
     def inner(self, field: str) -> "Row":
-        """A row that is kept in a field."""
+        """Reads an object in a field as a row."""
         value = self.json(field)
         if not isinstance(value, Mapping):
-            raise self.error(f"{field} is no object", _shown(value))
+            raise self.error(f"{field} is not an object", _shown(value))
         return Row(value, f"{self.where}, {field}")
 
     def model(self, field: str, kind: type[M]) -> M:
-        """An object of a known form that is kept in a field."""
+        """Validates an object in a field as a `kind`."""
         try:
             return kind.model_validate(self.json(field))
         except ValidationError as error:
@@ -76,10 +77,10 @@ class Row:
 
 
 def of_validation(error: ValidationError, field: str) -> tuple[str, str]:
-    """Reason and detail, of the first of what is wrong."""
+    """Returns the reason and the detail of the first problem."""
     first = error.errors(include_url=False, include_input=False)[0]
     name = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-    return f"{field} is not as it should be", f"{name}: {first['msg']}"
+    return f"{field} is invalid", f"{name}: {first['msg']}"
 
 
 def _shown(value: object) -> str:

@@ -1,5 +1,5 @@
-"""What preparing a data set leaves in its directory, whichever data set it is: rows.jsonl,
-rejected.jsonl, manifest.json; and the options that all have. Reads and converts nothing."""
+"""Output that each preparation of a data set leaves in its directory (rows.jsonl, rejected.jsonl,
+manifest.json), and the options that all preparations share. Reads and converts nothing."""
 
 import platform
 from collections import Counter
@@ -24,14 +24,14 @@ PACKAGES = ("prorl-service", "datasets", "pydantic")
 
 Output = Annotated[Path, Parameter(help="Directory for rows and manifest.")]
 From = Annotated[
-    Path | None, Parameter("--from", help="Its files on this machine; default: from the hub.")
+    Path | None, Parameter("--from", help="Its files on this machine; default: the hub's.")
 ]
-Split = Annotated[str | None, Parameter(help="Default: the one that is used.")]
-Revision = Annotated[str | None, Parameter(help="Of the hub; default: the newest.")]
+Split = Annotated[str | None, Parameter(help="Default: the data set's usual one.")]
+Revision = Annotated[str | None, Parameter(help="Revision on the hub; default: newest.")]
 
 
 class Rejected(BaseModel):
-    """`reason` is for counts; `detail` says of what, and why, in full."""
+    """A row that is not used. `reason` is for counts; `detail` is the full explanation."""
 
     instance: str
     reason: str
@@ -39,7 +39,7 @@ class Rejected(BaseModel):
 
 
 class PreparedManifest(BaseModel):
-    """`revision` is the hub's commit, or a digest of the files."""
+    """Record of a preparation. `revision` is the hub's commit, or a digest of the files."""
 
     dataset: str
     source: str
@@ -51,7 +51,7 @@ class PreparedManifest(BaseModel):
 
 
 def counts(rejected: Iterable[Rejected]) -> dict[str, int]:
-    """By reason, most frequent first."""
+    """Counts rows by reason, most frequent first."""
     return dict(Counter(one.reason for one in rejected).most_common())
 
 
@@ -63,27 +63,27 @@ def nothing_usable(rejected: Sequence[Rejected]) -> InvalidRequest:
 
 
 def check_directory(directory: Path, dataset: str) -> None:
-    """Raises `InvalidRequest` where it has another data set."""
+    """Raises `InvalidRequest` if the directory holds another data set."""
     manifest = directory / MANIFEST
     if not manifest.exists():
         return
     there = PreparedManifest.model_validate_json(manifest.read_text()).dataset
     if there != dataset:
         raise InvalidRequest.of_field(
-            "output", f"{directory} has {there}", hint="give each data set its directory"
+            "output", f"{directory} holds {there}", hint="give each data set its own directory"
         )
 
 
 def check_offline(dataset: str, path: Path | None, split: str | None, revision: str | None) -> None:
-    """Raises `InvalidRequest` for an option that says where a data set is: this one is here."""
+    """Raises `InvalidRequest` for an option that says where the data set is: this one is here."""
     for option, value in {"from": path, "split": split, "revision": revision}.items():
         if value is not None:
-            problem = f"{dataset} comes with this repository, and is read from nowhere else"
+            problem = f"{dataset} comes with this repository and cannot be read from elsewhere"
             raise InvalidRequest.of_field(option, problem, hint=f"leave --{option} out")
 
 
 def versions(*more: str) -> dict[str, str]:
-    """`more`: packages beside those that all preparations use."""
+    """Returns versions. `more`: packages in addition to those that all preparations use."""
     packages = {name: version(name) for name in (*PACKAGES, *more)}
     return {"python": platform.python_version(), **packages}
 
@@ -104,7 +104,7 @@ def progress(what: str, total: int | None, console: Console) -> Iterator[Callabl
 
 
 def summary(manifest: PreparedManifest, usable: str, count: int) -> Table:
-    """`usable`: what the rows that can be used are called."""
+    """Makes a table of a manifest. `usable`: what usable rows are called."""
     table = Table("", manifest.dataset, box=None)
     table.add_row("source", f"{manifest.source}, {manifest.split}, {manifest.revision}")
     table.add_row("rows read", str(manifest.rows_read))

@@ -15,7 +15,7 @@ Row = TypeVar("Row")
 def read(
     data: Data, reader: Callable[[Path], Sequence[Row]], id_of: Callable[[Row], str]
 ) -> dict[str, Row]:
-    """All. Raises `BadSettings`."""
+    """Reads all rows. Raises `BadSettings`."""
     if not data.rows.is_file():
         raise BadSettings(f"data={data.name}: {data.rows} does not exist", hint=data.make)
     try:
@@ -31,12 +31,12 @@ def read(
 
 
 def chosen(data: Data, rows: Mapping[str, Row]) -> list[Row]:
-    """What the run is about. Raises `BadSettings`."""
+    """Returns the rows that the run uses. Raises `BadSettings`."""
     return named(data, rows, data.only) if data.only else list(rows.values())
 
 
 def named(data: Data, rows: Mapping[str, Row], ids: Sequence[str]) -> list[Row]:
-    """Raises `BadSettings`."""
+    """Returns the rows with these ids. Raises `BadSettings` if one is missing."""
     if missing := [one for one in ids if one not in rows]:
         raise BadSettings(f"{data.rows} has no row {', '.join(missing)}", hint=data.make)
     return [rows[one] for one in ids]
@@ -45,7 +45,8 @@ def named(data: Data, rows: Mapping[str, Row], ids: Sequence[str]) -> list[Row]:
 def tasks(
     settings: Run, rows: Iterable[Row], task_of: Callable[[Row, Mapping[str, Any]], Task]
 ) -> list[Task]:
-    """`task_of` gets `agent.options`. Raises `BadSettings` where the agent does not know them."""
+    """Makes a task of each row; `task_of` gets `agent.options`. Raises `BadSettings` if the agent
+    does not accept them."""
     try:
         return [task_of(row, settings.agent.options) for row in rows]
     except ValidationError as error:

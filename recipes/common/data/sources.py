@@ -1,6 +1,6 @@
-"""Reads the rows of a data set: from the hub, or from what is on this machine. Converts nothing.
+"""Reads the rows of a data set, from the hub or from files on this machine. Converts nothing.
 
-A hub's data set is pinned to the commit that its revision stands for.
+A data set of the hub is pinned to the commit of its revision.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ class Source:
     split: str
     rows: Iterable[Mapping[str, Any]]
     total: int | None
-    """How many rows there are, if that is known before they are read."""
+    """Number of rows, if it is known before they are read."""
 
 
 def from_hub(
     name: str, split: str, revision: str | None = None, files: Sequence[str] = ()
 ) -> Source:
-    """Downloads what is not in the hub's cache. `files`: jsonl files with all rows, of a data set
-    that `datasets` does not load because it has a script for that. Raises `ProRLError` if it cannot
-    be had."""
+    """Downloads what is not in the hub's cache. `files`: jsonl files with all rows, for a data set
+    that `datasets` does not load because it has a loading script. Raises `ProRLError` if the data
+    set cannot be read."""
     datasets = _datasets()
     from huggingface_hub import HfApi, hf_hub_download
 
@@ -43,21 +43,21 @@ def from_hub(
             ]
             return Source(name, str(commit), split, _lines(paths), None)
         rows = datasets.load_dataset(name, split=split, revision=commit)
-    except Exception as error:  # of the hub, of HTTP, of the disk: all of them the user's to see
+    except Exception as error:  # the hub's, HTTP's or the disk's: users should see them all
         raise ProRLError(
             f"{name} cannot be read from the hub: {error}",
-            hint="on a machine without the hub bring its files: --from FILE or DIRECTORY",
+            hint="on a machine without the hub, bring its files: --from FILE or DIRECTORY",
         ) from error
     return Source(name, str(commit), split, rows, len(rows))
 
 
 def from_path(path: Path, split: str, names: Sequence[str] = ()) -> Source:
-    """A parquet, json or jsonl file, a directory of parquet or jsonl files, or what `save_to_disk`
-    wrote.
+    """Reads a parquet, json or jsonl file, a directory of parquet or jsonl files, or what
+    `save_to_disk` wrote.
 
-    Only a saved `DatasetDict` and a directory have splits: of the latter, files with these `names`,
-    else files that begin with the split's name, or all files if none does. Lines of JSON are read
-    as the rows are: they raise `InvalidRequest` then.
+    Only a saved `DatasetDict` and a directory have splits. A split of a directory is the files with
+    these `names`, else the files that begin with the split's name, or all files if none does.
+    Raises `InvalidRequest`: for lines of JSON only when the rows are iterated.
     """
     if not path.exists():
         raise InvalidRequest.of_field("from", f"there is no {path}")
@@ -69,7 +69,7 @@ def from_path(path: Path, split: str, names: Sequence[str] = ()) -> Source:
 
 
 def digest(path: Path) -> str:
-    """Digest of a file, or of all files of a directory and their names."""
+    """Returns the digest of a file, or of all files of a directory and their names."""
     total = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -82,7 +82,7 @@ def digest(path: Path) -> str:
 def _local(
     path: Path, split: str, names: Sequence[str]
 ) -> tuple[Iterable[Mapping[str, Any]], int | None]:
-    """Rows, and how many if that is known."""
+    """Returns the rows, and their number if it is known."""
     if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
         return _saved(_datasets().load_from_disk(str(path)), split)
     if path.is_file() and _is_array(path):
@@ -102,7 +102,7 @@ def _is_array(path: Path) -> bool:
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
-    """Rows of JSON files. Not by `datasets`, which takes some texts for dates."""
+    """Yields the rows of JSON files; `datasets` would take some texts for dates."""
     for path in paths:
         with path.open(newline="\n") as file:
             for number, line in enumerate(file, start=1):
@@ -126,14 +126,14 @@ def _files(path: Path, split: str, names: Sequence[str]) -> list[Path]:
     if path.is_dir() and names:
         missing = [name for name in names if not (path / name).exists()]
         if missing:
-            raise ValueError(f"{split} is in files that it lacks: {', '.join(missing)}")
+            raise ValueError(f"{split} needs files that are missing: {', '.join(missing)}")
         return [path / name for name in names]
     if path.is_dir():
         files = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
     else:
         files = [path] if path.suffix in (".parquet", ".json", ".jsonl") else []
     if not files:
-        raise ValueError("it is neither a saved data set nor .parquet, .json or .jsonl")
+        raise ValueError("it must be a saved data set, .parquet, .json or .jsonl")
     return [file for file in files if file.name.startswith(split)] or files
 
 

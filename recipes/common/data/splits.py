@@ -1,4 +1,4 @@
-"""Disjoint splits of what tasks are generated from. Makes no tasks."""
+"""Disjoint splits of the keys that tasks are generated from. Makes no tasks."""
 
 from collections.abc import Sequence
 from random import Random
@@ -11,7 +11,8 @@ Key = TypeVar("Key")
 
 
 def keys_of(split: Split, keys: Sequence[Key], *, seed: int) -> list[Key]:
-    """A fifth is held out, whichever the seed says; in an order of the seed's."""
+    """Returns the keys of a split in a shuffled order. The seed decides order and split; a fifth is
+    held out."""
     shuffled = Random(seed).sample(keys, len(keys))
     border = int(len(keys) * HELDOUT_SHARE)
     return shuffled[:border] if split == "heldout" else shuffled[border:]

@@ -1,7 +1,7 @@
-"""Rollouts of every task with every seed, each kept in a file once it has a verdict.
+"""Runs every task with every seed, and keeps each rollout in a file once it has a verdict.
 
-What has one is not run again: an evaluation that was interrupted goes on. A rollout without one
-(engine, sandbox or grader failed) is tried again by the next run, and counts as failed until then.
+Rollouts with a verdict are not run again, so an interrupted evaluation continues. A rollout without
+one (engine, sandbox or grader failed) is retried by the next run, and counts as failed until then.
 """
 
 import json
@@ -24,7 +24,7 @@ from recipes.common.settings import BadSettings, Evaluation
 
 LEASE_S = 300.0
 LONGEST_S = 30 * 86_400.0
-"""Rollouts have budgets of their own, and wait as long as it takes."""
+"""Seconds to wait for rollouts, which have budgets of their own and may queue for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Verdict:
 
 
 class Records:
-    """One file a rollout in `directory`: the service's `Rollout` in a line, without the tokens."""
+    """One file per rollout in `directory`: the service's `Rollout` on one line, without tokens."""
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
-        """`identity`: what must be the same for verdicts to be of one evaluation. Raises
-        `BadSettings` where those that are there are of another."""
+        """`identity`: what all verdicts of one evaluation share. Raises `BadSettings` if the
+        directory has verdicts of another evaluation."""
         self._rollouts = directory / "rollouts"
         self._rollouts.mkdir(parents=True, exist_ok=True)
         path = directory / "evaluation.json"
@@ -48,7 +48,7 @@ class Records:
         write_whole(path, json.dumps(identity, indent=2) + "\n")
 
     def verdict(self, task_id: str, seed: int) -> Verdict | None:
-        """None where there is none."""
+        """Returns the kept verdict, or None."""
         path = self._path(task_id, seed)
         if not path.exists():
             return None
@@ -66,8 +66,8 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`pass_at_k`: by k. `components`: means over the rollouts that have them. `failures`: why
-    rollouts of this run have no verdict."""
+    """`pass_at_k`: keyed by k. `components`: means over the rollouts that have them. `failures`:
+    errors of this run's rollouts without a verdict."""
 
     score: Score
     pass_at_k: dict[int, Share]
@@ -78,7 +78,8 @@ class Result:
 def evaluate(
     settings: Evaluation, tasks: Sequence[Task], identity: Mapping[str, Any], url: str
 ) -> Result:
-    """`identity`: as of `Records`, in the output. Raises `BadSettings` and `ServiceCallError`."""
+    """Runs what is missing, and scores all. `identity`: see `Records`, which are in the output.
+    Raises `BadSettings` and `ServiceCallError`."""
     records = Records(settings.output, identity)
     failures = run(settings, tasks, records, url)
     verdicts = {
@@ -100,7 +101,10 @@ def evaluate(
 
 
 def run(settings: Evaluation, tasks: Sequence[Task], records: Records, url: str) -> list[ErrorInfo]:
-    """Runs what has no verdict. Returns why some have none still. Raises `ServiceCallError`."""
+    """Runs the rollouts without a verdict. Returns the errors of those that still have none.
+
+    Raises `ServiceCallError`.
+    """
     missing = [
         (task, seed)
         for seed in range(settings.seeds)
@@ -123,14 +127,14 @@ def run(settings: Evaluation, tasks: Sequence[Task], records: Records, url: str)
 
 
 def _is_own_failure(error: ErrorInfo | None) -> bool:
-    """The agent ran out of time, or asked for what cannot be: that is a verdict."""
+    """Returns whether the agent is to blame (out of time, or an impossible request): a verdict."""
     return error is not None and error.blame is Blame.AGENT
 
 
 def _rolled_out(
     client: RolloutClient, settings: Evaluation, wanted: Sequence[tuple[Task, int]]
 ) -> Iterator[tuple[Rollout, int]]:
-    """Each as it ends. What is left when nobody listens any more ends with its lease."""
+    """Yields each rollout as it ends. Rollouts that are no longer awaited end with their lease."""
     prefix = uuid.uuid4().hex[:12]
     seeds = {}
     for number, (task, seed) in enumerate(wanted):
@@ -147,12 +151,12 @@ def _rolled_out(
         seeds[group.rollout_id(0)] = seed
     for rollout in client.stream(list(seeds), LONGEST_S):
         yield rollout, seeds[rollout.rollout_id]
-        with suppress(ServiceCallError):  # it expires
+        with suppress(ServiceCallError):  # the group expires by itself
             client.acknowledge([rollout.group_id])
 
 
 def _seed_of(base: int, task_id: str, seed: int) -> int:
-    """Another for each task: with one for all, all tasks would share their luck."""
+    """Derives a seed for each task: with one for all, tasks would share their luck."""
     return zlib.crc32(f"{base}/{task_id}/{seed}".encode()) & MAX_INT32
 
 
@@ -162,5 +166,5 @@ def _check_same(known: Mapping[str, Any], now: Mapping[str, Any], directory: Pat
         changes = (f"{name}: {known.get(name)} > {now.get(name)}" for name in sorted(different))
         raise BadSettings(
             f"{directory} has verdicts of another evaluation; {'; '.join(changes)}",
-            hint="output=DIRECTORY names another place",
+            hint="set output=DIRECTORY to another directory",
         )

@@ -27,8 +27,8 @@ class Score:
 
 
 def score(solved: Mapping[str, Sequence[bool | None]]) -> Score:
-    """`solved`: by instance, for each seed; None where there is no verdict. Raises `ValueError`
-    when there are no instances, or they differ in seeds."""
+    """Scores `solved`: the verdict of each seed, or None, keyed by instance. Raises `ValueError` if
+    there are no instances, or if they differ in the number of seeds."""
     [seeds] = {len(one) for one in solved.values()}
     per_seed = [fmean(bool(one[seed]) for one in solved.values()) for seed in range(seeds)]
     pass_at_1 = fmean(per_seed)
@@ -39,7 +39,7 @@ def score(solved: Mapping[str, Sequence[bool | None]]) -> Score:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """From 0 to 1, with the ends of its 95 % interval."""
+    """A share from 0 to 1, with the ends of its 95 % interval."""
 
     share: float
     low: float
@@ -47,11 +47,12 @@ class Share:
 
 
 def pass_at_k(solved: Mapping[str, Sequence[bool | None]], k: int) -> Share:
-    """The mean over instances of the chance that one of `k` rollouts solves it, estimated without
-    bias from all of them (Chen et al. 2021, arXiv 2107.03374); for `solved` see `score`.
+    """Returns the mean over instances of the chance that one of `k` rollouts solves the instance,
+    estimated without bias from all of them (Chen et al. 2021, arXiv 2107.03374); for `solved` see
+    `score`.
 
-    The interval is the bootstrap's over instances (percentiles of `RESAMPLES` means): no form is
-    known for a mean of such shares. It is too narrow for few instances.
+    The interval is the bootstrap's over instances (percentiles of `RESAMPLES` means): no closed
+    form is known for a mean of such shares. It is too narrow for few instances.
     """
     values = [_chance(len(one), sum(map(bool, one)), k) for one in solved.values()]
     distinct, counts = np.unique(values, return_counts=True)
@@ -66,10 +67,10 @@ def _chance(count: int, solved: int, k: int) -> float:
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval for `share` of `count` instances.
+    """Returns Wilson's 95 % interval for `share` of `count` instances.
 
-    With the number of instances and not of rollouts it holds for what other instances of the kind
-    would give, and is never too narrow: a mean over seeds varies less than a single one.
+    Since it counts instances, not rollouts, the interval holds for other instances of the kind. It
+    is never too narrow: a mean over seeds varies less than a single seed.
     """
     spread = Z_95**2 / count
     middle = (share + spread / 2) / (1 + spread)

@@ -1,4 +1,4 @@
-"""What a score depends on, and the score, for files and for people. Knows no published ones."""
+"""The score and what it depends on, for files and for people. Knows no published scores."""
 
 import hashlib
 import json
@@ -26,8 +26,8 @@ PASS_AT_K = "estimator of Chen et al. 2021; bootstrap, 95 %, over instances"
 def facts_of(
     settings: Evaluation, rows: Iterable[BaseModel], url: str, grader: Sequence[str]
 ) -> dict[str, Any]:
-    """All that must be the same for two verdicts to be of one evaluation. `grader`: what decides,
-    as globs below the package."""
+    """Returns all that two verdicts of one evaluation share. `grader`: the modules that decide, as
+    globs below the package."""
     with RolloutClient(url) as client:
         status = client.status()
     return {
@@ -50,7 +50,7 @@ def facts_of(
 
 
 def grader_version(globs: Sequence[str]) -> str:
-    """The version, and a digest of the code, of this checkout's grader."""
+    """Returns the version of this checkout's grader, and a digest of its code."""
     files = [file for glob in globs for file in _sources(glob)]
     return f"{prorl_service.__version__} ({digest([file.read_text() for file in files])})"
 
@@ -58,7 +58,7 @@ def grader_version(globs: Sequence[str]) -> str:
 def _sources(glob: str) -> list[Path]:
     files = sorted(Path(prorl_service.__file__).parent.glob(glob))
     if not files:  # a digest of nothing would never change
-        raise FileNotFoundError(f"no module of prorl_service is {glob}")
+        raise FileNotFoundError(f"no module of prorl_service matches {glob}")
     return files
 
 
@@ -69,7 +69,7 @@ def digest(texts: Sequence[str]) -> str:
 def report(
     directory: Path, result: Result, facts: Mapping[str, Any], published: Mapping[str, Any]
 ) -> None:
-    """Into score.json of `directory`, and for people."""
+    """Writes score.json in `directory`, and prints the score for people."""
     written = json.dumps({**_as_json(result, facts), **published}, indent=2)
     (directory / "score.json").write_text(written + "\n")
     console = Console()

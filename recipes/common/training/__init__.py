@@ -1,1 +1,1 @@
-"""Training by either trainer: options from the settings, launch, progress, warm starts."""
+"""Training with either trainer: options from the settings, launch, progress, warm starts."""

@@ -3,7 +3,7 @@
 A Qwen3 of some hundred thousand parameters with a tokenizer learned from the transcripts, trained
 by cross-entropy (plain torch) on what the model is to say. Merges may span words, so that a system
 prompt becomes a handful of tokens and a tool call ten; digits stay single. Rollouts are then short
-enough to be sampled and trained on in seconds. What is to be imitated, recipes know.
+enough to be sampled and trained on in seconds. Recipes supply the transcripts.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What the model says, turn by turn, and what its tools answer between: one answer fewer."""
+    """The model's replies, turn by turn, and the tools' answers between them: one answer fewer."""
 
     prompt: Prompt
     replies: Sequence[str]
     answers: Sequence[str]
 
     def segment(self, chat: ChatFormat) -> Segment:
-        """In exactly the tokens that the service would record; mask 1 on what the model is to say.
+        """Returns exactly the tokens that the service would record; the mask is 1 on the replies.
         Logprobs and policy versions mean nothing."""
         chain = Chain(chat.prompt_ids(self.prompt.messages, tools=self.prompt.tools))
         first, *others = self.replies
@@ -57,14 +57,14 @@ def _say(text: str, chain: Chain, chat: ChatFormat) -> None:
 
 
 def tool_call(name: str, arguments: object) -> str:
-    """As Qwen3's template writes it."""
+    """Writes a tool call as Qwen3's template does."""
     call = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
 class Imitation:
-    """How long to imitate. `vocab_size`: of the tokenizer, at most."""
+    """Extent of the imitation. `vocab_size`: limit for the tokenizer's."""
 
     steps: int
     batch_size: int
@@ -74,10 +74,11 @@ class Imitation:
 
 
 def warm_started(cache: Path, transcripts: Sequence[Transcript], config: Imitation) -> Path:
-    """Directory of the trained model with its tokenizer, below `cache`; made if not there yet.
+    """Returns the directory of the trained model and its tokenizer, below `cache`; trains the model
+    if it is not there yet.
 
-    Its name is a hash of all that it depends on, so a changed template, tool or task makes a new
-    one.
+    The directory's name is a hash of all that the model depends on, so a changed template, tool or
+    task makes a new one.
     """
     texts = texts_of(transcripts)
     target = cache / f"warm-start-{_digest(config, texts)}"
@@ -96,7 +97,7 @@ def warm_started(cache: Path, transcripts: Sequence[Transcript], config: Imitati
 
 
 def texts_of(transcripts: Sequence[Transcript]) -> list[str]:
-    """Template and all."""
+    """Returns the texts of the transcripts, template included."""
     with TemporaryDirectory() as directory:
         build_tiny_model(Path(directory))
         chat = ChatFormat.load(Path(directory))
@@ -105,7 +106,7 @@ def texts_of(transcripts: Sequence[Transcript]) -> list[str]:
 
 
 def build(directory: Path, texts: Sequence[str], *, vocab_size: int, seed: int) -> None:
-    """Random weights."""
+    """Builds a tokenizer for `texts`, and a model with random weights."""
     build_tiny_model(
         directory,
         texts=texts,
@@ -137,7 +138,7 @@ def imitate(policy: Qwen3ForCausalLM, segments: Sequence[Segment], config: Imita
 def _batches(
     segments: Sequence[Segment], config: Imitation
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """`steps` pairs of ids and next-token labels, int64[batch, length]."""
+    """Yields `steps` pairs of ids and next-token labels, int64[batch, length]."""
     generator = torch.Generator().manual_seed(config.seed)
     rows = [_row(segment) for segment in segments]
     for _ in range(config.steps):
@@ -155,6 +156,6 @@ def _row(segment: Segment) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _digest(config: Imitation, texts: Sequence[str]) -> str:
-    """Also covers the code that builds and trains."""
+    """Hashes the inputs, and the code that builds and trains."""
     inputs = [repr(asdict(config)), *texts, Path(__file__).read_text()]
     return hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]

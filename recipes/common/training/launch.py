@@ -1,6 +1,6 @@
 """One run: checks, the model, the service, then the stock trainer or an evaluation.
 
-Recipes give tasks, and make the model where it has no path; nothing here knows what they are about.
+Recipes supply the tasks, and make the model if it has no path. Independent of the tasks' kind.
 """
 
 import os
@@ -18,7 +18,7 @@ from recipes.common.training import serving
 def train(
     settings: Training, run: Path, tasks: Sequence[Task], make_model: Callable[[], Path]
 ) -> None:
-    """`run`: see `run.begin`. Raises `ProRLError`, before any work starts where that can be."""
+    """Trains. `run`: see `records.begin`. Raises `ProRLError`, before work starts if possible."""
     brought = settings.trainer.name == "verl"
     checks.check_trainer(settings)
     checks.check_engines(settings, brought=brought)
@@ -44,7 +44,7 @@ def train(
 
 
 def model_of(settings: Run, make_model: Callable[[], Path]) -> Path:
-    """Directory. Raises `ProRLError`."""
+    """Returns the model's directory. Raises `ProRLError`."""
     if settings.model.path is None:
         return make_model()
     return checks.model_directory(settings.model)
@@ -54,7 +54,7 @@ def model_of(settings: Run, make_model: Callable[[], Path]) -> Path:
 def evaluating(
     settings: Evaluation, tasks: Sequence[Task], make_model: Callable[[], Path]
 ) -> Iterator[str]:
-    """URL of a service. Raises `ProRLError`, before any work starts where that can be."""
+    """Yields the URL of a service. Raises `ProRLError`, before work starts if possible."""
     checks.check_engines(settings, brought=False)
     checks.check_sandbox(settings)
     checks.check_images(settings, tasks)
@@ -69,7 +69,7 @@ def check_processes(settings: Run) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and settings.service.url is None:
         raise BadSettings(
             "each of several processes would start a service of its own",
-            hint="start one (prorl serve --backend URL), and give service.url=URL",
+            hint="start one service (prorl serve --backend URL) and set service.url=URL",
         )
 
 
@@ -78,5 +78,5 @@ def check_output(settings: Run) -> None:
     if settings.resume == "never" and checkpoints.exists() and any(checkpoints.iterdir()):
         raise BadSettings(
             f"{checkpoints} has checkpoints of another run, and resume=never",
-            hint="resume=auto goes on from the newest; output=DIRECTORY names another place",
+            hint="set resume=auto to continue from the newest, or output=DIRECTORY to start afresh",
         )

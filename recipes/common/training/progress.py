@@ -1,6 +1,6 @@
-"""One line a step, the same for every trainer: on the terminal, and in progress.jsonl.
+"""One line per step, the same for every trainer: on the terminal and in progress.jsonl.
 
-What trainers log beside it is theirs, and stays where they put it.
+Other logs are the trainers' own, and stay where the trainers put them.
 """
 
 import json
@@ -11,15 +11,15 @@ UNFILTERED = "prorl/sampling/unfiltered_reward"
 
 
 class Progress:
-    """`success`: what the mean reward of all rollouts that were graded is called."""
+    """`success`: name of the mean reward of all graded rollouts."""
 
     def __init__(self, path: Path, *, success: str, steps: int) -> None:
         self._path, self._success, self._steps = path, success, steps
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def log(self, step: int, metrics: Mapping[str, float], *, trained_on: str) -> None:
-        """`trained_on`: the trainer's name for the mean reward of what it trains on, which is all
-        there is without dynamic sampling."""
+        """Writes and prints a step's line. `trained_on`: the trainer's name for the mean reward of
+        the rollouts that it trains on: all of them without dynamic sampling."""
         reward = metrics[trained_on]
         entry = {
             "step": step,
@@ -31,6 +31,6 @@ class Progress:
             file.write(json.dumps(entry) + "\n")
         print(
             f"step {step}/{self._steps}: {self._success} {entry[self._success]:.3f}, "
-            f"of what is trained on {reward:.3f}",
+            f"trained on {reward:.3f}",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""The rollout service of a run: one that is given, or one that ends with the run."""
+"""The rollout service of a run: a configured one, or one that ends with the run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,13 +10,13 @@ from recipes.common.settings import Run
 
 @contextmanager
 def service(settings: Run, model: Path, *, brought: bool) -> Iterator[str]:
-    """Its URL. `brought`: engines come with the trainer. Raises `ProRLError`."""
+    """Yields the service's URL. `brought`: the trainer brings its engines. Raises `ProRLError`."""
     if settings.service.url is not None:
         yield settings.service.url
         return
     with ExitStack() as stack:
         engines = list(settings.engines)
-        if not brought and not engines:  # a tiny model: `checks.check_engines`
+        if not brought and not engines:  # a tiny model: see `checks.check_engines`
             options = ["--max-model-len", str(settings.agent.context)]
             log = settings.output / "engine.log"
             engines = [stack.enter_context(local.engine(model, log=log, options=options)).url]
@@ -25,7 +25,7 @@ def service(settings: Run, model: Path, *, brought: bool) -> Iterator[str]:
         started = stack.enter_context(
             local.service([] if brought else engines, log=log, options=options)
         )
-        print(f"service {started.url}, its log {log}", flush=True)
+        print(f"service {started.url}, log {log}", flush=True)
         yield started.url
 
 

@@ -1,4 +1,4 @@
-"""Trains with TRL's stock GRPOTrainer: the plug-in's one argument, and GRPOConfig."""
+"""Trains with TRL's stock GRPOTrainer, on the plug-in's `ProRLSpec` and a GRPOConfig."""
 
 import re
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from recipes.common.training.progress import Progress
 
 
 def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> None:
-    """The trained model is in `model` of the output. Raises `BadSettings`."""
+    """Trains, and saves the model in `model` of the output. Raises `BadSettings`."""
     algorithm = settings.algorithm
-    # Versions of the policy are optimizer steps.
+    # A policy version is one optimizer step.
     sampler = SamplerSpec(max_staleness=algorithm.max_staleness * algorithm.updates_per_step)
     shared = str((settings.output / "weights").absolute())
     spec = ProRLSpec(
@@ -40,14 +40,14 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
         reward_funcs=spec.reward_funcs,
         callbacks=[_ShowProgress(settings)],
     )
-    for callback in (PrinterCallback, ProgressCallback):  # they print all that is logged
+    for callback in (PrinterCallback, ProgressCallback):  # they print everything that is logged
         trainer.remove_callback(callback)
     trainer.train(resume_from_checkpoint=newest_checkpoint(Path(trainer.args.output_dir)))
     trainer.save_model(str(settings.output / "model"))
 
 
 def arguments(settings: Training) -> GRPOConfig:
-    """TRL counts optimizer steps, of which a step here has several."""
+    """Returns the GRPOConfig. TRL counts optimizer steps, of which a step here has several."""
     algorithm = settings.algorithm
     own: dict[str, Any] = settings.arguments()
     at_once = own["per_device_train_batch_size"] * PartialState().num_processes
@@ -55,8 +55,8 @@ def arguments(settings: Training) -> GRPOConfig:
     if update % at_once:
         raise BadSettings(
             f"an update of {update} rollouts cannot be divided by {at_once}, which all processes "
-            "take at once",
-            hint="change algorithm.rollouts_per_device, or the processes",
+            "take together",
+            hint="change algorithm.rollouts_per_device, or the number of processes",
         )
     return GRPOConfig(
         max_steps=settings.steps * algorithm.updates_per_step,
@@ -68,7 +68,7 @@ def arguments(settings: Training) -> GRPOConfig:
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """The newest that was written to its end: the trainer's state comes last."""
+    """Returns the newest checkpoint that is complete: the trainer's state is written last."""
     found = {
         int(match[1]): path.parent
         for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/trainer_state.json")
@@ -87,7 +87,7 @@ def _is_whole(state: Path) -> bool:
 
 
 class _ShowProgress(TrainerCallback):  # type: ignore[misc]
-    """A line for each step whose rollouts were just made, its first update."""
+    """Callback that logs a line per step: at its first update, whose rollouts were just made."""
 
     def __init__(self, settings: Training) -> None:
         self._updates_per_step = settings.algorithm.updates_per_step

@@ -1,7 +1,7 @@
 """Trains with VeRL's stock command, `python -m verl.trainer.main_ppo`, and `rollout=prorl`.
 
-What is particular to a run is one file, VeRL's configuration with ours in its place, which stays
-with the run: the command can be given again by hand.
+One file defines a run: VeRL's configuration with ours merged in. It stays with the run, so that the
+command can be repeated by hand.
 """
 
 import json
@@ -31,11 +31,11 @@ LOOK_EVERY_S = 1.0
 
 
 class TrainerFailed(ProRLError):
-    """VeRL's command has ended with an error, which it has shown."""
+    """VeRL's command ended with an error, which it has printed."""
 
 
 def train(settings: Training, tasks: Sequence[Task], model: Path, url: str, run: Path) -> None:
-    """`run`: the run's own directory. Raises `TrainerFailed`."""
+    """Trains. `run`: the run's own directory. Raises `TrainerFailed`."""
     rows, metrics = run / "tasks.parquet", run / "metrics.jsonl"
     pq.write_table(pa.Table.from_pylist([_row(task, i) for i, task in enumerate(tasks)]), rows)
     config = configuration(settings, rows, model, url, run)
@@ -44,7 +44,7 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str, run:
     command += ["--config-dir", str(run), "--config-name", CONFIG]
     environment = {**os.environ, **settings.cluster.environment}
     environment |= {"VERL_FILE_LOGGER_PATH": str(metrics), "PYTHONPATH": _python_path()}
-    # Ends with this process, however that ends.
+    # VeRL's process ends with this one, however this one ends.
     with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], env=environment) as process:
         try:
             _follow(process, metrics, settings)
@@ -52,15 +52,15 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str, run:
             process.terminate()
             raise
     if process.returncode:
-        raise TrainerFailed(f"VeRL has ended with code {process.returncode}; see above")
+        raise TrainerFailed(f"VeRL ended with code {process.returncode}: see its output above")
 
 
 def configuration(
     settings: Training, rows: Path, model: Path, url: str, run: Path
 ) -> dict[str, Any]:
-    """VeRL's, as a file for Hydra."""
+    """Returns VeRL's configuration, as Hydra reads it from a file."""
     uses_kl = settings.algorithm.kl_coefficient > 0
-    # A service elsewhere has no hub cache of ours: it is given the hub's name, if there is one.
+    # A service elsewhere lacks our hub cache: it gets the model's name on the hub, if there is one.
     tokenizer = settings.model.path if settings.service.url else None
     own = {
         "data": {"train_files": str(rows), "val_files": str(rows)},
@@ -70,9 +70,9 @@ def configuration(
         },
         "trainer": {
             "total_training_steps": settings.steps,
-            "total_epochs": settings.steps,  # an epoch has a step at least
+            "total_epochs": settings.steps,  # an epoch has at least one step
             "default_local_dir": str((settings.output / "checkpoints").absolute()),
-            "resume_mode": "auto",  # `never` with a checkpoint there was refused before
+            "resume_mode": "auto",  # `never` with a checkpoint has been refused already
         },
         "prorl": {"url": url, "tokenizer": tokenizer or str(model)},
         "hydra": {"run": {"dir": str(run / "hydra")}},
@@ -82,7 +82,7 @@ def configuration(
 
 
 def _row(task: Task, index: int) -> dict[str, Any]:
-    """In the columns that VeRL's data set reads."""
+    """Writes a task in the columns that VeRL's data set reads."""
     payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data, image=task.image)
     return {
         "prompt": [message.model_dump(exclude_defaults=True) for message in task.messages],
@@ -94,7 +94,7 @@ def _row(task: Task, index: int) -> dict[str, Any]:
 
 
 def _python_path() -> str:
-    """Ray's workers start elsewhere, and import from where this process does."""
+    """Returns absolute paths: Ray's workers start elsewhere, but import from the same places."""
     return os.pathsep.join(dict.fromkeys(os.path.abspath(path) for path in sys.path if path))
 
 
@@ -108,7 +108,7 @@ def _follow(process: "subprocess.Popen[bytes]", metrics: Path, settings: Trainin
 
 
 def _logged(process: "subprocess.Popen[bytes]", metrics: Path) -> Iterator[Mapping[str, float]]:
-    """What VeRL's file logger writes, until the process has ended and all is read."""
+    """Yields what VeRL's file logger writes, until the process has ended and all is read."""
     position = 0
     while True:
         has_ended = process.poll() is not None

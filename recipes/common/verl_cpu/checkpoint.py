@@ -1,8 +1,8 @@
-"""What `trainer_mode=separate_async` needs on a CPU: for checkpoint_engine.custom_backend_module.
+"""Support for `trainer_mode=separate_async` on a CPU: checkpoint_engine.custom_backend_module.
 
-The backend `file` hands the trainer's weights to other processes of this machine, all at once. And
-because a CPU tensor's `.cpu()` is no copy, what verl keeps of the weights while it trains on a
-mini-batch is made one: otherwise it would change with them.
+The backend `file` hands the trainer's weights to other processes of this machine, in one file. In
+addition, the weights that verl keeps while it trains on a mini-batch are copied: a CPU tensor's
+`.cpu()` is not a copy, so they would change with the trained ones.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class FileCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             self._directory.cleanup()
 
     async def send_weights(self, weights: Weights, global_steps: int | None = None) -> None:
-        """Every rank has its part in gathering them."""
+        """Gathers the weights, which takes every rank; the master writes the file."""
         tensors = {name: tensor async for name, tensor in ensure_async_iterator(weights)}
         if self._is_master:
             part = self._file.with_suffix(".part")

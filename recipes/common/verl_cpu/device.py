@@ -15,7 +15,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 class _DeviceModule(ModuleType):
     """`torch.cpu`, and what verl calls on `torch.cuda` that has no counterpart there.
 
-    Not available, so that verl leaves out what it does to the memory of accelerators.
+    Reports itself unavailable, so that verl skips its handling of accelerators' memory.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -62,7 +62,7 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
         return True
 
     def current_device(self) -> str:
-        """verl moves tensors to what this returns, and a number would name a GPU."""
+        """Returns the device that verl moves tensors to; a number would name a GPU."""
         return "cpu"
 
     def device_count(self) -> int:

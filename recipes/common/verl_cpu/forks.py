@@ -2,8 +2,8 @@
 
 Seven workers would each import for five seconds. `python forks.py SOCKET SCRIPT ...` stands in for
 `python SCRIPT ...` in Ray's `py_executable`: it asks the process behind SOCKET for a fork that runs
-the script with this environment and these streams, and lives as long as the fork does. Only the
-standard library is imported before that, to be quick.
+the script with this environment and these streams, and lives as long as the fork does. For speed it
+imports only the standard library.
 """
 
 import importlib
@@ -31,7 +31,7 @@ PRELOADED = (
     "uvicorn",
     "zmq.asyncio",
 )
-"""Neither Ray nor verl: they look at the environment when they are imported."""
+"""Modules to import before forking. Ray and verl read the environment on import: not here."""
 
 
 def ask_for_fork(address: str, argv: list[str]) -> None:
@@ -41,7 +41,7 @@ def ask_for_fork(address: str, argv: list[str]) -> None:
         socket.send_fds(connection, [b"0"], [0, 1, 2])
         connection.sendall(json.dumps(request).encode())
         connection.shutdown(socket.SHUT_WR)
-        connection.recv(1)  # the end of the fork
+        connection.recv(1)  # returns when the fork ends
 
 
 def serve(address: str) -> None:
@@ -61,7 +61,7 @@ def serve(address: str) -> None:
 
 
 def _run(connection: socket.socket) -> None:
-    """`connection` stays open until this process ends."""
+    """Runs the requested script. `connection` stays open until this process ends."""
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

@@ -1,8 +1,8 @@
-"""Makes verl train on a CPU: for VERL_USE_EXTERNAL_MODULES, behind `device`, in every process.
+"""Makes verl train on a CPU: for VERL_USE_EXTERNAL_MODULES, after `device`, in every process.
 
-Registers the rollout `tiny` and, because torch refuses the backend string that verl
-builds for a CPU ("cpu:gloo,cpu:gloo"), calls verl's process-group set-up with a backend. Changes
-nothing else of verl.
+Registers the rollout `tiny` and, because torch refuses the backend string that verl builds for a
+CPU ("cpu:gloo,cpu:gloo"), calls verl's process-group set-up with gloo. Changes nothing else in
+verl.
 """
 
 from collections.abc import Callable

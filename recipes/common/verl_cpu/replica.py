@@ -1,6 +1,6 @@
 """`rollout.name=tiny` in verl's terms: the replica starts the server, the rollout feeds it weights.
 
-One server for each rank of the trainer; neither tensor parallelism nor several nodes.
+One server per rank of the trainer; tensor parallelism and several nodes are not supported.
 `rollout.custom.step_s` makes the servers slow.
 """
 
@@ -69,9 +69,9 @@ class TinyRollout(BaseRollout):  # type: ignore[misc]
         global_steps: int | None = None,
         **_: Any,
     ) -> None:
-        """As a file, so that the server checks names and shapes as it does for any client."""
+        """Sends the weights as a file, so that the server checks names and shapes as always."""
         if wire_format != "named_tensors":
-            raise ValueError(f"weights come as named_tensors on CPUs, not as {wire_format}")
+            raise ValueError(f"on a CPU weights must come as named_tensors, not as {wire_format}")
         tensors = {name: tensor async for name, tensor in ensure_async_iterator(weights)}
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "model.safetensors"

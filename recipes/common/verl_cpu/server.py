@@ -1,8 +1,8 @@
 """The inference server of the rollout `tiny`: our reference engine behind verl's Ray methods.
 
-Token ids in, token ids and exact logprobs out. As vLLM's in verl: `abort_all_requests` ends what
-runs with what it has, and whatever comes before `resume_generation` waits or is sent away. No HTTP,
-no images.
+Token ids in, token ids and exact logprobs out. Like vLLM's server in verl: `abort_all_requests`
+ends running requests with the tokens they have, and requests before `resume_generation` wait or are
+rejected. No HTTP, no images.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from prorl_service.utils.tasks import TaskOwner
 
 KV_TOKENS = 2**17
 SILENT = {"logprobs": True, "n": 1, "repetition_penalty": 1.0, "min_p": 0.0}
-"""Parameters that this server has one value for."""
+"""Sampling parameters of which this server supports only one value."""
 
 
 class _PacedModel(PackedModel):
-    """Takes at least `step_s` for a step, as a large model would."""
+    """A model whose steps take at least `step_s`, as a large model's do."""
 
     def __init__(self, directory: Path, step_s: float) -> None:
         self.step_s = step_s
@@ -76,10 +76,11 @@ class TinyServer:
         video_data: list[Any] | None = None,
         **others: Any,
     ) -> TokenOutput:
-        """Raises `ValueError` for what the engine cannot do. A cancelled call stops sampling."""
+        """Raises `ValueError` for requests that the engine cannot serve. Cancelling stops
+        sampling."""
         unknown = [name for name, value in others.items() if value is not None]
         if image_data or video_data or unknown:
-            raise ValueError(f"only text can be sampled; {unknown}")
+            raise ValueError(f"only text can be sampled; unsupported: {unknown}")
         sequence = self._sequence(list(prompt_ids), dict(sampling_params))
         if self._rejecting:
             sequence.finish_reason = "abort"
@@ -99,7 +100,9 @@ class TinyServer:
     def _sequence(self, prompt_ids: list[int], params: dict[str, Any]) -> Sequence:
         room = self.max_model_len - len(prompt_ids)
         if room < 1:
-            raise ValueError(f"{len(prompt_ids)} tokens leave no room in {self.max_model_len}")
+            raise ValueError(
+                f"{len(prompt_ids)} tokens leave no room in a context of {self.max_model_len}"
+            )
         stop = frozenset(params.pop("stop_token_ids", None) or ())
         if not params.pop("ignore_eos", False):
             stop |= self.batcher.model.eos_token_ids
@@ -118,13 +121,13 @@ class TinyServer:
         )
         strange = {key: value for key, value in params.items() if SILENT.get(key) != value}
         if strange:
-            raise ValueError(f"sampling parameters that are not supported: {strange}")
+            raise ValueError(f"unsupported sampling parameters: {strange}")
         return sequence
 
     # --- pauses ---------------------------------------------------------------------------------
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
-        """`reject_request`: whatever comes later is not to wait, for nothing will resume soon."""
+        """`reject_request`: reject later requests rather than queue them: nothing resumes soon."""
         self._blocked, self._rejecting = True, reject_request
         await self.batcher.pause("abort")
 
@@ -133,12 +136,12 @@ class TinyServer:
         self._resume_if_allowed()
 
     async def sleep(self) -> None:
-        """Returns when what was running has ended."""
+        """Returns when running requests have ended."""
         self._asleep = True
         await self.batcher.pause("wait")
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """The weights alone wake up before they are updated, the cache when that is done."""
+        """Resumes once the cache wakes up: weights wake before their update, the cache after it."""
         if tags is None or "kv_cache" in tags:
             self._asleep = False
             self._resume_if_allowed()
@@ -148,7 +151,7 @@ class TinyServer:
             self.batcher.resume()
 
     async def clear_kv_cache(self) -> None:
-        """A change of weights clears it."""
+        """Does nothing: a change of weights clears the cache."""
 
     release_kv_cache = resume_kv_cache = clear_kv_cache
 

@@ -1,8 +1,8 @@
-"""What verl's own vLLM replica needs on a CPU: `worker_extension_cls` of its engine.
+"""Support for verl's own vLLM replica on a CPU: `worker_extension_cls` of its engine.
 
-verl has vLLM's models load weights in place. On a CPU vLLM has packed its matrices by then, and
-they have no loaders any more: weights are put there by vLLM's own reload instead, as our plug-in of
-vLLM does. Whole models in full precision only.
+verl lets vLLM's models load weights in place. On a CPU vLLM has packed its matrices by then, and
+they have lost their loaders, so vLLM's own reload puts the weights there instead, as in our plug-in
+for vLLM. Whole models in full precision only.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from prorl_vllm.engine import load
 
 
 class CPUWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]
-    """vLLM makes it a base class of its worker."""
+    """Extension that vLLM makes a base class of its worker."""
 
     def update_weights_from_ipc(
         self,
@@ -25,7 +25,7 @@ class CPUWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]
     ) -> None:
         """Raises `ValueError` for LoRA adapters."""
         if peft_config:
-            raise ValueError("on a CPU adapters are not given to vLLM: set model.lora.merge=true")
+            raise ValueError("vLLM on a CPU is given no adapters: set model.lora.merge=true")
         weights: list[tuple[str, torch.Tensor]] = []
 
         def keep(part: list[tuple[str, torch.Tensor]], is_last: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 K1, B = 1.5, 0.75
-"""Usual parameters of BM25: how soon more of a word counts no more, and how much length counts."""
+"""Usual parameters of BM25: saturation of a word's count, and weight of a document's length."""
 SUFFIXES = {".txt", ".md"}
 
 
@@ -22,7 +22,7 @@ class Document:
 
 class Corpus:
     def __init__(self, documents: Iterable[Document]) -> None:
-        """Raises `ValueError` for two documents of one id, or for none."""
+        """Raises `ValueError` if two documents share an id, or if there are none."""
         self.documents: dict[str, Document] = {}
         self._postings: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
         self._lengths: dict[str, int] = {}
@@ -39,7 +39,8 @@ class Corpus:
         self._mean_length = max(1.0, sum(self._lengths.values()) / len(self._lengths))
 
     def search(self, query: str, limit: int) -> list[Document]:
-        """The best `limit` that have a word of the query, best first, equals in order of ids."""
+        """Returns the best `limit` documents that have a word of the query, ties in order of
+        ids."""
         scores: defaultdict[str, float] = defaultdict(float)
         for word in dict.fromkeys(_words(query)):
             found = self._postings.get(word, [])
@@ -52,8 +53,8 @@ class Corpus:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """Documents of a directory (text and Markdown files, named by their paths), or of a JSONL file
-    with `id`, `text` and perhaps `title`. Raises `ValueError` and `OSError`."""
+    """Yields the documents of a directory (text and Markdown files, named by their paths), or of a
+    JSONL file with `id`, `text` and perhaps `title`. Raises `ValueError` and `OSError`."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
@@ -66,11 +67,11 @@ def read_documents(path: Path) -> Iterator[Document]:
                 row = json.loads(line)
                 yield Document(str(row["id"]), str(row.get("title", "")), str(row["text"]))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{path}, line {number}: no document: {error!r}") from None
+                raise ValueError(f"{path}, line {number}: not a document: {error!r}") from None
 
 
 def snippet(document: Document, query: str, length: int) -> str:
-    """The paragraph with the most different words of the query, cut to `length` characters."""
+    """Returns the paragraph with most of the query's words, cut to `length` characters."""
     wanted = set(_words(query))
     paragraphs = [one.strip() for one in document.text.split("\n\n") if one.strip()] or [""]
     best = max(paragraphs, key=lambda paragraph: len(wanted.intersection(_words(paragraph))))

@@ -1,6 +1,6 @@
-"""An MCP server over documents of one's own: `search` finds some, `fetch` reads one.
+"""An MCP server over documents of your own: `search` finds some, `fetch` reads one.
 
-So that rollouts can look things up offline, the same each time:
+It lets rollouts look things up offline, with the same results each time:
 
     prorl serve --mcp 'corpus=python -m recipes.math_code.corpus_server DOCUMENTS'
 
@@ -66,7 +66,7 @@ def main(
     documents: Annotated[Path, Parameter(help="Directory of text files, or JSONL file.")],
     port: Annotated[
         Port | None,
-        Parameter(help="Serve over HTTP on loopback; default: stdio."),
+        Parameter(help="Port for HTTP on loopback; default: stdio."),
     ] = None,
 ) -> None:
     """Serve documents to MCP clients."""

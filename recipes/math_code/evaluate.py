@@ -1,10 +1,9 @@
 """Scores a model: `python -m recipes.math_code.evaluate task=math|code|stem model=qwen3_4b
 engines=[http://gpu1:8000]`.
 
-Pass@1 and pass@k over seeds with intervals, the mean of each reward component, and beside them what
-such numbers depend on: sampling and thinking, budgets, data, grader. Printed, and kept in
-score.json; the service's account of each rollout is in `rollouts`. Started again, it goes on where
-it was.
+Prints pass@1 and pass@k over seeds with intervals, the mean of each reward component, and what such
+numbers depend on: sampling and thinking, budgets, data, grader. score.json keeps all of it,
+`rollouts` the service's account of each rollout. Started again, it continues where it was.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ GRADERS = {
     "code": ("rewards/code/*.py", "agents/code/*.py"),
     "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge/judge.py", "agents/stem.py"),
 }
-"""What decides about an answer, below the package."""
+"""Modules that decide about an answer, below the package."""
 
 
 @hydra.main(version_base="1.3", config_path="../../configs", config_name="math_code_evaluate")  # type: ignore[untyped-decorator]

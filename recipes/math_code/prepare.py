@@ -5,11 +5,11 @@
     rows.jsonl       the problems (`recipes.math_code.rows`)
     rejected.jsonl   rows that cannot be used, each with its reason
     manifest.json    data set and revision, counts, versions
-    answers-*.jsonl  what was found about answers so far
-    corpus/          documents to look things up in, of `offline_stem` only
+    answers-*.jsonl  findings about answers so far
+    corpus/          documents to look things up in, for `offline_stem` only
 
-Run again, it looks at no answer twice, and comes to the same. Trains and evaluates nothing, and
-runs none of the programs.
+Run again, it checks no answer twice and gives the same result. Trains and evaluates nothing, and
+does not run the programs.
 """
 
 import asyncio
@@ -72,15 +72,16 @@ class Manifest(preparation.PreparedManifest):
 
     problems: int
     repeated: int
-    """Rows whose question was there before with the same answer."""
+    """Number of rows whose question occurred before with the same answer."""
     other_rows: int
-    """Rows of another part of the data set: code for mathematics, and the other way round."""
+    """Number of rows of another part of the data set: code for mathematics, and vice versa."""
     without: dict[str, int]
-    """How many questions of which prepared directories were to be kept out."""
+    """Number of questions to keep out, keyed by prepared directory."""
 
 
 async def prepare(options: Options, console: Console | None = None) -> Manifest:
-    """Raises `ProRLError` where nothing can be prepared: then no rows were written."""
+    """Prepares a data set. Raises `ProRLError` if nothing can be prepared, and writes no rows
+    then."""
     console = console or Console(stderr=True)
     preparation.check_directory(options.output, options.dataset)
     kept_out = questions_of(options.without)
@@ -129,7 +130,7 @@ def _source(options: Options) -> Source:
 
 
 def _leave_out(rows: Path, ids: Collection[str]) -> None:
-    """Removes problems that were written before it was seen that they cannot be used."""
+    """Removes problems that turned out to be unusable after they were written."""
     if not ids:
         return
     kept = rows.with_name(f"{rows.name}.kept")
@@ -164,17 +165,17 @@ def show(manifest: Manifest, console: Console) -> None:
 
 
 def main(
-    dataset: Annotated[Name, Parameter(help="Which data set.")],
+    dataset: Annotated[Name, Parameter(help="Data set to prepare.")],
     output: preparation.Output,
     path: preparation.From = None,
     split: preparation.Split = None,
     revision: preparation.Revision = None,
-    limit: Annotated[PositiveInt | None, Parameter(help="The first so many problems.")] = None,
+    limit: Annotated[PositiveInt | None, Parameter(help="Stop after N usable problems.")] = None,
     without: Annotated[
         list[Path] | None,
         Parameter(help="Prepared directory whose questions are kept out; may be repeated."),
     ] = None,
-    workers: Annotated[PositiveInt, Parameter(help="Processes that look at answers.")] = 4,
+    workers: Annotated[PositiveInt, Parameter(help="Processes that check answers.")] = 4,
 ) -> None:
     """Prepare a data set for training or evaluation."""
     options = Options(

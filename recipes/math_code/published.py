@@ -1,4 +1,4 @@
-"""What the original has published for each task, and how a score stands beside it."""
+"""The original's published scores for each task, next to a score of ours."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +13,8 @@ from recipes.common.settings import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """`base` and `trained` in percent, read from a curve. `differs`: from any score of ours."""
+    """`base` and `trained`: percent, read from a curve. `differs`: why no score of ours
+    compares."""
 
     measure: str
     base: float
@@ -23,7 +24,7 @@ class Published:
 
 SOURCE = "ProRL Agent (arXiv 2603.18815), read from its curves; model, seeds and sampling not known"
 PUBLISHED = {
-    "math": Published("pass@1, AMC", 40, 90, "which problems of AMC is not stated"),
+    "math": Published("pass@1, AMC", 40, 90, "its problems of AMC are not stated"),
     "code": Published("pass@1, Codeforces", 23, 42, "its problems are in none of the data sets"),
     "stem": Published("mean reward in training, SCP-116K", 20, 65, "its grader is not described"),
 }

@@ -1,4 +1,4 @@
-"""One normal form for problems of all data sets, by kind, and tasks of it. Fetches nothing."""
+"""One normal form for problems of all data sets, by kind, and their tasks. Fetches nothing."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from prorl_service.schemas import Message, Task
 
 
 class _Problem(BaseModel):
-    """`source`: the data set, and where it has several the part, that it comes from."""
+    """`source`: the data set that the problem comes from, with its part if it has several."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +36,8 @@ class MathProblem(_Problem):
     answer: str = Field(min_length=1, description="The gold answer: a number or LaTeX.")
 
     def task(self, options: Mapping[str, Any]) -> Task:
-        """As the service's `math` agent takes it. `options`: more of `MathData`."""
+        """Returns the task for the service's `math` agent. `options`: other fields of
+        `MathData`."""
         return self._task(MathAgent.name, MathData(answer=self.answer, **options))
 
 
@@ -45,20 +46,21 @@ class CodeProblem(_Problem):
     tests: CodeTests
 
     def task(self, options: Mapping[str, Any]) -> Task:
-        """As the service's `code` agent takes it. `options`: more of `CodeData`."""
+        """Returns the task for the service's `code` agent. `options`: other fields of
+        `CodeData`."""
         return self._task(CodeAgent.name, CodeData(tests=self.tests, **options))
 
 
 class StemProblem(_Problem):
-    """`question` has the options, if there are any, as the model is to read them."""
+    """`question` includes the options, if there are any, as the model reads them."""
 
     kind: Literal["stem"] = "stem"
     answer: str = Field(min_length=1, description="The letter of an option, or text or LaTeX.")
     options: dict[str, str] = {}
 
     def task(self, options: Mapping[str, Any]) -> Task:
-        """As the service's `stem` agent takes it. `options`: more of `StemData`; a judge is asked
-        about short answers only."""
+        """Returns the task for the service's `stem` agent. `options`: other fields of `StemData`; a
+        judge is asked about short answers only."""
         more = dict(options)
         if self.options:
             more.pop("judge", None)
@@ -76,5 +78,5 @@ def write_rows(path: Path, problems: Iterable[Problem]) -> None:
 
 def read_rows(path: Path) -> list[Problem]:
     """Raises pydantic's `ValidationError`."""
-    # Not splitlines(): it splits at characters that JSON leaves as they are.
+    # Not splitlines(): it also splits at characters that JSON does not escape.
     return [PROBLEM.validate_json(line) for line in path.read_text().split("\n") if line]

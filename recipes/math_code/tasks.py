@@ -1,4 +1,4 @@
-"""From the rows of a data set to a run's tasks, and to the tiny model that tries some of them."""
+"""The tasks of a run, from the rows of a data set, and the tiny model that tries some of them."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -12,7 +12,7 @@ from recipes.math_code.rows import Problem, read_rows
 
 
 def problems_of(settings: Run) -> list[Problem]:
-    """What the run is about. Raises `BadSettings`, also where a problem is not for the agent."""
+    """Returns the run's problems. Raises `BadSettings`, also if one is not for the agent."""
     rows = data_rows.read(settings.data, read_rows, attrgetter("problem_id"))
     chosen = data_rows.chosen(settings.data, rows)
     if others := {problem.kind for problem in chosen} - {settings.agent.name}:
@@ -24,13 +24,13 @@ def problems_of(settings: Run) -> list[Problem]:
 
 
 def tasks_of(settings: Run, problems: Sequence[Problem]) -> list[Task]:
-    """Raises `BadSettings`."""
+    """Makes tasks of the problems. Raises `BadSettings`."""
     made = data_rows.tasks(settings, problems, lambda problem, options: problem.task(options))
     return [task.model_copy(update={"image": settings.agent.image}) for task in made]
 
 
 def tiny_model(settings: Run) -> Path:
-    """Directory. Raises `ProRLError`."""
+    """Returns the model's directory. Raises `ProRLError`."""
     from recipes.common.training.imitation import Imitation
     from recipes.math_code.tiny import warm_started_for
 

@@ -1,4 +1,4 @@
-"""`model=tiny`: a policy that knows how to call a tool, and not what for, made on a CPU.
+"""`model=tiny`: a policy that knows how to call a tool but not what for, made on a CPU.
 
 It imitates attempts at the offline problems of the training split. Most are wrong: which one earns
 a reward is left to reinforcement learning.
@@ -23,7 +23,7 @@ SEED = 0
 
 
 def warm_started_for(task: str, options: Mapping[str, Any], config: Imitation, cache: Path) -> Path:
-    """Directory of the model, below `cache`; made if not there yet."""
+    """Returns the model's directory, below `cache`; trains the model if it is not there yet."""
     transcripts = [
         _transcript(example, attempt, options)
         for example, attempt in _demonstrations(_examples(task, options))

@@ -1,7 +1,7 @@
 """Trains a model on problems: `python -m recipes.math_code.train task=math model=qwen3_4b`.
 
-configs/ has all options, and docs/math_code.md what was run. Thin: the trainers are VeRL's and
-TRL's stock ones.
+configs/ has all options; docs/math_code.md says what was run. The trainers are VeRL's and TRL's
+stock ones.
 """
 
 import hydra

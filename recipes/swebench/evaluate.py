@@ -1,8 +1,8 @@
 """Scores a model: `python -m recipes.swebench.evaluate model=qwen3_8b engines=[http://gpu1:8000]`.
 
-Pass@1 over seeds with an interval, and beside it what such a number depends on: sampling and
-thinking, budgets, data and images, grader. Printed, and kept in score.json; the service's account
-of each rollout is in `rollouts`. Started again, it goes on where it was.
+Prints pass@1 over seeds with an interval, and what such a number depends on: sampling and thinking,
+budgets, data and images, grader. score.json keeps all of it, `rollouts` the service's account of
+each rollout. Started again, it continues where it was.
 """
 
 from collections.abc import Sequence

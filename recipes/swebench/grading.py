@@ -1,4 +1,4 @@
-"""Grades patches of an instance without a service: admission of instances, tests, measurements."""
+"""Grades patches without a service: for the admission of instances, tests and measurements."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +18,7 @@ from recipes.swebench.rows import SweInstance
 async def graded(
     row: SweInstance, patch: str | bytes, sandboxes: SandboxProvider, image: str | None = None
 ) -> SweReport:
-    """In a sandbox of its own. `image` is for providers that need one where the row has none.
+    """Grades in a sandbox of its own. `image`: for providers that need one, if the row has none.
 
     Raises what `grade_patch` raises.
     """
@@ -31,7 +31,7 @@ async def graded(
 async def sandbox_of(
     row: SweInstance, sandboxes: SandboxProvider, image: str | None = None
 ) -> AsyncIterator[Sandbox]:
-    """A fresh one, started. Raises `TaskError`, `SandboxError`."""
+    """Yields a fresh, started sandbox. Raises `TaskError`, `SandboxError`."""
     sandbox = sandboxes.create(image=row.image or image, limits=LIMITS)
     await sandbox.start()
     try:
@@ -42,9 +42,9 @@ async def sandbox_of(
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`row`: the instance as it is to be used; None where it cannot be, for a `reason`.
+    """`row`: the instance as it is to be used; None if it cannot be, for a `reason`.
 
-    `flaky`: tests that passed with the reference patch in some runs only, and are not in `row`.
+    `flaky`: tests that passed with the reference patch in only some runs, and are not in `row`.
     """
 
     row: SweInstance | None
@@ -55,11 +55,12 @@ class Admission:
 async def admit(
     row: SweInstance, sandboxes: SandboxProvider, *, image: str | None = None, times: int = 3
 ) -> Admission:
-    """Whether the reference patch resolves the instance `times` of `times` times, and nothing else
-    does not.
+    """Admits an instance if the reference patch resolves it all `times` times, and a patch that
+    fixes nothing does not.
 
-    Flaky tests are taken out and all begins anew; expected failures are entered. A test that never
-    passes refuses the instance: without it, it would be another one. Raises `SandboxError`.
+    Flaky tests are removed, and the check starts from scratch; expected failures are entered. A
+    test that never passes refuses the instance: without the test, it would be another instance.
+    Raises `SandboxError`.
     """
     flaky: tuple[str, ...] = ()
     while True:
@@ -78,13 +79,13 @@ async def admit(
 
 
 def sometimes(reports: Sequence[SweReport]) -> tuple[str, ...]:
-    """Tests that are as they should be in some of these runs, but not in all."""
+    """Returns the tests that are as they should be in some of these runs, but not in all."""
     missed = Counter(id_ for report in reports for id_ in report.statuses)
     return tuple(sorted(id_ for id_, times in missed.items() if times < len(reports)))
 
 
 def _refusal(row: SweInstance, reports: Sequence[SweReport], unfixed: SweReport) -> str:
-    """Empty where taking tests out can help, or nothing is wrong."""
+    """Returns a reason; empty if removing tests can help, or nothing is wrong."""
     for report in reports:
         if report.outcome not in (SweOutcome.RESOLVED, SweOutcome.UNRESOLVED):
             return f"the reference patch: {report.summary}"
@@ -98,7 +99,7 @@ def _refusal(row: SweInstance, reports: Sequence[SweReport], unfixed: SweReport)
 
 
 def _expected_failures(row: SweInstance, reports: Sequence[SweReport]) -> set[str]:
-    """Tests that fail in each run, and are not entered as such."""
+    """Returns the tests that fail as expected in each run and are not entered as such."""
     return {
         id_
         for id_ in row.PASS_TO_PASS

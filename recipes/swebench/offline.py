@@ -1,8 +1,8 @@
 """Builds the offline instances: real bugs of real packages, from two consecutive source releases.
 
-`python -m recipes.swebench.offline` writes rows.jsonl; what is built stays, and is not built again.
-pip gets the sources and the packages that tests need, with whatever index it is configured for;
-afterwards nothing needs a network. Python in the sandboxes is the service's own: build with it.
+`python -m recipes.swebench.offline` writes offline.jsonl; instances that were built are kept. pip
+gets the sources and the packages that tests need from the index it is configured for; afterwards
+nothing needs a network. Python in the sandboxes is the service's own: build with that one.
 
 The releases are public: use these instances to test the pipeline, not to claim what a model can do.
 Nothing is graded here.
@@ -39,7 +39,7 @@ TEST_TOOLS = ("pytest==8.3.5", "pytest-timeout==2.3.1")
 PIP_TIMEOUT_S = 300
 AT_ONCE = 4
 BUILD_VERSION = "2"
-"""To be changed with how instances are built."""
+"""Version of how instances are built: change it with that."""
 
 WORKSPACE = "/workspace"
 REPOSITORY = f"{WORKSPACE}/repository"
@@ -50,7 +50,7 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$PYTHONPATH${PYTHONPATH:+:}%s/site"
 exec /.prorl/bin/python3 "$@"
 """
 
-# What the index adds to a source release, and what differs with each build.
+# Files that the index adds to a source release, or that differ with each build.
 NOT_SOURCE = re.compile(r"(^|/)(PKG-INFO|[^/]*\.egg-info|__pycache__|\.git)(/|$)")
 DATE = "2020-01-01T00:00:00+00:00"
 
@@ -61,7 +61,7 @@ Unpack = Callable[[Path, Path], None]
 
 class Release(BaseModel):
     """One entry of instances.json. `base_commit` is that of the first build of the data, whose
-    author and date are not known: another than that of the row."""
+    author and date are not known: the row's differs."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +90,8 @@ def releases() -> list[Release]:
 def build_all(
     directory: Path, *, only: Sequence[str] = (), progress: Callable[[str], None] = print
 ) -> list[SweInstance]:
-    """Rows of all instances, or of some, by id. `directory` keeps what was fetched and built."""
+    """Returns the rows of all instances, or of those in `only`. `directory` keeps all that was
+    fetched and built."""
     chosen = [release for release in releases() if not only or release.instance_id in only]
     rows = {release.instance_id: _kept(release, directory) for release in chosen}
     missing = [release for release in chosen if rows[release.instance_id] is None]
@@ -104,7 +105,7 @@ def build_all(
 
 
 def _fetch(chosen: Sequence[Release], directory: Path, progress: Callable[[str], None]) -> None:
-    """All that `build` takes from pip, which waits more than it works: several at a time."""
+    """Fetches all that `build` takes from pip, several at a time: pip waits more than it works."""
     sources = {
         (release.repo, version): partial(_source, release.repo, version, directory)
         for release in chosen
@@ -120,9 +121,10 @@ def _fetch(chosen: Sequence[Release], directory: Path, progress: Callable[[str],
 
 
 def build(release: Release, directory: Path, unpack: Unpack | None = None) -> SweInstance:
-    """`unpack` puts the two trees in place; without one they are source releases from pip.
+    """Builds an instance. `unpack` puts the two trees in place; without it they are source releases
+    from pip.
 
-    Raises `RuntimeError` for what cannot be had, `ValueError` for what cannot be graded.
+    Raises `RuntimeError` if something cannot be fetched, `ValueError` if nothing can be graded.
     """
     with tempfile.TemporaryDirectory(dir=_made(directory / "tmp")) as temporary:
         tree = Path(temporary)
@@ -131,7 +133,7 @@ def build(release: Release, directory: Path, unpack: Unpack | None = None) -> Sw
         _git(repository, "init", "-q", "-b", "main")
         _git(repository, "add", "-A", "-f")
         _git(repository, "commit", "-q", "-m", f"{release.repo} {release.version}")
-        compared = tree / "compared"  # of its own: git would keep the answer
+        compared = tree / "compared"  # a copy: git would keep the answer
         shutil.copytree(repository, compared, symlinks=True)
         patch = _difference(compared, fixed, release.gold_files)
         support = _support_files(compared, fixed, release.test_files)
@@ -193,7 +195,7 @@ def _row_file(release: Release, directory: Path) -> Path:
 
 
 def _source(package: str, version: str, directory: Path) -> Path:
-    """The source release, fetched once."""
+    """Returns the source release, fetched once."""
     target = directory / "sources" / f"{package}-{version}"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=_made(directory / "tmp")) as fetched:
@@ -206,8 +208,8 @@ def _source(package: str, version: str, directory: Path) -> Path:
 
 
 def _environment(release: Release, directory: Path) -> Path:
-    """pytest and what the tests need, as `bin` and `site`; shared by instances that need the
-    same."""
+    """Returns the directory of pytest and the tests' requirements, as `bin` and `site`, shared by
+    instances with the same ones."""
     needed = (*TEST_TOOLS, *release.deps)
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "_".join(needed))
     target = (
@@ -235,7 +237,7 @@ def _programs(directory: Path) -> None:
 
 
 def _add_metadata(release: Release, site: Path) -> None:
-    """For packages that ask importlib.metadata for their own version."""
+    """Adds metadata for packages that ask importlib.metadata for their own version."""
     target = site / f"{release.repo.replace('-', '_')}-{release.version}.dist-info"
     target.mkdir()
     metadata = f"Metadata-Version: 2.1\nName: {release.repo}\nVersion: {release.version}\n"
@@ -253,7 +255,7 @@ def _pip(*arguments: str) -> None:
 
 
 def _unpack(source: Path, target: Path) -> None:
-    """Without its first directory, and without what is no source."""
+    """Unpacks a release without its first directory and without files that are not source."""
     with tarfile.open(source) as archive:
         for member in archive:
             name = member.name.partition("/")[2]
@@ -263,8 +265,8 @@ def _unpack(source: Path, target: Path) -> None:
 
 
 def _support_files(repository: Path, fixed: Path, test_files: Sequence[str]) -> list[str]:
-    """What is in the directories of the tests in either release and is no test itself: a data set's
-    test patch brings that too. Tests that lie elsewhere bring themselves only."""
+    """Returns the files in the tests' directories, of either release, that are not tests: a data
+    set's test patch brings those too. Tests outside such directories bring only themselves."""
     directories = {one for file in test_files if (one := _directory_of_tests(Path(file)))}
     files = {
         path.relative_to(tree).as_posix()
@@ -277,12 +279,13 @@ def _support_files(repository: Path, fixed: Path, test_files: Sequence[str]) -> 
 
 
 def _directory_of_tests(file: Path) -> Path | None:
-    """The nearest that is called so, and not all of a package that has tests inside."""
+    """Returns the nearest parent named `test` or `tests`: never a whole package with tests
+    inside."""
     return next((one for one in file.parents if one.name in ("test", "tests")), None)
 
 
 def _difference(repository: Path, fixed: Path, files: Sequence[str]) -> str:
-    """The patch that makes these files of the repository those of the other release."""
+    """Returns the patch that makes these files of the repository those of the other release."""
     for file in files:
         target = repository / file
         target.unlink(missing_ok=True)
@@ -311,7 +314,7 @@ def _git(repository: Path, *arguments: str) -> str:
 
 
 def _tar(tree: Path, names: Sequence[str]) -> bytes:
-    """The same bytes for the same files."""
+    """Packs trees: the same files give the same bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(
@@ -340,9 +343,9 @@ def default_directory() -> Path:
 
 
 def main(
-    output: Annotated[Path, Parameter(help="Where the rows go.")] = Path("offline.jsonl"),
-    directory: Annotated[Path | None, Parameter(help="Keeps what was fetched.")] = None,
-    only: Annotated[list[str] | None, Parameter(help="Ids of instances.")] = None,
+    output: Annotated[Path, Parameter(help="File for the rows.")] = Path("offline.jsonl"),
+    directory: Annotated[Path | None, Parameter(help="Keeps files fetched and built.")] = None,
+    only: Annotated[list[str] | None, Parameter(help="Ids; default: all.")] = None,
 ) -> None:
     """Build the offline instances and write their rows."""
     console = Console()

@@ -1,9 +1,9 @@
 """A policy that knows the answers, through the whole service: engine, HTTP, agent, sandboxes, EVAL.
 
-Its tool calls make the edits of the reference patch, run tests and submit. It shows that what the
-agent's tools can do is enough to resolve an instance, and that nothing between them and the reward
-is lost; a tiny model begins by imitating it. The only fake is the engine: it says what is in its
-scripts. Says nothing of any model.
+Its tool calls make the edits of the reference patch, run tests and submit. It shows that the
+agent's tools suffice to resolve an instance, and that nothing is lost between them and the reward;
+a tiny model begins by imitating it. Only the engine is fake: it plays scripts. Says nothing about
+any model.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ def bash(command: str) -> Step:
 
 
 def edits(row: SweInstance) -> list[Step]:
-    """The hunks of the reference patch, as calls of the editor. For changes of text in files that
-    are there, which is all that the offline instances have."""
+    """Returns the hunks of the reference patch as calls of the editor. Handles changes of text in
+    existing files, which is all that the offline instances have."""
     steps: list[Step] = []
     for file in re.split(r"^diff --git .*\n", row.patch, flags=re.MULTILINE)[1:]:
         _, path = re.findall(r"^(?:---|\+\+\+) [ab]/(.*)$", file, re.MULTILINE)
@@ -64,20 +64,20 @@ def edits(row: SweInstance) -> list[Step]:
 
 
 def steps(row: SweInstance) -> list[Step]:
-    """Look, edit, test, submit. The tests are those that the model can see: of the base."""
+    """Returns look, edits, test, submit. The tests are those that the model can see: the base's."""
     look = bash("git status --short && git log --oneline")
     test = bash(f"python -m pytest -q {' '.join(row.environment.test_files)} | tail -n 3")
     return [look, *edits(row), test, SUBMIT]
 
 
 def script(steps: Sequence[Step]) -> list[str]:
-    """What the model says, turn by turn: one call each."""
+    """Returns what the model says, turn by turn: one call each."""
     return [tool_call(name, arguments) for name, arguments in steps]
 
 
 class Player:
-    """Answers by the scripts of the instance that a prompt is of: each rollout plays the next, over
-    and over. One script of an instance, at most, has more than one turn."""
+    """Plays the scripts of the instance that a prompt belongs to: each rollout gets the next
+    script, cyclically. At most one script of an instance has more than one turn."""
 
     def __init__(
         self, rows: Sequence[SweInstance], chat: ChatFormat, scripts: Mapping[str, Sequence[Script]]
@@ -88,7 +88,7 @@ class Player:
         self._next = {name: itertools.cycle(played) for name, played in scripts.items()}
 
     def answer(self, prompt: list[int]) -> list[int]:
-        """Raises `StopIteration` for a prompt of no instance that it knows."""
+        """Returns the next turn. Raises `StopIteration` for a prompt of an unknown instance."""
         first, name = next(
             (first, name) for first, name in self._first_prompts if prompt[: len(first)] == first
         )
@@ -105,7 +105,8 @@ def _prompt_ids(row: SweInstance, chat: ChatFormat) -> list[int]:
 def engine(
     rows: Sequence[SweInstance], model: Path, scripts: Mapping[str, Sequence[Script]]
 ) -> StubEngine:
-    """`scripts` by instance. `model` gives the tokenizer, whose tokens may be small."""
+    """Makes the engine. `scripts`: keyed by instance. `model`: for its tokenizer, whose tokens may
+    be small."""
     player = Player(rows, ChatFormat.load(model), scripts)
     return StubEngine(model, player.answer, max_model_len=CONTEXT)
 
@@ -114,7 +115,7 @@ def engine(
 def serving(
     rows: Sequence[SweInstance], model: Path, scripts: Mapping[str, Sequence[Script]]
 ) -> Iterator[StubEngine]:
-    """The engine, on an event loop in a thread of its own."""
+    """Runs the engine on an event loop in a thread of its own."""
     oracle = engine(rows, model, scripts)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -141,7 +142,7 @@ async def roll_out(
     sandbox: SandboxKind = "auto",
     progress: Callable[[Rollout], None] = lambda _: None,
 ) -> list[Rollout]:
-    """One rollout of each, in order, by a service of its own. Call it in the main thread.
+    """Runs one rollout of each, in order, by a service of its own. Call it in the main thread.
 
     Raises `ProRLError` when the service does not start, and `ServiceCallError`.
     """
@@ -171,8 +172,8 @@ async def _wait(
 
 
 def main(
-    sandbox: Annotated[str, Parameter(help="As of `prorl serve`.")] = "auto",
-    only: Annotated[list[str] | None, Parameter(help="Ids of instances.")] = None,
+    sandbox: Annotated[str, Parameter(help="See `prorl serve`.")] = "auto",
+    only: Annotated[list[str] | None, Parameter(help="Ids; default: all.")] = None,
     output: Annotated[Path | None, Parameter(help="Directory for reports.")] = None,
 ) -> None:
     """Resolve the offline instances with a policy that knows the answers."""

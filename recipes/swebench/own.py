@@ -1,9 +1,9 @@
-"""One's own instances: a bug of a repository on this machine, or rows in the normal form.
+"""Your own instances: a bug of a repository on this machine, or rows in the normal form.
 
 A row that names a `git` repository becomes an instance here: two commits, one with the bug and one
-with the fix, are made into an archive and two patches. Rows of two source releases
-(`recipes.swebench.offline.Release`) are built, others taken as they are. docs/own_swe_data.md shows
-all three. Grades nothing.
+with the fix, become an archive and two patches. Rows of two source releases
+(`recipes.swebench.offline.Release`) are built, others are taken as they are. docs/own_swe_data.md
+shows all three. Grades nothing.
 """
 
 import io
@@ -38,21 +38,21 @@ class Bug(BaseModel):
     """Commit with the fix and with tests of it."""
     problem_statement: str = Field(min_length=1)
     test_files: list[str] = Field(min_length=1)
-    """What pytest is given: files that have the tests of both lists."""
+    """Files to give to pytest: those that have the tests of both lists."""
     FAIL_TO_PASS: list[str] = Field(min_length=1)
     PASS_TO_PASS: list[str] = []
     expected_xfails: list[str] = []
     needs: list[str] = []
-    """Requirements for pip, in addition to pytest: with versions, or an instance is not the same
-    twice."""
+    """Requirements for pip, in addition to pytest: with versions, or builds of an instance
+    differ."""
     import_root: str = "."
-    """Directory that the package is imported from: `src`, for one."""
+    """Directory that the package is imported from, such as `src`."""
     pytest_arguments: list[str] = []
     license: str = ""
 
 
 def from_own(row: Row, graded_by: GradedBy) -> Converted:
-    """Raises `RowError`."""
+    """Converts a row. Raises `RowError`."""
     try:
         if row.has("git"):
             return Converted(build(Bug.model_validate(row.fields), offline.default_directory()))
@@ -67,7 +67,8 @@ def from_own(row: Row, graded_by: GradedBy) -> Converted:
 
 
 def build(bug: Bug, directory: Path) -> SweInstance:
-    """Raises `RuntimeError` for what cannot be had, `ValueError` for what cannot be graded."""
+    """Builds an instance. Raises `RuntimeError` if something cannot be fetched, `ValueError` if
+    nothing can be graded."""
     base, fix = (_commit(bug.git, commit) for commit in (bug.base, bug.fix))
     release = offline.Release(
         instance_id=bug.instance_id,
@@ -92,7 +93,8 @@ def build(bug: Bug, directory: Path) -> SweInstance:
 
 
 def _source_files(bug: Bug, base: str, fix: str) -> list[str]:
-    """What the fix changes and is no test. Raises `ValueError` if there is no such file."""
+    """Returns the files except tests that the fix changes. Raises `ValueError` if there are
+    none."""
     listed = _git(bug.git, "diff", "--name-only", "-z", "--no-renames", base, fix)
     changed = [name for name in listed.decode(errors="surrogateescape").split("\0") if name]
     source = [name for name in changed if name not in bug.test_files and not _is_test(name)]

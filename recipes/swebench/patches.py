@@ -11,7 +11,7 @@ from prorl_service.sandbox.archives import load_archive
 from recipes.swebench.rows import SweInstance
 
 NOTHING = {"notes.txt": "I looked at it.\n"}
-"""Files that fix nothing: an empty patch would not be run."""
+"""Files that fix nothing: an empty patch would not be tested."""
 NOTHING_PATCH = """\
 diff --git a/notes.txt b/notes.txt
 new file mode 100644
@@ -23,7 +23,7 @@ new file mode 100644
 
 
 class Checkout:
-    """A copy of the repository in `directory`, which is empty. For instances of an archive."""
+    """A copy of the repository in `directory`, which is empty. For instances with an archive."""
 
     def __init__(self, row: SweInstance, directory: Path) -> None:
         assert row.environment.archive is not None
@@ -34,9 +34,10 @@ class Checkout:
         self._row = row
 
     def patch(self, files: Mapping[str, str | None], *, fixed: bool = False) -> str:
-        """That writes these files, or removes them (None); with `fixed` the reference patch too.
+        """Returns a patch that writes these files, or removes them (None); `fixed` adds the
+        reference.
 
-        A text that begins with '+' is put behind what the file has.
+        A text that begins with '+' is appended to the file.
         """
         if fixed:
             self.git("apply", stdin=self._row.patch)
@@ -49,7 +50,7 @@ class Checkout:
         return patch
 
     def partial(self) -> str:
-        """The reference patch without the first half of the lines that it adds."""
+        """Returns the reference patch without the first half of the lines that it adds."""
         lines = self._row.patch.splitlines(keepends=True)
         added = [n for n, line in enumerate(lines) if re.match(r"\+(?!\+\+ )", line)]
         left_out = added[: (len(added) + 1) // 2]

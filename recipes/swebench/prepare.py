@@ -5,9 +5,9 @@
     rows.jsonl       the instances (`recipes.swebench.rows.SweInstance`)
     rejected.jsonl   rows that cannot be used, each with its reason
     manifest.json    data set and revision, counts, images and their digests, versions
-    admission.jsonl  what admission has found so far (none with `--no-admit`)
+    admission.jsonl  decisions of the admission so far (absent with `--no-admit`)
 
-Run again, it goes on where it was. Trains and evaluates nothing.
+Run again, it continues where it was. Trains and evaluates nothing.
 """
 
 import asyncio
@@ -66,12 +66,12 @@ class Manifest(preparation.PreparedManifest):
     graded_by: GradedBy
     instances: int
     tests_left_out: int
-    """Ids that are in no list: cut ones, those that R2E-Gym expects to fail, flaky ones."""
+    """Number of ids left out of both lists: cut ones, R2E-Gym's expected failures, flaky ones."""
     admitted: bool
     images: dict[str, Image]
-    """By name; those that are in the cache. Empty without images."""
+    """Images that are in the cache, keyed by name. Empty without images."""
     complete: bool
-    """Whether a run again could add nothing: all that failed did so for good."""
+    """True if another run could add nothing: all failures are final."""
 
 
 async def prepare(
@@ -81,7 +81,8 @@ async def prepare(
     pause: prefetch.Pause = asyncio.sleep,
     console: Console | None = None,
 ) -> Manifest:
-    """Raises `ProRLError` where nothing can be prepared: then nothing was written."""
+    """Prepares a data set. Raises `ProRLError` if nothing can be prepared, and writes nothing
+    then."""
     console = console or Console(stderr=True)
     preparation.check_directory(options.output, options.dataset)
     selection = _selection(options, console)
@@ -125,7 +126,7 @@ def _selection(options: Options, console: Console) -> Selection:
         return select_offline(options.limit, console.print)
     if options.dataset == "own" and options.path is None:
         raise InvalidRequest.of_field(
-            "from", "your own data set is in a file", hint="give it: --from rows.jsonl"
+            "from", "your own data set is in a file", hint="name the file: --from rows.jsonl"
         )
     data_set = DATA_SETS[options.dataset]
     split = options.split or data_set.split
@@ -144,7 +145,7 @@ async def _with_images(
     pause: prefetch.Pause,
     console: Console,
 ) -> tuple[Selection, bool]:
-    """Without the instances whose image cannot be had, and whether that is for good."""
+    """Rejects the instances whose image cannot be fetched; returns whether that is final, too."""
     references = list(dict.fromkeys(row.image for row in selection.instances if row.image))
     absent = await prefetch.missing(cache, references)
     estimate = prefetch.check_disk(cache.root, len(absent), options.image_mb, options.parallel)
@@ -160,7 +161,7 @@ async def _with_images(
         if row.image in failed
     }
     complete = not any(error.retryable for error in failed.values())
-    return selection.without(reasons, "its image cannot be had"), complete
+    return selection.without(reasons, "its image cannot be fetched"), complete
 
 
 async def _admitted(
@@ -208,33 +209,34 @@ def show(manifest: Manifest, console: Console) -> None:
 
 
 def main(
-    dataset: Annotated[Name, Parameter(help="Which data set.")],
+    dataset: Annotated[Name, Parameter(help="Data set to prepare.")],
     output: preparation.Output,
     path: preparation.From = None,
     split: preparation.Split = None,
     revision: preparation.Revision = None,
-    limit: Annotated[PositiveInt | None, Parameter(help="The first so many instances.")] = None,
+    limit: Annotated[PositiveInt | None, Parameter(help="Stop after N usable instances.")] = None,
     graded_by: Annotated[
         GradedBy,
-        Parameter(help="'log' grades all by SWE-bench's commands and parsers: its own scores."),
+        Parameter(help="'log' grades all by SWE-bench's commands and parsers, for its own scores."),
     ] = "recorder",
     with_images: Annotated[bool, Parameter("--images", negative="--no-images")] = True,
     image_cache: Annotated[
-        Path | None, Parameter(help="The cache; default: images in $PRORL_CACHE.")
+        Path | None, Parameter(help="Image cache; default: images in $PRORL_CACHE.")
     ] = None,
     image_mb: Annotated[
-        NonNegativeFloat, Parameter(help="Estimated size of an image, for the disk.")
+        NonNegativeFloat, Parameter(help="Estimated MB of an image, to check the disk.")
     ] = prefetch.IMAGE_MB,
-    parallel: Annotated[PositiveInt, Parameter(help="Images, or gradings, at once.")] = 4,
+    parallel: Annotated[PositiveInt, Parameter(help="Concurrent images, or gradings.")] = 4,
     admit: Annotated[
         bool,
         Parameter(
             negative="--no-admit",
-            help="Keep what its reference patch resolves three times, and no patch does not.",
+            help="Keep instances that their reference patch resolves three times, and a patch that"
+            " fixes nothing does not.",
         ),
     ] = True,
 ) -> int:
-    """Prepare a data set for training or evaluation. Ends with code 2 if not all is done yet."""
+    """Prepare a data set for training or evaluation. Exits with code 2 if work is left."""
     options = Options(
         dataset=dataset,
         output=output,
@@ -251,7 +253,7 @@ def main(
     manifest = asyncio.run(_run(options, admit=admit))
     show(manifest, Console())
     if not manifest.complete:
-        print("prorl: not all is done yet: run the same command again", file=sys.stderr)
+        print("prorl: some work is left: run the same command again", file=sys.stderr)
         return 2
     return 0
 

@@ -1,7 +1,7 @@
-"""What became of one patch, as Markdown for people: the outcome first, the end of the log last.
+"""Report on a patch, as Markdown for people: the outcome first, the end of the log last.
 
-`python -m recipes.swebench.report ROLLOUTS.jsonl` shows what a service answered, a rollout a line.
-Grades nothing.
+`python -m recipes.swebench.report ROLLOUTS.jsonl` shows a service's rollouts, one per line. Grades
+nothing.
 """
 
 import re
@@ -18,16 +18,17 @@ from prorl_service.schemas import Rollout
 MEANING = {
     SweOutcome.RESOLVED: "All tests to be fixed pass, and none was broken.",
     SweOutcome.UNRESOLVED: "The tests ran to their end, and not all are as they should be.",
-    SweOutcome.EMPTY_PATCH: "Nothing was changed that counts. The tests were not run.",
+    SweOutcome.EMPTY_PATCH: "Nothing that counts was changed. The tests were not run.",
     SweOutcome.PATCH_FAILED: "The patch does not apply to the base. The tests were not run.",
     SweOutcome.TAMPERED: "The results cannot be those of an honest run.",
     SweOutcome.TIMEOUT: "The tests did not end in time.",
-    SweOutcome.CRASHED: "The tests ended before they had told their results.",
+    SweOutcome.CRASHED: "The tests ended before they reported their results.",
 }
 
 
 def render(report: SweReport) -> str:
-    """Markdown. Text of the patch and of the tests is quoted, and cannot be taken for ours."""
+    """Returns Markdown. Text of the patch and of the tests is quoted, so as not to pass for
+    ours."""
     to_fix, to_keep = _not_as_wanted(report)
     parts = [
         f"# {report.instance_id}: {report.outcome}",
@@ -57,7 +58,8 @@ def _counts(report: SweReport) -> str:
 
 
 def _not_as_wanted(report: SweReport) -> tuple[list[str], list[str]]:
-    """Those of `FAIL_TO_PASS` come first in a report. Tests that were not run are no news."""
+    """Splits the tests that are not as wanted: a report has those of `FAIL_TO_PASS` first. Tests
+    that were not run are left out."""
     if report.outcome in (SweOutcome.EMPTY_PATCH, SweOutcome.PATCH_FAILED):
         return [], []
     lines = [f"{status}: {id_}" for id_, status in report.statuses.items()]
@@ -73,7 +75,7 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """In a fence that is longer than any in it, without what steers terminals."""
+    """Quotes text in a fence longer than any in it, without terminals' control characters."""
     plain = re.sub(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]", "", text).strip("\n")
     longest = max(map(len, re.findall("`+", plain)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -81,7 +83,7 @@ def _quoted(text: str) -> str:
 
 
 def of_rollout(rollout: Rollout) -> str:
-    """Its report, or why there is none."""
+    """Returns the rollout's report, or why there is none."""
     if rollout.report is not None:
         return render(SweReport.model_validate(rollout.report))
     reason = rollout.error.message if rollout.error else "it has not ended"
@@ -89,15 +91,15 @@ def of_rollout(rollout: Rollout) -> str:
 
 
 def write_reports(rollouts: Iterable[Rollout], directory: Path) -> None:
-    """One file each, named after the rollout."""
+    """Writes one file each, named after the rollout."""
     directory.mkdir(parents=True, exist_ok=True)
     for rollout in rollouts:
         (directory / f"{rollout.rollout_id}.md").write_text(of_rollout(rollout))
 
 
 def main(
-    rollouts: Annotated[Path, Parameter(help="JSON, one rollout a line.")],
-    output: Annotated[Path | None, Parameter(help="Directory; else all are shown.")] = None,
+    rollouts: Annotated[Path, Parameter(help="JSON, one rollout per line.")],
+    output: Annotated[Path | None, Parameter(help="Directory; default: show all.")] = None,
 ) -> None:
     """Show the reports of rollouts, or write one file each."""
     lines = rollouts.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""One normal form for instances of all data sets, with SWE-bench's field names, and tasks of it.
+"""One normal form for instances of all data sets, with SWE-bench's field names, and their tasks.
 
 The reference patch is in the row and not in the task.
 """
@@ -34,11 +34,11 @@ class SweInstance(BaseModel):
     image: str | None = None
     environment: SweEnvironment
     allowed_files: list[str] = []
-    """More that a patch may change though it looks like tests: see `SweData.allowed_files`."""
+    """More files that a patch may change though they look like tests: `SweData.allowed_files`."""
     license: str = ""
 
     def task(self, options: Mapping[str, Any] = MappingProxyType({})) -> Task:
-        """As the service's `swe` agent takes it. `options`: more of `SweData`."""
+        """Returns the task for the service's `swe` agent. `options`: other fields of `SweData`."""
         data = SweData(
             instance_id=self.instance_id,
             test_patch=self.test_patch,
@@ -59,20 +59,20 @@ class SweInstance(BaseModel):
 
     @property
     def source_file(self) -> str:
-        """What the reference patch changes first: a module that the tests import."""
+        """First Python file that the reference patch changes: a module that the tests import."""
         return next(file for file in patched_files(self.patch) if file.endswith(".py"))
 
     @property
     def file_of_tests(self) -> str:
-        """The first with a test that is to be fixed."""
+        """File of the first test that is to be fixed."""
         return self.FAIL_TO_PASS[0].partition("::")[0]
 
 
 def unusable(row: SweInstance) -> str:
-    """Why no patch could be graded honestly; empty for a row that can be used.
+    """Returns why no patch could be graded honestly; empty for a row that can be used.
 
-    What both patches change would be put back: then the tests bring the fix, and a patch that fixes
-    nothing resolves.
+    A file that both patches change would be put back: then the tests bring the fix, and a patch
+    that fixes nothing resolves.
     """
     fixed, tested = patched_files(row.patch), patched_files(row.test_patch)
     if not fixed:
@@ -83,7 +83,7 @@ def unusable(row: SweInstance) -> str:
     ordinary = (Change(path, "100644", "100644") for path in fixed)
     allowed = [*fixed, *row.allowed_files]
     if all(is_protected(one, allowed=allowed, tests=tests) for one in ordinary):
-        return f"all that patch changes is among the tests, and put back: {', '.join(fixed[:3])}"
+        return f"patch changes only files among the tests, put back: {', '.join(fixed[:3])}"
     return ""
 
 
@@ -92,6 +92,6 @@ def write_rows(path: Path, instances: Iterable[SweInstance]) -> None:
 
 
 def read_rows(path: Path) -> list[SweInstance]:
-    # Not splitlines(): it splits at characters that JSON leaves as they are.
+    # Not splitlines(): it also splits at characters that JSON does not escape.
     lines = path.read_text().split("\n")
     return [SweInstance.model_validate_json(line) for line in lines if line]

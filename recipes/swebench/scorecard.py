@@ -24,11 +24,12 @@ SOURCE = (
     "authors ran them; seeds, sampling and budgets are not published."
 )
 GRADER = ("rewards/swe/*.py", "agents/swe/*.py")
-"""What decides about a patch, below the package."""
+"""Modules that decide about a patch, below the package."""
 
 
 def images(rows: Sequence[SweInstance], manifest: Path) -> dict[str, Any]:
-    """By kind how many; the digest of all names; those digests that `prepare` has written down."""
+    """Counts images by kind; adds the digest of all names, and the digests that `prepare`
+    recorded."""
     names = sorted({row.environment.archive or row.image or "none" for row in rows})
     known = json.loads(manifest.read_text()).get("images", {}) if manifest.exists() else {}
     return {

@@ -1,4 +1,4 @@
-"""From the rows of a data set to a run's tasks, and to the tiny model that learns some of them."""
+"""The tasks of a run, from the rows of a data set, and the tiny model that learns some of them."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -12,17 +12,17 @@ from recipes.swebench.rows import SweInstance, read_rows
 
 
 def rows_of(settings: Run) -> dict[str, SweInstance]:
-    """All, by id. Raises `BadSettings`."""
+    """Reads all rows, by id. Raises `BadSettings`."""
     return data_rows.read(settings.data, read_rows, attrgetter("instance_id"))
 
 
 def tasks_of(settings: Run, rows: Sequence[SweInstance]) -> list[Task]:
-    """Raises `BadSettings`."""
+    """Makes tasks of the rows. Raises `BadSettings`."""
     return data_rows.tasks(settings, rows, SweInstance.task)
 
 
 def tiny_model(settings: Run, rows: Mapping[str, SweInstance]) -> Path:
-    """Directory. Raises `ProRLError`."""
+    """Returns the model's directory. Raises `ProRLError`."""
     from recipes.common.training.imitation import Imitation
     from recipes.swebench.tiny import warm_started_on
 

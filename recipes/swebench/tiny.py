@@ -1,9 +1,9 @@
 """`model=tiny`: a policy that resolves some easy instances some of the time, made on a CPU.
 
 It imitates a scripted oracle that makes the edits of the reference patch in one rollout and submits
-at once in the next. The oracle is played through the service, in real sandboxes, and its rewards
+immediately in the next. The oracle plays through the service, in real sandboxes, and its rewards
 are checked. So the tiny model knows its instances by heart and says nothing about what a model can
-learn: it is there to try the whole path without a GPU or a model hub.
+learn: it exists to try the whole path without a GPU or a model hub.
 """
 
 import hashlib
@@ -30,7 +30,10 @@ TIMEOUT_S = 600
 def warm_started_on(
     rows: Sequence[SweInstance], cache: Path, config: Imitation, sandbox: SandboxKind
 ) -> Path:
-    """Directory of the model, below `cache`; made if not there yet. Raises `ProRLError`."""
+    """Returns the model's directory, below `cache`; trains the model if it is not there yet.
+
+    Raises `ProRLError`.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     kept = cache / f"answers-{_digest(rows)}.json"
     if not kept.exists():
@@ -55,7 +58,7 @@ def _script(row: SweInstance, *, fixes: bool) -> list[str]:
 
 
 def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> dict[str, list[str]]:
-    """What the tools answer to the edits, by instance."""
+    """Returns the tools' answers to the edits, by instance."""
     scripts = {
         row.instance_id: [_script(row, fixes=True), _script(row, fixes=False)] for row in rows
     }
@@ -77,7 +80,8 @@ def _played(rows: Sequence[SweInstance], cache: Path, sandbox: SandboxKind) -> d
 
 
 def _answers(first: Rollout, second: Rollout, log: Path) -> list[str]:
-    """Answers of the one rollout that fixes. Raises `ProRLError` unless just that one resolves."""
+    """Returns the answers of the rollout that fixes. Raises `ProRLError` unless only it
+    resolves."""
     rewards = [first.reward, second.reward]
     if sorted(str(one) for one in rewards) != ["0.0", "1.0"]:
         errors = [one.error.message for one in (first, second) if one.error is not None]

@@ -1,7 +1,7 @@
 """Trains a model on SWE tasks: `python -m recipes.swebench.train model=qwen3_8b trainer=verl`.
 
-configs/ has all options, and README.md beside this file what was run. Thin: the trainers are VeRL's
-and TRL's stock ones.
+configs/ has all options; README.md next to this file says what was run. The trainers are VeRL's and
+TRL's stock ones.
 """
 
 import hydra

@@ -223,7 +223,7 @@ def test_updates_that_processes_cannot_share_are_refused() -> None:
         (["steps=0"], "steps: "),
         (["algorithm.prompts_per_update=3"], "prompts_per_step must be a multiple"),
         (["agent.limits.max_turns=many"], "agent.limits.max_turns: "),
-        (["model.path=null"], "set `path`, or `warm_start`"),
+        (["model.path=null"], "set either `path` or `warm_start`"),
         (["service.url=here"], "service.url: "),
         (["steps=???"], "steps"),
     ],

@@ -88,7 +88,7 @@ def test_an_unreadable_source_is_refused_with_the_reason(tmp_path: Path) -> None
         from_path(tmp_path / "absent", "train")
     other = tmp_path / "rows.csv"
     other.write_text("a,b\n")
-    with pytest.raises(ProRLError, match="neither a saved data set nor"):
+    with pytest.raises(ProRLError, match="must be a saved data set"):
         from_path(other, "train")
     with pytest.raises(ProRLError, match="no split 'test', only train, validation"):
         from_path(saved_splits(tmp_path / "splits"), "test")

@@ -16,12 +16,13 @@ class DataSet:
     hub: str
     split: str
     convert: Callable[[Row], Problem | None]
-    """None for a row of another part of the data set."""
+    """Converter of rows; returns None for a row of another part of the data set."""
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Files of each split, where the hub's data set has a script instead of splits."""
 
     def files(self, split: str) -> tuple[str, ...]:
-        """On the hub; none where the hub knows them. Raises `InvalidRequest`."""
+        """Returns a split's files on the hub; none if the hub knows them. Raises
+        `InvalidRequest`."""
         if self.splits and split not in self.splits:
             known = ", ".join(self.splits)
             raise InvalidRequest.of_field("split", f"there is no {split!r}, only {known}")
@@ -29,7 +30,7 @@ class DataSet:
 
 
 LIVECODEBENCH = ("test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7)))
-"""Each has the problems that a version added."""
+"""Files on the hub; each has the problems that a version added."""
 
 DATA_SETS = {
     "deepscaler": DataSet(
@@ -62,7 +63,7 @@ IN_NORMAL_FORM = DataSet("", "all", _as_it_is)
 
 
 def convert(data_set: DataSet, row: Row) -> Problem | None:
-    """Raises `RowError` also for what the service would refuse."""
+    """Converts a row. Raises `RowError`, also for a problem that the service would refuse."""
     try:
         problem = data_set.convert(row)
         if problem is not None:

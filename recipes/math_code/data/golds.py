@@ -1,7 +1,7 @@
-"""Whether gold answers can be scored at all, found out before a rollout is spent on them.
+"""Checks that gold answers can be scored at all, before a rollout is spent on them.
 
-In processes with limits: a gold answer that is never compared to the end costs seconds here, too.
-What was found is kept in a file, so that a preparation that is run again goes on where it was.
+Checks run in processes with limits: a comparison that never ends costs seconds here, too. Findings
+are kept in a file, so that a repeated preparation continues where it was.
 """
 
 import json
@@ -18,13 +18,13 @@ from prorl_service.rewards.stem import normal_text, score_value
 from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
 
 TIMEOUT_S = 90.0
-"""Wall time for work that has 5 s of CPU time."""
+"""Wall-clock limit for work that has 5 s of CPU time."""
 TRIES = 3
-"""Where the host is to blame."""
+"""Attempts at a check while the host is to blame."""
 
 
 class Golds:
-    """Owns the pool, and the file: one for each version of math-verify."""
+    """Findings about gold answers. Owns the pool and the file: one per version of math-verify."""
 
     def __init__(self, workers: int, directory: Path) -> None:
         self._pool = ScoringPool(workers=workers)
@@ -35,8 +35,8 @@ class Golds:
         await self._pool.close()
 
     async def fault(self, problem: Problem) -> str:
-        """Why no answer to it can be scored; empty if some can. Raises `EvaluatorError` where the
-        host does not let it be found out."""
+        """Returns why no answer to the problem can be scored; empty if some can. Raises
+        `EvaluatorError` if the host prevents the check."""
         if isinstance(problem, CodeProblem) or (
             isinstance(problem, StemProblem) and problem.options
         ):
@@ -61,8 +61,8 @@ class Golds:
         return "" if equal else "math-verify does not find the answer equal to itself"
 
     async def same(self, problem: Problem, gold: str) -> bool:
-        """Whether its answer is the same as that of its question elsewhere. Tests of programs are
-        not compared."""
+        """Returns whether the problem's answer equals `gold`, the same question's answer elsewhere.
+        Tests of programs are not compared."""
         answer = answer_of(problem)
         if normal_text(answer) == normal_text(gold):
             return True
@@ -87,28 +87,28 @@ class Golds:
 def _read(file: Path) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for line in file.read_text().split("\n") if file.exists() else ():
-        with suppress(ValueError):  # the last one may be cut
+        with suppress(ValueError):  # the last line may be cut off
             kind, answer, fault = json.loads(line)
             found[kind, answer] = fault
     return found
 
 
 def answer_of(problem: Problem) -> str:
-    """Empty for programs."""
+    """Returns the gold answer; empty for programs."""
     return "" if isinstance(problem, CodeProblem) else problem.answer
 
 
 def equals_itself(gold: str) -> float:
-    """1.0 if it does. Raises `ValueError` where only its very text would be right."""
+    """Returns 1.0 if the answer does. Raises `ValueError` if only its exact text would be right."""
     if not score_math(gold, gold):
         return 0.0
     if not is_expression(gold):
-        raise ValueError("it is only a text")
+        raise ValueError("it is only text")
     score_math(NEVER_HOSTILE, gold)  # as the service does where an answer cannot be scored
     return 1.0
 
 
 def compares(gold: str) -> float:
-    """1.0, if it comes to an end: that it is equal to itself is seen from its text."""
+    """Returns 1.0 if the comparison ends: that the answer equals itself is decided by its text."""
     score_value(NEVER_HOSTILE, gold)
     return 1.0

@@ -1,5 +1,5 @@
-"""Rows of data sets with mathematical problems. Whether math-verify can read an answer is not asked
-here (`golds`)."""
+"""Converters for rows of mathematical data sets. `golds` checks that math-verify can read an
+answer."""
 
 import re
 
@@ -23,21 +23,24 @@ _NO_ANSWER = re.compile(r"proof|prove|not (?:found|provided|available)", re.I)
 
 
 def from_deepscaler(row: Row) -> MathProblem:
-    """`problem`, `answer`; `solution` is not used. Raises `RowError`, as all here do."""
+    """Reads `problem` and `answer`, not `solution`. Raises `RowError`, as all converters here
+    do."""
     return _problem(row, "deepscaler", row.text("problem"), _answer(row, "answer"))
 
 
 def from_dapo(row: Row) -> MathProblem:
-    """What is around the question asks for another form of answer: it must be what is known."""
+    """Strips the text around the question, which asks for another form of answer and must be the
+    known one."""
     match = _DAPO.fullmatch(user_message(row))
     if match is None:
-        raise row.error("prompt has another text around its question than is known")
+        raise row.error("prompt has unknown text around its question")
     answer = _answer(row.inner("reward_model"), "ground_truth")
     return _problem(row, "dapo_math_17k", match["question"], answer)
 
 
 def from_eurus_math(row: Row) -> MathProblem | None:
-    """None for rows of code. The system message, about a way of reasoning, is left out."""
+    """Returns None for rows of code. Drops the system message, which asks for a way of
+    reasoning."""
     if row.text("ability") != "math":
         return None
     question = _EURUS.sub("", user_message(row))
@@ -46,7 +49,7 @@ def from_eurus_math(row: Row) -> MathProblem | None:
 
 
 def from_aime24(row: Row) -> MathProblem:
-    """`solution` is the answer, in a box."""
+    """Reads `solution`, which is the answer in a box."""
     solution = _answer(row, "solution")
     return _problem(row, "aime24", row.text("problem"), boxed(solution) or solution)
 
@@ -62,7 +65,7 @@ def from_amc23(row: Row) -> MathProblem:
 def _problem(row: Row, data_set: str, question: str, answer: str, part: str = "") -> MathProblem:
     check_asked(row, question)
     if _NO_ANSWER.match(re.sub(r"\\text\{(.*?)\}", r"\1", answer)):
-        raise row.error("the answer stands for a proof, or for none", answer[:80])
+        raise row.error("the answer stands for a proof or for no answer", answer[:80])
     if has_parts(answer):
         raise row.error("the answer has several parts", answer[:80])
     if len(_WORD.findall(_ENVIRONMENT.sub("", answer))) > MAX_WORDS:
@@ -76,7 +79,7 @@ def _problem(row: Row, data_set: str, question: str, answer: str, part: str = ""
 
 
 def _answer(row: Row, field: str) -> str:
-    """Text, or a number: `27.0` is 27."""
+    """Reads text or a number; `27.0` becomes 27."""
     value = row.fields.get(field)
     if isinstance(value, float) and value.is_integer():
         value = int(value)

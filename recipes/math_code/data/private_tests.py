@@ -1,7 +1,7 @@
 """Decodes the private tests of LiveCodeBench: base64 of zlib of a pickle of JSON text.
 
-A pickle is a program, and this one comes from elsewhere: it is not run. Its opcodes are read, and
-must be those of one text and nothing else.
+A pickle is a program, and this one comes from elsewhere, so it is never run. Its opcodes are read,
+and must be those of a single text.
 """
 
 import base64
@@ -11,14 +11,14 @@ import zlib
 from typing import Any
 
 MAX_BYTES = 1 << 30
-"""Unpacked."""
+"""Maximum size, unpacked."""
 
 _TEXT = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
 
 
 def decoded(text: str) -> Any:
-    """A value of JSON; `text` may be JSON itself. Raises `ValueError`."""
+    """Returns a JSON value; `text` may be JSON itself. Raises `ValueError`."""
     if text.lstrip().startswith("["):
         return json.loads(text)
     packed = base64.b64decode(text, validate=True)
@@ -28,7 +28,7 @@ def decoded(text: str) -> Any:
     except zlib.error as error:
         raise ValueError(str(error)) from error
     if not unpacker.eof:
-        raise ValueError(f"it is cut, or unpacks to more than {MAX_BYTES} bytes")
+        raise ValueError(f"it is truncated, or unpacks to more than {MAX_BYTES} bytes")
     return json.loads(_pickled_text(unpacked))
 
 
@@ -38,7 +38,7 @@ def _pickled_text(pickled: bytes) -> str:
         if opcode.name in _TEXT:
             texts.append(str(argument))
         elif opcode.name not in _HARMLESS:
-            raise ValueError(f"it is a pickle of more than a text: {opcode.name}")
+            raise ValueError(f"it is a pickle of more than text: {opcode.name}")
     if len(texts) != 1:
         raise ValueError(f"it is a pickle of {len(texts)} texts")
     return texts[0]

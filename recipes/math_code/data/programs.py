@@ -1,4 +1,4 @@
-"""Rows of data sets with programming problems and tests for them."""
+"""Converters for rows of data sets with programming problems and tests."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _EURUS = re.compile(
 
 
 class _Case(BaseModel):
-    """Case of LiveCodeBench. For a function, input and output are JSON, each argument on a line."""
+    """Case of LiveCodeBench. For a function, input and output are JSON, one argument per line."""
 
     input: str
     output: str
@@ -30,7 +30,7 @@ _CASES = TypeAdapter(list[_Case])
 
 
 def from_eurus_code(row: Row) -> CodeProblem | None:
-    """None for rows of mathematics. The tests are JSON text. Raises `RowError`."""
+    """Returns None for rows of mathematics. The tests are JSON text. Raises `RowError`."""
     if row.text("ability") != "code":
         return None
     truth = row.inner("reward_model").inner("ground_truth").fields
@@ -45,7 +45,7 @@ def from_eurus_code(row: Row) -> CodeProblem | None:
 
 
 def from_livecodebench(row: Row) -> CodeProblem:
-    """All tests, public and private, are hidden ones here. Raises `RowError`."""
+    """Makes all tests, public and private, hidden ones. Raises `RowError`."""
     cases = _cases(row, row.json("public_test_cases")) + _private_cases(row)
     kinds = {case.testtype for case in cases}
     if len(kinds) != 1:
@@ -73,8 +73,8 @@ def _tests(row: Row, inputs: Any, outputs: Any, name: Any) -> CodeTests:
         return CodeTests(inputs=inputs, outputs=outputs, fn_name=name or None)
     except ValidationError as error:
         raise row.error(*of_validation(error, "the set of tests")) from error
-    except ValueError as error:  # would be written as null
-        raise row.error("an expected output is no finite number") from error
+    except ValueError as error:  # it would be written as null
+        raise row.error("an expected output is not a finite number") from error
 
 
 def _cases(row: Row, cases: Any) -> list[_Case]:

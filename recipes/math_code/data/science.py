@@ -1,5 +1,5 @@
-"""Rows of data sets with questions of science. The published solutions are texts: a short answer is
-taken only from where one was set apart, never searched for."""
+"""Converters for rows of data sets with science questions. The published solutions are texts: a
+short answer is taken only where one is set apart, never searched for."""
 
 import re
 
@@ -9,13 +9,13 @@ from recipes.math_code.data.questions import check_asked, has_parts, named
 from recipes.math_code.rows import StemProblem
 
 MAX_ANSWER_CHARS = 200
-"""What is longer is a text, which no rule compares."""
+"""Length of the longest short answer; longer ones are texts, which no rule compares."""
 
 _AGREES = re.compile(r"is_(\w+_solution)_same_with_matched_solution")
 
 
 def from_scp(row: Row) -> StemProblem:
-    """Raises `RowError`."""
+    """Converts a row of SCP-116K. Raises `RowError`."""
     question = row.text("problem").strip()
     check_asked(row, question)
     if has_parts(question):
@@ -29,7 +29,8 @@ def from_scp(row: Row) -> StemProblem:
 
 
 def _answer(row: Row) -> str:
-    """The box of the matched solution, else of a model's that was found to come to the same."""
+    """Returns the box of the matched solution, else of a model's solution found to agree with
+    it."""
     matched = row.text("matched_solution")
     if matched.count("\\boxed") > 1:
         raise row.error("the solution has several boxes")
@@ -42,7 +43,7 @@ def _answer(row: Row) -> str:
 
 
 def _agreeing(row: Row) -> list[str]:
-    """Solutions of models that the publisher's judge takes to be the same."""
+    """Returns solutions of models that the publisher's judge found to agree."""
     solutions = []
     for field, value in sorted(row.fields.items()):
         match = _AGREES.fullmatch(field)

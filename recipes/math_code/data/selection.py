@@ -1,5 +1,5 @@
-"""Which rows of a data set are used: converted, with an answer that can be scored, each question
-once, and none that is to be kept out."""
+"""Selects the rows of a data set to use: converted, with an answer that can be scored, each
+question once, without the questions to keep out."""
 
 import asyncio
 import json
@@ -17,13 +17,15 @@ from recipes.math_code.data.questions import key, loose
 from recipes.math_code.rows import CodeProblem, Problem
 
 BATCH = 64
-"""Rows whose answers are looked at side by side."""
-CONFLICT = "the question is there again with another answer"
+"""Rows whose answers are checked concurrently."""
+CONFLICT = "the question occurs again with another answer"
 
 
 def questions_of(directories: Iterable[Path]) -> dict[str, str]:
-    """What prepared directories ask, in the loose form, and which of them. Raises
-    `InvalidRequest`."""
+    """Maps the questions of prepared directories, in the loose form, to the directories' names.
+
+    Raises `InvalidRequest`.
+    """
     asked: dict[str, str] = {}
     for directory in directories:
         try:
@@ -38,14 +40,14 @@ def questions_of(directories: Iterable[Path]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Selection:
-    """`write` is called with each problem that is used, in order. Those in `conflicting`, by their
-    ids, turned out later not to be usable."""
+    """`write` is called with each problem that is used, in order. `conflicting`: ids of those that
+    later turned out to be unusable."""
 
     data_set: DataSet
     golds: Golds
     write: Callable[[Problem], None]
     kept_out: Mapping[str, str] = field(default_factory=dict)
-    """Questions in the loose form, and why."""
+    """Questions to keep out, in the loose form, and the directory that has each."""
     rows_read: int = 0
     other_rows: int = 0
     """Rows of another part of the data set."""
@@ -64,7 +66,7 @@ class Selection:
     async def select(
         self, source: Source, limit: int | None = None, on_row: Callable[[], None] = lambda: None
     ) -> None:
-        """All rows, or those up to the last of the first `limit` that can be used. Raises
+        """Selects among all rows, or stops after the first `limit` that can be used. Raises
         `EvaluatorError`, and `InvalidRequest` for rows that cannot be read."""
         batch: list[tuple[Row, Problem]] = []
         for fields in source.rows:
@@ -76,7 +78,7 @@ class Selection:
             self.rows_read += 1
             on_row()
             batch += self._converted(Row(fields, f"row {self.rows_read}"))
-            # Programs have no answer to look at, but tests that may take megabytes.
+            # Programs have no answer to check, but tests that may take megabytes.
             if len(batch) == BATCH or (batch and isinstance(batch[-1][1], CodeProblem)):
                 await self._settle(batch)
                 batch = []
@@ -112,9 +114,9 @@ class Selection:
                 self.conflicting.add(first)
                 self._reject(Row({}, first), row.error(CONFLICT, f"that of {row.where}"))
         elif where := self.kept_out.get(loose(problem.question)):
-            self._reject(row, row.error("the question is in what was to be kept out", where))
+            self._reject(row, row.error("the question is to be kept out", where))
         elif problem.problem_id in self._ids:
-            self._reject(row, row.error("its id was there before", problem.problem_id))
+            self._reject(row, row.error("its id occurred before", problem.problem_id))
         else:
             self._asked[question] = (problem.problem_id, answer_of(problem))
             self._ids.add(problem.problem_id)

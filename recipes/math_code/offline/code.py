@@ -1,7 +1,7 @@
 """Small programs of ten families: five operations, each as a program that prints and a function.
 
-Which operation a text asks for is what there is to learn; hidden tests tell them all apart. A pure
-function of the seed: the held-out split shares no number with the training split.
+A policy has to learn which operation a text asks for; hidden tests tell all operations apart. A
+pure function of the seed: the held-out split shares no number with the training split.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SOURCE = "offline_code"
 NUMBERS = range(10, 100)
 FUNCTION = "solve"
 CREATED = f"File created successfully at: {SOLUTION}"
-"""What the editor answers."""
+"""The editor's answer."""
 
 Form = Literal["program", "function"]
 QUESTIONS: dict[Form, str] = {
@@ -35,7 +35,7 @@ PROGRAMS: dict[Form, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`what` and `value`: of x and n, in words and in Python; `of` does it."""
+    """`what` and `value`: the operation on x and n, in words and in Python; `of` computes it."""
 
     name: str
     what: str
@@ -53,7 +53,7 @@ OPERATIONS = (
 
 
 def examples(split: Split, *, seed: int = 0) -> list[Example]:
-    """One of each family for each number."""
+    """Returns one example of each family for each number."""
     return [
         _example(form, right, n)
         for n in keys_of(split, NUMBERS, seed=seed)
@@ -84,7 +84,7 @@ def _attempt(form: Form, operation: Operation, n: int) -> Attempt:
 
 
 def _tests(form: Form, operation: Operation, n: int) -> CodeTests:
-    """On both sides of n: below it a remainder is x itself, as the smaller of the two is."""
+    """Tests both sides of n: below it the remainder is x itself, as is the smaller of the two."""
     draw = Random(f"{form}/{operation.name}/{n}").randrange
     numbers = [draw(2, n), draw(n + 1, 2 * n), draw(2 * n + 1, 1000), draw(1000, 10_000)]
     results = [operation.of(x, n) for x in numbers]

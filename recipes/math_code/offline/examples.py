@@ -1,4 +1,4 @@
-"""A problem with ways to answer it, right and wrong: what demonstrations are made of."""
+"""Problems with ways to answer them, right and wrong, from which demonstrations are made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`right` earns a reward of 1, none of `wrong` does; of those the most usual comes first."""
+    """`right` earns a reward of 1, those in `wrong` do not; the most usual mistake comes first."""
 
     problem: Problem
     right: Attempt
@@ -27,6 +27,6 @@ class Example:
 
     @classmethod
     def of(cls, problem: Problem, attempts: Sequence[Attempt], right: int) -> Self:
-        """`right`: index of the right one. Its successor, around the end, is the usual mistake: so
-        each family has its own, and who imitates them has to tell the families apart."""
+        """Makes an example. `right`: index of the right attempt. Its successor, cyclically, is the
+        usual mistake: each family has its own, so an imitator has to tell the families apart."""
         return cls(problem, attempts[right], (*attempts[right + 1 :], *attempts[:right]))

@@ -1,6 +1,6 @@
 """Word problems of four families, each solved by one right calculation with a tool.
 
-A family tells a story with two numbers; which calculation it asks for is what there is to learn.
+A family tells a story with two numbers; a policy has to learn which calculation it asks for.
 The answer is what bash or IPython prints, in a box. A pure function of the seed: the held-out split
 shares no pair of numbers with the training split.
 """
@@ -16,13 +16,13 @@ from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import MathProblem, Problem
 
 SOURCE = "offline_math"
-# Of the first number at least twice the second no two of the calculations have the same result.
+# Where the first number is at least twice the second, all calculations have different results.
 PAIRS = [(a, b) for b in range(3, 50) for a in range(2 * b, 100)]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`sign`: of the right calculation, in bash and in Python."""
+    """`sign`: operator of the right calculation, in bash and in Python."""
 
     name: str
     story: str
@@ -42,11 +42,11 @@ CALLS: dict[Tool, tuple[str, str]] = {
     "bash": ("command", "echo $(({}))"),
     "ipython": ("code", "print({})"),
 }
-"""The tool's argument, and what prints a calculation."""
+"""The tool's argument, and code that prints a calculation."""
 
 
 def examples(split: Split, *, seed: int = 0, tool: Tool = "bash") -> list[Example]:
-    """The families take turns, with a pair of numbers for each problem."""
+    """Returns an example for each pair of numbers; the families take turns."""
     pairs = keys_of(split, PAIRS, seed=seed)
     families = cycle(FAMILIES)
     return [_example(family, pair, tool) for family, pair in zip(families, pairs, strict=False)]

@@ -1,7 +1,7 @@
-"""A small set of questions, written for this repository: what continuous integration asks.
+"""A small set of questions written for this repository, for continuous integration.
 
-A third is about things that were made up, and which only the documents beside them tell. It says
-nothing of how much a model knows.
+A third is about invented things that only the documents next to them describe. A score on the set
+says nothing about a model's knowledge.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from recipes.math_code.rows import StemProblem
 
 DIRECTORY = Path(__file__).parent / "stem_data"
 CORPUS = DIRECTORY / "corpus"
-"""For `recipes.math_code.corpus_server`."""
+"""Documents for `recipes.math_code.corpus_server`."""
 
 
 class OfflineQuestion(BaseModel):
@@ -24,9 +24,9 @@ class OfflineQuestion(BaseModel):
     options: dict[str, str] = {}
     answer: str
     document: str | None = None
-    """The only one of the corpus that tells."""
+    """The only document of the corpus that has the answer."""
     right: list[str] = []
-    """Other ways to write a short answer, and `wrong` answers that come near it."""
+    """Other ways to write a short answer; `wrong`: answers that come near it."""
     wrong: list[str] = []
 
     def problem(self) -> StemProblem:
@@ -46,7 +46,7 @@ class OfflineQuestion(BaseModel):
 
 
 def _attempt(answer: str) -> Attempt:
-    """The call finds nothing out: knowing the answer is what there is to learn."""
+    """Makes an attempt whose call finds nothing out: a policy has to learn the answer itself."""
     return Attempt("bash", {"command": f"echo '{answer}'"}, answer, rf"\boxed{{{answer}}}")
 
 

@@ -1,7 +1,7 @@
-"""Keeps what was found of instances, so that an interrupted admission goes on where it was.
+"""Keeps decisions about instances, so that an interrupted admission continues where it was.
 
-How an instance is admitted is passed in (`recipes.swebench.grading.admit`). What was found is kept
-in a file, by the instance's content.
+The function that decides is passed in (`recipes.swebench.grading.admit`). Decisions are kept in a
+file, keyed by the instance's content.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from recipes.swebench.grading import Admission
 from recipes.swebench.rows import SweInstance
 
 Admit = Callable[[SweInstance], Awaitable[Admission]]
-"""Raises `ProRLError` for what says nothing of the instance."""
+"""Decision about an instance; raises `ProRLError` for a failure that says nothing about it."""
 
 
 class _Found(BaseModel):
@@ -30,7 +30,7 @@ class _Found(BaseModel):
 
 @dataclass(slots=True)
 class Decisions:
-    """`may_pass`: ids of those that were refused for a passing reason, which is not kept."""
+    """`may_pass`: ids of instances refused for a temporary reason, which is not kept."""
 
     admissions: dict[str, Admission] = field(default_factory=dict)
     may_pass: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ async def decide(
 
 
 async def _ask(admit: Admit, row: SweInstance) -> tuple[Admission, bool]:
-    """Also whether that is final."""
+    """Returns the decision, and whether it is final."""
     try:
         return await admit(row), True
     except ProRLError as error:
@@ -81,7 +81,7 @@ def _keep(kept: Path, found: _Found) -> None:
 
 
 def _read(kept: Path) -> dict[str, Admission]:
-    """Without a line that a crash has cut."""
+    """Reads the kept decisions, except for a line that a crash cut off."""
     found = {}
     for line in kept.read_text().split("\n") if kept.exists() else []:
         try:

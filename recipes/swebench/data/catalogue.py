@@ -36,7 +36,7 @@ DATA_SETS = {
 
 
 def convert(data_set: DataSet, row: Row, graded_by: GradedBy) -> Converted:
-    """Raises `RowError` also for what the service would refuse."""
+    """Converts a row. Raises `RowError`, also for an instance that the service would refuse."""
     try:
         converted = data_set.convert(row, graded_by)
         SweData.model_validate(converted.instance.task().data)

@@ -1,9 +1,9 @@
 """How the repositories of SWE-bench and SWE-Gym are tested: commands, log parsers, exports.
 
-Newer rows of SWE-bench say it themselves, by `eval_script` and `log_parser`. For others there is
-the table here. SWE-bench's part of it is that of swebench 4.1.0 (MIT), the last version that has
-one, and SWE-Gym's that of its fork of the harness: neither can be installed beside swebench 5,
-whose parsers are named here. Runs nothing.
+Newer rows of SWE-bench say so themselves, in `eval_script` and `log_parser`; the table here is for
+the others. SWE-bench's part is that of swebench 4.1.0 (MIT), the last version that has one, and
+SWE-Gym's that of its fork of the harness. Both conflict with an installed swebench 5, whose parsers
+are named here. Runs nothing.
 """
 
 import re
@@ -16,14 +16,14 @@ START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 NOT_TESTS = (
     *(".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml"),
 )
-"""Ends of names that SWE-bench does not hand to the test command."""
+"""Suffixes of files that SWE-bench does not pass to the test command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Testing:
     """Shell commands, in this order: `exports`, `setup`, `install`, `command`.
 
-    `install` is what the harness does again before each run of the tests.
+    `install` is what the harness repeats before each run of the tests.
     """
 
     __test__ = False  # for pytest
@@ -36,7 +36,7 @@ class Testing:
 
 
 def of_script(row: Row) -> Testing:
-    """From `eval_script` and `log_parser`. Raises `RowError` where the script has another form."""
+    """Reads `eval_script` and `log_parser`. Raises `RowError` if the script has another form."""
     script = re.sub(r"<<'(\w+)'\n.*?\n\1\n", "\n", row.text("eval_script"), flags=re.DOTALL)
     before, start, rest = script.partition(f": '{START}'\n")
     command, end, _ = rest.partition(f": '{END}'")
@@ -61,7 +61,7 @@ _INSTALL = re.compile(r"\bpip install\b|\bsetup\.py\b")
 
 
 def of_table(row: Row, test_patch: str) -> Testing:
-    """By repository and version. Raises `RowError` for a repository that is not in the table."""
+    """Looks up repository and version. Raises `RowError` for a repository outside the table."""
     repo, version = row.text("repo"), row.text("version")
     if repo == "python/mypy" and re.search(r"^.\[case ", test_patch, re.MULTILINE):
         raise row.error("its tests are cases in data files: no canary can be put among them")
@@ -85,13 +85,13 @@ def _with_tests(command: str, repo: str, test_patch: str) -> str:
 
 
 def named_files(test_patch: str) -> list[str]:
-    """What SWE-bench hands to the test command: the patch's files that may have tests."""
+    """Returns what SWE-bench passes to the test command: the patch's files that may have tests."""
     files = re.findall(r"diff --git a/.* b/(.*)", test_patch)
     return [file for file in files if not file.endswith(NOT_TESTS)]
 
 
 Entries = Sequence[tuple[str, Testing]]
-"""Pattern of versions; the first that fits counts."""
+"""Testing by pattern of versions; the first match counts."""
 
 
 def _pytest(install: str = "python -m pip install -e .", parser: str = "pytest") -> Entries:
@@ -174,7 +174,7 @@ _SWE_BENCH: dict[str, Entries] = {
 
 
 def _gym(command: str, parser: str = "pytest", *exports: str) -> Entries:
-    """What is installed is what is in the repository; installing again wants a network."""
+    """Installs nothing: what is installed is the repository itself, and pip needs a network."""
     return [(".*", Testing(command, f"parse_log_{parser}", "", exports))]
 
 

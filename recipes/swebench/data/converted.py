@@ -1,4 +1,4 @@
-"""What a row of a data set becomes."""
+"""The result of converting a row of a data set."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from recipes.swebench.rows import SweInstance
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`left_out`: ids of tests that are in neither list though the row has them."""
+    """`left_out`: ids of tests that the row has and both lists lack."""
 
     instance: SweInstance
     left_out: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Patches as text: of a file's two versions, and the reverse of a patch. Pure; applies nothing."""
+"""Patches as text: the diff of a file's versions, the reverse of a patch. Pure; applies nothing."""
 
 import difflib
 import re
@@ -20,7 +20,8 @@ _OPPOSITE = _RENAMED | {new: old for old, new in _RENAMED.items()}
 
 
 def file_diff(path: str, old: str | None, new: str | None) -> str:
-    """A git diff from `old` to `new`; None for a file that is not there. "" if they are equal."""
+    """Returns a git diff from `old` to `new`, where None is a missing file; "" if both are
+    equal."""
     if old == new:
         return ""
     head = f"diff --git a/{path} b/{path}\n"
@@ -35,7 +36,8 @@ def file_diff(path: str, old: str | None, new: str | None) -> str:
 
 
 def reversed_patch(patch: str) -> str:
-    """The git diff that undoes `patch`. Raises `ValueError` for binary changes and copies."""
+    """Returns the git diff that undoes `patch`. Raises `ValueError` for binary changes and
+    copies."""
     if re.search(r"^(GIT binary patch|Binary files |copy from )", patch, re.MULTILINE):
         raise ValueError("binary changes and copies cannot be reversed")
     return "".join(_reversed_lines(_LINE.findall(patch)))

@@ -1,8 +1,8 @@
 """Chooses how an instance of SWE-bench's form is graded: by our recorder in pytest, or by a log.
 
-The recorder trusts less (docs/swe.md) and takes what it can: tests that pytest runs by themselves,
-by their full ids, without building anything. The log takes the rest, by the command and the parser
-that made the data set's ids. Knows nothing of images beyond where SWE-bench puts things.
+The recorder trusts less (docs/swe.md) and grades what it can: tests that pytest runs by themselves,
+by their full ids, without a build. The log is for the rest, with the command and the parser that
+made the data set's ids. All that is known of images is where SWE-bench puts things.
 """
 
 import re
@@ -19,7 +19,7 @@ GradedBy = Literal["recorder", "log"]
 
 ACTIVATE = "source /opt/miniconda3/bin/activate testbed"
 TEST_TIMEOUT_S = 1800.0
-"""SWE-bench's own."""
+"""Time limit of the tests; SWE-bench's own."""
 
 COMPILED = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".f", ".f90", ".h", ".hpp")
 
@@ -36,7 +36,7 @@ class Tests:
 def environment_of(
     testing: Testing, tests: Tests, patch: str, test_patch: str, graded_by: GradedBy
 ) -> tuple[SweEnvironment, Tests]:
-    """The tests are those that can be told apart by who grades."""
+    """Returns the environment, and the tests that its grader can tell apart."""
     builds = "setup.py" in testing.install or any(
         file.endswith(COMPILED) for file in patched_files(patch)
     )
@@ -52,7 +52,7 @@ def environment_of(
 
 
 def with_whole_ids(tests: Tests) -> Tests:
-    """Without ids that were cut at a blank or never were a test's; others as pytest writes them."""
+    """Drops ids that were cut at a blank or are not a test's; writes the others as pytest does."""
     cut = [*filter(_is_cut, [*tests.fail_to_pass, *tests.pass_to_pass])]
     return Tests(
         [_escaped(id_) for id_ in tests.fail_to_pass if not _is_cut(id_)],
@@ -70,7 +70,7 @@ def _is_cut(id_: str) -> bool:
 
 
 def _escaped(id_: str) -> str:
-    """pytest writes parameters in ASCII."""
+    """Escapes parameters as pytest does, which writes them in ASCII."""
     name, bracket, parameters = id_.partition("[")
     return name + bracket + parameters.encode("ascii", "backslashreplace").decode()
 

@@ -1,8 +1,8 @@
-"""Fetches the images of instances ahead of their use, after a look at the disk.
+"""Fetches the images of instances ahead of their use, after a check of the disk space.
 
-The image cache does the work (`prorl_service.sandbox.images`): what is there is not fetched again,
-so that an interrupted run goes on where it was. Here are the estimate, and the waits that limits of
-registries ask for.
+The image cache does the work (`prorl_service.sandbox.images`): it does not fetch an image twice, so
+an interrupted run continues where it was. This module adds the estimate, and the waits that the
+limits of registries require.
 """
 
 import asyncio
@@ -14,30 +14,30 @@ from prorl_service.errors import ProRLError
 from prorl_service.sandbox.images import ImageCache, Pulled, parse
 
 IMAGE_MB = 1000.0
-"""An estimate from published sizes, 0.3 to 1 GB for SWE-bench's: the 500 of Verified are over
-100 GiB compressed with layers shared, which SIF files do not share."""
+"""Size of an image, estimated from published ones, 0.3 to 1 GB for SWE-bench's: the 500 of Verified
+are over 100 GiB compressed with layers shared, which SIF files do not share."""
 WORK_FACTOR = 2
-"""What the making of an image takes besides, in sizes of the image: layers and unpacked tree."""
+"""Extra space while an image is made, in sizes of the image: layers and unpacked tree."""
 
 WAITS_S = (60.0, 300.0, 900.0, 1800.0, *[3600.0] * 6)
-"""After rounds in which nothing could be fetched. Anonymous limits are counted over six hours."""
+"""Seconds to wait after rounds that fetched nothing. Anonymous limits count over six hours."""
 
 Pause = Callable[[float], Awaitable[object]]
 
 
 def name_of(reference: str) -> str:
-    """As the cache knows it. Raises `TaskError` for what is no name of an image."""
+    """Returns the cache's name of an image. Raises `TaskError` for an invalid name."""
     return str(parse(reference))
 
 
 async def missing(cache: ImageCache, references: Iterable[str]) -> list[str]:
-    """Those that the cache does not have by that name."""
+    """Returns the references that the cache does not have by that name."""
     names = {name for entry in await cache.entries() for name in entry.names}
     return [reference for reference in references if name_of(reference) not in names]
 
 
 def check_disk(root: Path, images: int, image_mb: float, parallel: int) -> str:
-    """What so many more images need. Raises `ProRLError` where they are not likely to fit."""
+    """Says what so many more images need. Raises `ProRLError` if they are unlikely to fit."""
     there = next(path for path in (root, *root.parents) if path.exists())
     free_gb = shutil.disk_usage(there).free / 1e9
     needed_gb = (images + WORK_FACTOR * min(parallel, images)) * image_mb / 1e3
@@ -50,7 +50,7 @@ def check_disk(root: Path, images: int, image_mb: float, parallel: int) -> str:
         raise ProRLError(
             estimate,
             hint="free space, set PRORL_CACHE to a larger disk, take fewer with --limit, give a"
-            " better estimate with --image-mb, or go without with --no-images",
+            " better estimate with --image-mb, or fetch none with --no-images",
         )
     return estimate
 
@@ -63,7 +63,7 @@ async def fetch(
     on_progress: Callable[[Pulled], None],
     pause: Pause = asyncio.sleep,
 ) -> dict[str, ProRLError]:
-    """What could not be had, by reference. Tries again what a retry can help, after `WAITS_S`."""
+    """Returns errors by reference. Retries images that a retry can help, after `WAITS_S`."""
     failed: dict[str, ProRLError] = {}
     pending, waits = list(references), iter(WAITS_S)
     while pending:

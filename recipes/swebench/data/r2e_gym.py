@@ -1,9 +1,9 @@
-"""Rows of R2E-Gym-Subset: a commit as JSON, tests of its own, and what each test came to after it.
+"""Rows of R2E-Gym-Subset: a commit as JSON, tests of its own, and each test's result after it.
 
-R2E-Gym asks that every test comes to what it came to, also that failing ones go on failing. Here
-FAIL_TO_PASS and PASS_TO_PASS are those that passed after the commit, by what they did before; the
-others are left out. The tests are in the row, so that they are brought by a test patch as for
-SWE-bench; the copy of them in the image is removed before the model sees it.
+R2E-Gym requires the recorded result of every test, so failing tests must continue to fail. Here
+FAIL_TO_PASS and PASS_TO_PASS are the tests that passed after the commit, split by their result
+before it; the others are left out. The row has the tests, so a test patch brings them, as for
+SWE-bench; the image's copy of them is removed before the model sees it.
 """
 
 import ast
@@ -28,7 +28,7 @@ ACTIVATE = (
     "export PYTHONWARNINGS=ignore::UserWarning,ignore::SyntaxWarning",
 )
 TEST_TIMEOUT_S = 300.0
-"""R2E-Gym's own."""
+"""Time limit of the tests; R2E-Gym's own."""
 
 Files = dict[str, str]
 
@@ -62,7 +62,10 @@ class _Execution(BaseModel):
 
 
 def from_r2e_gym(row: Row, graded_by: GradedBy) -> Converted:
-    """Raises `RowError`. `graded_by` does not matter: no parser of swebench's reads these names."""
+    """Converts a row. `graded_by` does not matter: no parser of swebench reads these names.
+
+    Raises `RowError`.
+    """
     repo, commit = row.text("repo_name"), row.model("parsed_commit_content", _Commit)
     run = row.model("execution_result_content", _Execution)
     files = _test_files(row, run)
@@ -102,7 +105,7 @@ def _problem(row: Row) -> str:
 
 
 def _source_patch(row: Row, commit: _Commit) -> str:
-    """Patch of the files that are no tests. Binary files are not in the row."""
+    """Returns the patch of all files except tests. The row does not have binary files."""
     patch = "".join(
         file_diff(
             diff.header.file.path,
@@ -113,7 +116,7 @@ def _source_patch(row: Row, commit: _Commit) -> str:
         if not diff.is_binary_file and not _is_test(diff.header.file.path)
     )
     if not patch:
-        raise row.error("the commit changes nothing but tests")
+        raise row.error("the commit changes only tests")
     return patch
 
 
@@ -123,7 +126,7 @@ def _content(text: str, side: _File | None) -> str | None:
 
 
 def _is_test(path: str) -> bool:
-    """R2E-Gym's own rule."""
+    """Applies R2E-Gym's own rule."""
     parts = PurePosixPath(path).parts
     return (
         path.endswith("_test.py")
@@ -135,7 +138,7 @@ def _is_test(path: str) -> bool:
 def _test_files(row: Row, run: _Execution) -> Files:
     names, codes = run.test_file_names, run.test_file_codes
     if len(names) != len(codes):
-        raise row.error("test_file_names and test_file_codes do not fit together")
+        raise row.error("test_file_names and test_file_codes differ in length")
     if any(name.endswith("_runner.py") for name in names):
         raise row.error("the tests have a runner of their own")
     return {
@@ -149,7 +152,7 @@ def _tests(row: Row, run: _Execution, files: Files) -> Tests:
     passed = {name: _id(row, name, files) for name, how in expected.items() if how == "PASSED"}
     fixed = [id_ for name, id_ in passed.items() if before.get(name) != "PASSED"]
     if not fixed:
-        raise row.error("no test passes after the commit that did not before")
+        raise row.error("no test passes only after the commit")
     kept = [id_ for id_ in passed.values() if id_ not in fixed]
     return Tests(fixed, kept, tuple(name for name in expected if name not in passed))
 
@@ -160,7 +163,7 @@ def _statuses(statuses: Mapping[str, str]) -> dict[str, str]:
 
 
 def _summary(row: Row, log: str) -> dict[str, str]:
-    """Statuses by name from the end of pytest's output, as R2E-Gym reads it."""
+    """Reads statuses by name from the end of pytest's output, as R2E-Gym does."""
     plain = re.sub(r"\x1b\[[0-9;]*m|\r", "", log)
     _, found, summary = plain.partition("short test summary info")
     if not found:
@@ -170,20 +173,20 @@ def _summary(row: Row, log: str) -> dict[str, str]:
 
 
 def _id(row: Row, name: str, files: Files) -> str:
-    """pytest's id of a test that R2E-Gym calls `Class.method[parameters]`."""
+    """Returns pytest's id of a test that R2E-Gym calls `Class.method[parameters]`."""
     plain, bracket, parameters = name.partition("[")
     names = plain.split(".")
     having = [path for path, code in files.items() if _defines(code, names)]
     if len(having) != 1:
-        raise row.error("a test cannot be found in one file", f"{name} is in {len(having)}")
+        raise row.error("a test is not in exactly one file", f"{name} is in {len(having)}")
     return "::".join([having[0], *names]) + bracket + parameters
 
 
 def _defines(code: str, names: list[str]) -> bool:
-    """Whether it has this function or class; methods can be inherited."""
+    """Returns whether the code has this function or class; methods can be inherited."""
     try:
         body = ast.parse(code).body
-    except SyntaxError:  # another version's: the text has to do
+    except SyntaxError:  # code of another Python version: search the text
         return re.search(rf"^(async )?(def|class) {re.escape(names[0])}\b", code, re.M) is not None
     return any(
         isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)

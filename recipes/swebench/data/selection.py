@@ -1,4 +1,5 @@
-"""Which instances of a data set are used: rows converted, and the reasons why others are not."""
+"""Selects the instances of a data set to use: converts rows, and keeps the reasons against
+others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ class Selection:
     tests_left_out: int = 0
 
     def without(self, reasons: Mapping[str, str], reason: str) -> "Selection":
-        """Those instances are rejected, by their ids, each for a reason of its own."""
+        """Rejects the instances in `reasons`, keyed by id, each with a detail of its own."""
         kept = [one for one in self.instances if one.instance_id not in reasons]
         gone = [
             Rejected(instance=id_, reason=reason, detail=detail) for id_, detail in reasons.items()
@@ -33,7 +34,7 @@ class Selection:
         )
 
     def admitted(self, admissions: Mapping[str, Admission]) -> "Selection":
-        """As they were admitted, by their ids; the others are rejected."""
+        """Takes the instances as they were admitted, by id; rejects the others."""
         found = [admissions[one.instance_id] for one in self.instances]
         reasons = {
             one.instance_id: admission.reason
@@ -53,7 +54,7 @@ def select(
     limit: int | None = None,
     on_row: Callable[[], None] = lambda: None,
 ) -> Selection:
-    """All rows, or those up to the last of the first `limit` that can be used."""
+    """Selects among all rows, or stops after the first `limit` that can be used."""
     instances: dict[str, SweInstance] = {}
     rejected: list[Rejected] = []
     read = left_out = 0
@@ -66,7 +67,7 @@ def select(
         try:
             converted = convert(data_set, row, graded_by)
             if converted.instance.instance_id in instances:
-                raise row.error("its instance_id was there before")
+                raise row.error("its instance_id occurred before")
         except RowError as error:
             name = _named(fields).strip(" ()") or row.where
             rejected.append(Rejected(instance=name, reason=error.reason, detail=str(error)))
@@ -77,7 +78,7 @@ def select(
 
 
 def select_offline(limit: int | None, progress: Callable[[str], None]) -> Selection:
-    """The real bugs that are built from source releases (`recipes.swebench.offline`)."""
+    """Selects the real bugs that are built from source releases (`recipes.swebench.offline`)."""
     ids = [release.instance_id for release in offline.releases()][:limit]
     rows = offline.build_all(offline.default_directory(), only=ids, progress=progress)
     revision = f"{offline.BUILD_VERSION}, sha256:{digest(offline.INSTANCES)}"

@@ -8,11 +8,11 @@ from recipes.swebench.data.environments import GradedBy, Tests, environment_of
 from recipes.swebench.rows import SweInstance
 
 SOURCE_LIKE_TESTS = {"pytest-dev/pytest": ["src/_pytest/", "src/pytest/", "_pytest/"]}
-"""Directories of source whose names are those of test tools."""
+"""Source directories that are named like test tools."""
 
 
 def from_swe_bench(row: Row, graded_by: GradedBy) -> Converted:
-    """Raises `RowError`."""
+    """Converts a row. Raises `RowError`."""
     instance_id, repo = row.text("instance_id"), row.text("repo")
     patch, test_patch = row.text("patch"), row.text("test_patch")
     has_script = row.has("eval_script")
@@ -41,7 +41,8 @@ def from_swe_bench(row: Row, graded_by: GradedBy) -> Converted:
 
 
 def from_skyrl(row: Row, graded_by: GradedBy) -> Converted:
-    """`instance` is a row of SWE-Gym, in the validation split of SWE-bench Lite's development one.
+    """Converts `instance`: a row of SWE-Gym or, in the validation split, of SWE-bench Lite's
+    development split.
 
     The rest of the row, a prompt, is not used.
     """
@@ -49,7 +50,7 @@ def from_skyrl(row: Row, graded_by: GradedBy) -> Converted:
 
 
 def image_of(instance_id: str, repo: str) -> str:
-    """The name that the publisher of the images gives."""
+    """Returns the name that the images' publisher gives."""
     owner, joint = ("xingyaoww", "_s_") if commands.is_swe_gym(repo) else ("swebench", "_1776_")
     name = instance_id.lower().replace("__", joint)
     return f"docker://{owner}/sweb.eval.x86_64.{name}:latest"

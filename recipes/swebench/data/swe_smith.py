@@ -1,8 +1,8 @@
 """Rows of SWE-smith: `patch` is a bug, which its publisher keeps as a branch.
 
-The image has the repository without the bug and no branch of it, and a sandbox has no network:
-the bug is put in by `setup_patch`. The reference fix is its reverse. The tests are those of the
-repository and stay there; SWE-smith takes those that fail away from the model.
+The image has the repository without the bug and without its branch, and a sandbox has no network:
+`setup_patch` puts the bug in. The reference fix is its reverse. The tests are those of the
+repository and stay there; SWE-smith hides those that fail from the model.
 """
 
 from prorl_service.agents.swe.data import SweEnvironment
@@ -16,7 +16,10 @@ TEST_TIMEOUT_S = 300.0
 
 
 def from_swe_smith(row: Row, graded_by: GradedBy) -> Converted:
-    """Raises `RowError`. `graded_by` does not matter: the row does not say how its log is read."""
+    """Converts a row. `graded_by` does not matter: the row does not say how its log is read.
+
+    Raises `RowError`.
+    """
     repo, _, commit = row.text("repo").removeprefix("swesmith/").rpartition(".")
     bug = row.text("patch")
     try:
@@ -49,7 +52,7 @@ def from_swe_smith(row: Row, graded_by: GradedBy) -> Converted:
 def _tests(row: Row) -> Tests:
     given = Tests(row.texts("FAIL_TO_PASS"), row.texts("PASS_TO_PASS"))
     if not all(id_.partition("::")[0].endswith(".py") for id_ in given.fail_to_pass):
-        raise row.error("FAIL_TO_PASS has what is no test of pytest", given.fail_to_pass[0])
+        raise row.error("FAIL_TO_PASS has an id that is not pytest's", given.fail_to_pass[0])
     tests = with_whole_ids(given)
     if not tests.fail_to_pass:
         raise row.error("FAIL_TO_PASS has no whole id")

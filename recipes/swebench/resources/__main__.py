@@ -1,7 +1,7 @@
-"""Says what a training run on SWE data needs, before it is started.
+"""Estimates what a training run on SWE data needs, before it is started.
 
-`python -m recipes.swebench.resources --model qwen3_8b --nodes 4` prints the inputs with where they
-come from, and what follows by the formulas of docs/resources.md.
+`python -m recipes.swebench.resources --model qwen3_8b --nodes 4` prints the inputs with their
+sources, and what follows by the formulas of docs/resources.md.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ DEFAULT = Run(MODELS["qwen3_8b"])
 
 
 def show(run: Run, costs: Costs, found: Needs, console: Console) -> None:
-    """Inputs with their sources, and what follows."""
+    """Prints the inputs with their sources, and what follows."""
     inputs = Table("given", "", "default from", box=None)
     for row in _inputs(run, costs):
         inputs.add_row(*row)
@@ -94,14 +94,14 @@ def main(
         float, Parameter(validator=Number(gte=1))
     ] = DEFAULT.oversubscription,
     turns: PositiveInt = DEFAULT.turns,
-    mean_turns: Annotated[float | None, Parameter(help="Default: the limit.")] = None,
+    mean_turns: Annotated[float | None, Parameter(help="Default: --turns.")] = None,
     model_s: Annotated[
-        PositiveFloat, Parameter(help="For a turn, of the engine.")
+        PositiveFloat, Parameter(help="Engine's seconds for a turn.")
     ] = DEFAULT.model_s,
     context: PositiveInt = DEFAULT.context,
     nodes: Annotated[PositiveInt, Parameter(help="Hosts that run the service.")] = DEFAULT.nodes,
     slots: Annotated[
-        PositiveInt | None, Parameter(help="--run-workers of each; default: all at once.")
+        PositiveInt | None, Parameter(help="--run-workers of each host; default: no limit.")
     ] = None,
     test_runs: NonNegativeFloat = DEFAULT.test_runs,
     test_mb: NonNegativeFloat = DEFAULT.test_mb,
@@ -114,11 +114,11 @@ def main(
     gpu_gb: NonNegativeFloat = DEFAULT.gpu_gb,
     tensor_parallel: PositiveInt = DEFAULT.tensor_parallel,
     grading_s: Annotated[
-        NonNegativeFloat | None, Parameter(help="Default: as measured on the offline instances.")
+        NonNegativeFloat | None, Parameter(help="Default: measured on the offline instances.")
     ] = None,
-    results: Annotated[Path, Parameter(help="Where measurements are.")] = RESULTS,
+    results: Annotated[Path, Parameter(help="Directory of measurements.")] = RESULTS,
 ) -> None:
-    """Say what a training run on SWE data needs."""
+    """Estimate what a training run on SWE data needs."""
     if model not in MODELS:
         raise InvalidRequest.of_field("model", f"must be one of {', '.join(MODELS)}")
     if prepared is not None:
@@ -148,13 +148,13 @@ def main(
 
 
 def _prepared(directory: Path) -> tuple[int, float]:
-    """Number and mean size, MB, of the images that a data set was prepared with."""
+    """Returns number and mean size, MB, of the images that a data set was prepared with."""
     path = directory / "manifest.json"
     if not path.exists():
         raise InvalidRequest.of_field("prepared", f"there is no {path}")
     images = Manifest.model_validate_json(path.read_text()).images
     if not images:
-        raise InvalidRequest.of_field("prepared", f"{path} has no images: it was made without")
+        raise InvalidRequest.of_field("prepared", f"{path} has no images: prepared without")
     return len(images), sum(image.bytes for image in images.values()) / len(images) / 1e6
 
 

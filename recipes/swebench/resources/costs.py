@@ -1,4 +1,4 @@
-"""What a rollout was measured to cost the service's host: read from bench/results.
+"""Measured costs of a rollout on the service's host, read from bench/results.
 
 Measures nothing. The figures are of the machine that wrote them; each file names it.
 """
@@ -17,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of the Apptainer kind. Memory is a line through two measurements: a base, and each."""
+    """Costs of the Apptainer kind. Memory is a line through two measurements: base and slope."""
 
     turn_cpu_ms: float
     """CPU time of service, sandbox and command for a turn with a short command."""
@@ -33,7 +33,8 @@ class Costs:
 
 
 def read_costs(results: Path = RESULTS, *, grading_s: float | None = None) -> Costs:
-    """`grading_s` instead of the measured one. Raises `ProRLError` for what is not there."""
+    """Reads the costs. `grading_s` replaces the measured one. Raises `ProRLError` if one is
+    missing."""
     load = _rows(results, "load")
     turn = _row(load, who="ours, apptainer", at_once=64, latency_ms=1000)
     few, many = (_row(load, who="ours, process", at_once=n, latency_ms=100) for n in (1, 1024))
@@ -62,7 +63,7 @@ def _grading_s(results: Path) -> float:
 
 
 def _line(x1: int, y1: float, x2: int, y2: float) -> tuple[float, float]:
-    """At zero, and for each."""
+    """Returns the value at zero, and the slope."""
     slope = (y2 - y1) / (x2 - x1)
     return y1 - slope * x1, slope
 
@@ -76,7 +77,7 @@ def _row(rows: Rows, **wanted: object) -> dict[str, Any]:
     for row in rows:
         if wanted.items() <= row.items():
             return row
-    raise ProRLError(f"bench/results has no row {wanted}", hint="scripts/bench writes them anew")
+    raise ProRLError(f"bench/results has no row {wanted}", hint="run scripts/bench to write it")
 
 
 def _read(results: Path, name: str) -> dict[str, Any]:

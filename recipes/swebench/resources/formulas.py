@@ -1,6 +1,6 @@
 """Formulas: what a training run on SWE data needs of the service's hosts. Pure; docs/resources.md.
 
-Reads nothing, and estimates: what a run really takes is in the service's metrics.
+The results are estimates; the service's metrics have what a run really takes.
 """
 
 import math
@@ -12,15 +12,16 @@ from recipes.swebench.data.prefetch import IMAGE_MB
 from recipes.swebench.resources.costs import Costs
 
 TOKEN_BYTES = 13 + 4 + 7
-"""In the service: id, mask, logprob, version (`prorl_service.tokens.ledger.Chain`); of the newest
-prompt id and, at most, JSON (`prorl_service.inference.prompt_json.Prompt`)."""
+"""Bytes of a token in the service: id, mask, logprob, version
+(`prorl_service.tokens.ledger.Chain`); of the newest prompt, id and at most JSON
+(`prorl_service.inference.prompt_json.Prompt`)."""
 AHEAD = 16
 """Sandboxes of a service before RUN: `--warm-sandboxes` and `--ready-rollouts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """As in the model's configuration; weights and cache are of 16 bits."""
+    """Figures from the model's configuration; weights and cache are of 16 bits."""
 
     parameters: float
     layers: int
@@ -54,9 +55,9 @@ class Run:
     oversubscription: float = 1.0
     """Rollouts begun for each that the step takes; the step ends when it has those it takes."""
     turns: int = 30
-    """The limit."""
+    """Maximum number of turns."""
     mean_turns: float = 30.0
-    """Lengths are taken to be spread evenly around it, up to the limit."""
+    """Mean number of turns; they are taken to be spread evenly around it, up to the limit."""
     model_s: float = 12.0
     """Seconds of the engine for a turn."""
     context: int = 32768
@@ -65,7 +66,7 @@ class Run:
     slots: int | None = None
     """Rollouts that a node runs at once (`--run-workers`); None: all there are."""
     test_runs: float = 1.0
-    """How often a rollout runs the tests itself."""
+    """Number of times that a rollout runs the tests itself."""
     test_mb: float = LIMITS.memory_mb
     """Maximum memory of a test run."""
     images: int = 293
@@ -79,7 +80,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Needs of all nodes together, where it does not say otherwise."""
+    """Needs of all nodes together, unless stated otherwise."""
 
     rollouts: int
     sandboxes: int
@@ -94,7 +95,7 @@ class Needs:
     slot_use: float
     """Share of the slots' time in which a rollout runs."""
     engine_calls: float
-    """At once, on average."""
+    """Concurrent model calls, on average."""
     engine_room: int
     """Sequences of the full context that fit the engines' caches."""
 
@@ -158,7 +159,7 @@ def _engine_room(run: Run) -> int:
 
 
 def check(run: Run) -> None:
-    """Raises `InvalidRequest`."""
+    """Raises `InvalidRequest` for figures that contradict each other."""
     if not run.turns / 2 <= run.mean_turns <= run.turns:
         raise InvalidRequest.of_field("mean-turns", "must be from half of --turns up to --turns")
     if run.gpus % run.tensor_parallel:

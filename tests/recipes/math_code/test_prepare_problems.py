@@ -75,7 +75,7 @@ async def test_a_question_is_kept_once_and_only_if_its_answers_agree(tmp_path: P
     manifest = await prepare(options(tmp_path, rows))
     assert questions(tmp_path) == ["half", "one"]
     assert (manifest.problems, manifest.repeated, manifest.rows_read) == (2, 2, 6)
-    reason = "the question is there again with another answer"
+    reason = "the question occurs again with another answer"
     assert manifest.rejected == {reason: 2}
     details = [one["detail"] for one in lines(tmp_path / "out/rejected.jsonl")]
     assert details[0].startswith(f"row 4: {reason}: that of deepscaler-")
@@ -151,7 +151,7 @@ async def test_questions_from_evaluation_sets_are_kept_out(tmp_path: Path) -> No
     manifest = await prepare(options(tmp_path, rows, without=(evaluation,)))
     assert questions(tmp_path) == ["Find \\(m+k\\), for all \\(x\\)"]
     assert manifest.without == {"aime": 1}
-    assert manifest.rejected == {"the question is in what was to be kept out": 1}
+    assert manifest.rejected == {"the question is to be kept out": 1}
     [rejected] = lines(tmp_path / "out/rejected.jsonl")
     assert rejected["detail"].endswith("kept out: aime")
     with pytest.raises(ProRLError, match=r"without: .*absent: FileNotFoundError"):
@@ -179,7 +179,7 @@ async def test_a_version_of_livecodebench_is_a_subset_of_its_files(tmp_path: Pat
     assert questions(tmp_path) == ["test", "test2"]
     await prepare(options(tmp_path, directory, dataset="livecodebench", split="v3"))
     assert questions(tmp_path) == ["test3"]
-    with pytest.raises(ProRLError, match=r"v6 is in files that it lacks: test6\.jsonl"):
+    with pytest.raises(ProRLError, match=r"v6 needs files that are missing: test6\.jsonl"):
         await prepare(options(tmp_path, directory, dataset="livecodebench"))
 
 
@@ -188,7 +188,7 @@ async def test_an_id_from_a_data_set_is_used_once(tmp_path: Path) -> None:
         tmp_path, published.livecodebench(), published.livecodebench(question_content="Another.")
     )
     manifest = await prepare(options(tmp_path, rows, dataset="livecodebench"))
-    assert manifest.rejected == {"its id was there before": 1}
+    assert manifest.rejected == {"its id occurred before": 1}
     assert questions(tmp_path) == ["Print the sum."]
 
 

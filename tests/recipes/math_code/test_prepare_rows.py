@@ -172,7 +172,7 @@ class Hostile:
 def test_a_pickle_is_never_run(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     packed = published.packed(Hostile(trap))
-    with pytest.raises(RowError, match="it is a pickle of more than a text: STACK_GLOBAL"):
+    with pytest.raises(RowError, match="it is a pickle of more than text: STACK_GLOBAL"):
         converted("livecodebench", published.livecodebench(private_test_cases=packed))
     assert not trap.exists()
     pickle.loads(zlib.decompress(base64.b64decode(packed)))
@@ -182,9 +182,13 @@ def test_a_pickle_is_never_run(tmp_path: Path) -> None:
 LCB = published.livecodebench
 PACKED = published.packed(published.cases("stdin", ("1", "2")))
 BAD: list[tuple[str, Fields, str]] = [
-    ("deepscaler", published.deepscaler(" "), "problem is missing or no text"),
-    ("deepscaler", published.deepscaler(answer=""), "answer is missing or no text"),
-    ("deepscaler", published.deepscaler(answer=True), "answer is missing or no text: it is 'True'"),
+    ("deepscaler", published.deepscaler(" "), "problem is missing or not text"),
+    ("deepscaler", published.deepscaler(answer=""), "answer is missing or not text"),
+    (
+        "deepscaler",
+        published.deepscaler(answer=True),
+        "answer is missing or not text: it is 'True'",
+    ),
     ("deepscaler", published.deepscaler("Prove that 1 < 2."), "it asks for a proof or a text"),
     ("deepscaler", published.deepscaler(answer="\\text{Proof}"), "the answer stands for a proof"),
     ("deepscaler", published.deepscaler(answer="not found"), "the answer stands for a proof"),
@@ -194,58 +198,62 @@ BAD: list[tuple[str, Fields, str]] = [
         "the answer is a sentence",
     ),
     ("deepscaler", published.deepscaler(answer="(1) 3; (2) 4"), "the answer has several parts"),
-    ("dapo_math_17k", published.dapo(prompt="{}"), "prompt has another text around its question"),
-    ("dapo_math_17k", published.dapo(""), "the problem is not as it should be: question"),
-    ("dapo_math_17k", {**published.dapo(), "prompt": []}, "prompt has no message of the user"),
-    ("dapo_math_17k", {**published.dapo(), "prompt": "{}"}, "prompt has no message of the user"),
+    ("dapo_math_17k", published.dapo(prompt="{}"), "prompt has unknown text around its question"),
+    ("dapo_math_17k", published.dapo(""), "the problem is invalid: question"),
+    ("dapo_math_17k", {**published.dapo(), "prompt": []}, "prompt has no user message"),
+    ("dapo_math_17k", {**published.dapo(), "prompt": "{}"}, "prompt has no user message"),
     ("dapo_math_17k", {**published.dapo(), "reward_model": {}}, "ground_truth is missing"),
-    ("eurus_math", published.eurus_math(""), "the problem is not as it should be: question"),
+    ("eurus_math", published.eurus_math(""), "the problem is invalid: question"),
     ("eurus_math", {**published.eurus_math(), "ability": None}, "ability is missing"),
     ("eurus_code", published.eurus_code(tests={"inputs": [], "outputs": []}), "there are no tests"),
     (
         "eurus_code",
         published.eurus_code(tests={"inputs": ["1"], "outputs": []}),
-        "the set of tests is not as it should be: : Value error, 1 inputs, but 0 outputs",
+        "the set of tests is invalid: : Value error, 1 inputs, but 0 outputs",
     ),
     (
         "eurus_code",
         published.eurus("code", "apps", "Print.", "no JSON"),
-        "ground_truth is no JSON",
+        "ground_truth is not JSON",
     ),
     (
         "eurus_code",
         published.eurus_code(
             tests={"fn_name": "f", "inputs": [[1], [2]], "outputs": [1, float("inf")]}
         ),
-        "an expected output is no finite number",
+        "an expected output is not a finite number",
     ),
     (
         "eurus_code",
         published.eurus("code", "apps", "Print.", '{"inputs": ["1"], "outputs": [1' + "0" * 5000),
-        "ground_truth is no JSON: Exceeds the limit",
+        "ground_truth is not JSON: Exceeds the limit",
     ),
     ("eurus_code", published.eurus("code", "apps", "Print.", "[" * 10**5), "ground_truth is no"),
     (
         "eurus_code",
         published.eurus_code(tests={"inputs": ["1"], "outputs": ["\ud800"]}),
-        "the problem is not as it should be: data: Value error, holds a lone surrogate",
+        "the problem is invalid: data: Value error, holds a lone surrogate",
     ),
     ("scp_116k", published.scp("\\boxed{1} and \\boxed{2}"), "the solution has several boxes"),
     ("scp_116k", published.scp("\\boxed{" + "a" * 201 + "}"), "the answer is not short"),
     ("scp_116k", published.scp("\\boxed{1}", "(a) Find x. (b) Find y."), "the problem has parts"),
     ("scp_116k", published.scp("\\boxed{1}", "Explain why."), "it asks for a proof or a text"),
-    ("scp_116k", published.scp(""), "matched_solution is missing or no text"),
+    ("scp_116k", published.scp(""), "matched_solution is missing or not text"),
     ("livecodebench", LCB(private_test_cases=""), "row 1: private_test_cases is missing"),
-    ("livecodebench", LCB(private_test_cases=published.packed("[{}]")), "the list of tests is not"),
+    (
+        "livecodebench",
+        LCB(private_test_cases=published.packed("[{}]")),
+        "the list of tests is invalid",
+    ),
     ("livecodebench", LCB(private_test_cases="%"), "private_test_cases cannot be decoded"),
     ("livecodebench", LCB(private_test_cases=PACKED[:-8]), "private_test_cases cannot be decoded"),
     (
         "livecodebench",
         LCB(private_test_cases=published.packed(["1"])),
-        "it is a pickle of more than a text: EMPTY_LIST",
+        "it is a pickle of more than text: EMPTY_LIST",
     ),
     ("livecodebench", LCB(private_test_cases=published.packed("{")), "cannot be decoded"),
-    ("livecodebench", LCB(public_test_cases='[{"input": "1"}]'), "the list of tests is not as"),
+    ("livecodebench", LCB(public_test_cases='[{"input": "1"}]'), "the list of tests is invalid"),
     (
         "livecodebench",
         LCB(public_test_cases=published.cases("functional", ("1", "2"))),

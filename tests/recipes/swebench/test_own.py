@@ -136,10 +136,8 @@ def test_tests_inside_the_package_do_not_bring_the_fix(repository: Path) -> None
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "the row is not as it should be: FAIL_TO_PASS: List should have at least 1 item": {
-        "FAIL_TO_PASS": []
-    },
-    "the row is not as it should be: bse: Extra inputs are not permitted": {"bse": "x"},
+    "the row is invalid: FAIL_TO_PASS: List should have at least 1 item": {"FAIL_TO_PASS": []},
+    "the row is invalid: bse: Extra inputs are not permitted": {"bse": "x"},
     "it cannot be built: git rev-parse in .*: fatal: Needed a single revision": {"fix": "nowhere"},
     "it cannot be built: git: there is no directory /nowhere": {"git": "/nowhere"},
     "it cannot be built: from bug to bug only tests change, or nothing": {"fix": "bug"},
@@ -170,7 +168,7 @@ def test_patch_and_test_patch_may_not_change_the_same_file(repository: Path) -> 
     both = row.model_copy(update={"test_patch": row.test_patch + row.patch})
     assert unusable(both) == "patch and test_patch both change src/calc/__init__.py"
     brought = row.environment.model_copy(update={"test_files": ["src"]})
-    assert "is among the tests" in unusable(row.model_copy(update={"environment": brought}))
+    assert "only files among the tests" in unusable(row.model_copy(update={"environment": brought}))
     assert unusable(row.model_copy(update={"patch": ""})) == "patch changes no file"
 
 

@@ -51,8 +51,8 @@ async def test_unusable_rows_are_listed_and_counted(tmp_path: Path) -> None:
     assert manifest.rows_read == 5
     assert manifest.instances == 2
     assert manifest.rejected == {
-        "patch is missing or no text": 2,
-        "its instance_id was there before": 1,
+        "patch is missing or not text": 2,
+        "its instance_id occurred before": 1,
     }
     assert manifest.tests_left_out == 1
     assert manifest.revision.startswith("sha256:")
@@ -64,8 +64,8 @@ async def test_unusable_rows_are_listed_and_counted(tmp_path: Path) -> None:
     assert rows[1].problem_statement == "one\u2028two"
     assert lines(out / "rejected.jsonl")[0] == {
         "instance": "pallets__flask-2",
-        "reason": "patch is missing or no text",
-        "detail": "row 2 (pallets__flask-2): patch is missing or no text: it is ''",
+        "reason": "patch is missing or not text",
+        "detail": "row 2 (pallets__flask-2): patch is missing or not text: it is ''",
     }
 
 
@@ -154,7 +154,7 @@ async def test_images_that_cannot_be_fetched_reject_their_instances(
         given = written(tmp_path, numbered(1, image=absent), numbered(2, image=here))
         manifest = await prepare(options(tmp_path, given), pause=no_pause)
         assert manifest.complete
-        assert manifest.rejected == {"its image cannot be had": 1}
+        assert manifest.rejected == {"its image cannot be fetched": 1}
         assert (
             "it does not exist (check the name"
             in lines(tmp_path / "out/rejected.jsonl")[0]["detail"]

@@ -220,15 +220,15 @@ TWICE = {"test_file_names": ["test_1.py", "test_2.py"]} | {
 MYPY = file_diff("test-data/unit/check-a.test", None, "[case testOne]\nx: int\n")
 JSON = file_diff("tests/case.json", None, "{}\n")
 WRONG: list[tuple[str, Fields, str]] = [
-    ("verified", without(published.swe_bench(), "patch"), "patch is missing or no text"),
+    ("verified", without(published.swe_bench(), "patch"), "patch is missing or not text"),
     ("verified", published.swe_bench(problem_statement=" "), "problem_statement is missing or no"),
     (
         "verified",
         {**published.swe_bench(), "version": 3.1},
-        "version is missing or no text: it is '3.1'",
+        "version is missing or not text: it is '3.1'",
     ),
-    ("verified", published.swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS is no JSON: "),
-    ("verified", published.swe_bench(FAIL_TO_PASS="[1]"), "FAIL_TO_PASS is no list of texts"),
+    ("verified", published.swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS is not JSON: "),
+    ("verified", published.swe_bench(FAIL_TO_PASS="[1]"), "FAIL_TO_PASS is not a list of texts"),
     ("verified", published.swe_bench(FAIL_TO_PASS=[]), "FAIL_TO_PASS is empty"),
     ("verified", published.swe_bench("a/b"), "it is not known how a/b is tested: version 2.3"),
     ("verified", published.swe_bench(PASS_TO_PASS=["tests/test_core.py::test_f"]), "a test is in"),
@@ -237,13 +237,17 @@ WRONG: list[tuple[str, Fields, str]] = [
     ("verified", published.swe_bench(test_patch=JSON), "test_patch has no Python file"),
     ("verified", published.newer("", "parse_log_flask"), "eval_script has no test command"),
     ("verified", published.newer("echo '", "parse_log_flask"), "cannot be converted: No closing"),
-    ("r2e_gym", published.r2e_gym(expected_output_json="[]"), "expected_output_json is no object"),
+    (
+        "r2e_gym",
+        published.r2e_gym(expected_output_json="[]"),
+        "expected_output_json is not an object",
+    ),
     ("verified", published.newer("x", ""), "log_parser is missing"),
-    ("skyrl_293", published.skyrl({}) | {"instance": "[]"}, "instance is no object"),
+    ("skyrl_293", published.skyrl({}) | {"instance": "[]"}, "instance is not an object"),
     ("skyrl_293", published.skyrl({"repo": "a/b"}), "row 7 (its id), instance: instance_id is mis"),
-    ("r2e_gym", published.r2e_gym(parsed_commit_content="{}"), "parsed_commit_content is not as"),
+    ("r2e_gym", published.r2e_gym(parsed_commit_content="{}"), "parsed_commit_content is invalid"),
     ("r2e_gym", published.r2e_gym(execution={"old_commit_res_stdout": ""}), "there is no result"),
-    ("r2e_gym", published.r2e_gym(execution={"test_file_codes": []}), "do not fit together"),
+    ("r2e_gym", published.r2e_gym(execution={"test_file_codes": []}), "differ in length"),
     ("r2e_gym", published.r2e_gym(execution=TWICE), "TestCore.test_f[1.5] is in 2"),
     (
         "r2e_gym",
@@ -255,18 +259,22 @@ WRONG: list[tuple[str, Fields, str]] = [
     (
         "r2e_gym",
         published.r2e_gym(expected_output_json='{"TestCore.test_g": "PASSED"}'),
-        "no test passes after the commit that did not before",
+        "no test passes only after the commit",
     ),
     (
         "r2e_gym",
         published.r2e_gym(
             parsed_commit_content=json.dumps(published.r2e_commit() | {"file_diffs": []})
         ),
-        "the commit changes nothing but tests",
+        "the commit changes only tests",
     ),
     ("swe_smith", published.swe_smith(patch="GIT binary patch\n"), "patch cannot be reversed"),
     ("swe_smith", published.swe_smith(problem_statement=""), "problem_statement is missing"),
-    ("swe_smith", published.swe_smith(FAIL_TO_PASS=["TestGo"]), "what is no test of pytest: TestG"),
+    (
+        "swe_smith",
+        published.swe_smith(FAIL_TO_PASS=["TestGo"]),
+        "an id that is not pytest's: TestG",
+    ),
     ("swe_smith", published.swe_smith(FAIL_TO_PASS=["a.py::t[x"]), "has no whole id"),
 ]
 

@@ -1,6 +1,6 @@
 """The shape of the code: rooms, import contracts, lengths of functions and files, docstrings.
 
-`python -m bench.house`, seconds. The times of the test suites are given by options.
+`python -m bench.house` takes seconds. Options give the times of the test suites.
 """
 
 import ast
@@ -24,14 +24,14 @@ DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
 
 
 def main(*, test_fast_s: float | None = None, test_minutes_root: float | None = None) -> None:
-    """Measure the house.
+    """Measure the shape of the code.
 
     Parameters
     ----------
     test_fast_s
         Seconds that `make test-fast` took.
     test_minutes_root
-        Minutes that `make test` took by root.
+        Minutes that `make test` took as root.
     """
     texts = {path: path.read_text() for path in _files()}
     trees = [ast.parse(text) for text in texts.values()]
@@ -64,7 +64,7 @@ def _files() -> Iterable[Path]:
 
 
 def _lengths(tree: ast.Module) -> Iterator[int]:
-    """Lines of each function, decorators and docstring included."""
+    """Yields the lines of each function, decorators and docstring included."""
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -72,7 +72,7 @@ def _lengths(tree: ast.Module) -> Iterator[int]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    """Docstrings of modules, classes and functions, and strings below attributes."""
+    """Yields docstrings of modules, classes and functions, and strings below attributes."""
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED):
             yield ast.get_docstring(node) or ""
@@ -85,7 +85,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
 
 def _contracts() -> tuple[int, int]:
-    """Kept and broken."""
+    """Returns the numbers of kept and of broken contracts."""
     command = [".venv/bin/lint-imports", "--no-logo"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     verdicts = [line.rsplit(" ", 1)[-1] for line in said.splitlines()]

@@ -1,4 +1,4 @@
-"""Mathematics from nothing, by the recipe's own commands: how much the tiny model learns.
+"""Mathematics from nothing, with the recipe's own commands: how much the tiny model learns.
 
 Warm start, score on held-out problems, training with TRL's stock trainer, the score again. Also
 draws bench/results/math_demo.png.
@@ -28,7 +28,7 @@ SEEDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`before`, `after`: score.json. `curve`: a line a step. `train_s`: from command to end."""
+    """`before`, `after`: score.json. `curve`: a line per step. `train_s`: of the whole command."""
 
     before: dict[str, Any]
     after: dict[str, Any]
@@ -76,7 +76,7 @@ def score(directory: Path, name: str, *overrides: str) -> dict[str, Any]:
 
 
 def command(directory: Path, module: Literal["train", "evaluate"], *overrides: str) -> None:
-    """On the problems of its split; what it caches is in `directory`, too."""
+    """Runs a module on the problems of its split, with its cache in `directory`, too."""
     rows = directory / f"{module}.jsonl"
     write_rows(rows, problems("train") if module == "train" else problems("heldout")[:HELDOUT])
     given = ["task=math", "model=tiny", f"data.rows={rows}", *overrides]
@@ -100,7 +100,7 @@ def draw(done: Run) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three steps: that it runs")
+    parser.add_argument("--quick", action="store_true", help="three steps, as a check")
     quick = parser.parse_args().quick
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         done = run(Path(directory), 3 if quick else STEPS)

@@ -1,4 +1,4 @@
-"""How every benchmark leaves its figures: bench/results/NAME.json."""
+"""Writes the figures of every benchmark: bench/results/NAME.json."""
 
 import json
 import os
@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str, object]) -> None:
-    """Also prints the rows as the tables that docs quote, one for each kind. `headline` is flat.
+    """Also prints the rows as the tables that docs quote, one per kind. `headline` is flat.
 
     The load is that of the last minute, this process included.
     """

@@ -1,8 +1,8 @@
 """The demo's training with dynamic sampling and without it, three seeds each, on held-out tasks.
 
 Both take the same number of steps with the same number of groups. Every few steps the policy is
-evaluated on tasks it is not trained on; that time is not counted. Draws the curves over the time
-that training has taken to bench/results/trl_dynamic_sampling.png.
+evaluated on tasks it is not trained on; that time is not counted. Draws the curves over training
+time to bench/results/trl_dynamic_sampling.png.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Run:
 
 
 class Evaluation(TrainerCallback):  # type: ignore[misc]
-    """Stops the clock, and looks how good the policy is by now."""
+    """Callback that stops the clock and evaluates the policy."""
 
     def __init__(self, run: Run, url: str) -> None:
         self.trainer: Any = None
@@ -155,7 +155,7 @@ def headline(runs: list[Run]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, 10 steps: that it runs")
+    parser.add_argument("--quick", action="store_true", help="one seed, 10 steps, as a check")
     quick = parser.parse_args().quick
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         runs = [

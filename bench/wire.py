@@ -13,7 +13,7 @@ ROLLOUTS, TOKENS, REPEATS = 64, 32 * 1024, 3
 
 
 def segment(rng: random.Random) -> Segment:
-    """Half sampled, half tool output; ids of a large vocabulary, float32 logprobs."""
+    """Makes a segment, half sampled, half tool output: ids of a large vocabulary, float32."""
     half = TOKENS // 2
     logprobs = array("f", [-rng.expovariate(1) for _ in range(half)] + [0.0] * half)
     return Segment(

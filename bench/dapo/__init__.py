@@ -1,1 +1,1 @@
-"""What dynamic sampling as a service gains over batches, over refilling and over queueing anew."""
+"""What dynamic sampling as a service gains over batches, over refilling and over re-queueing."""

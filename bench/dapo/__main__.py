@@ -2,19 +2,20 @@
 
 A whole run leaves bench/results/dapo.json and dapo.png; it takes about six minutes.
 
-A trainer wants T informative groups a step, trains, loads weights. While it trains, synchronous
-batches and re-queueing idle, surplus to be thrown away runs to its end, and what ours carries over
-runs on; but in a row of its own, where engines are lent to training and all calls are held.
+A trainer draws T informative groups per step, trains, and loads weights. While it trains,
+synchronous batches and re-queueing idle, surplus to be thrown away runs to its end, and the groups
+that ours carries over continue; only in a row of its own are engines lent to training, which holds
+all calls.
 
 Figures of a row: `wasted`, `uninformative` and `left` are shares of the turns (model calls): of
-groups that were cancelled, begun anew or thrown away; of those that ended with all rewards equal;
-of those under way at the end of the run, which a longer one would have used. `groups_per_min`
-counts all time, training too, and is what ratios are of; without pauses, what runs on in them
-counts all the same. `busy` is the share of RUN's workers at work, all time counted, calls held
-while engines are lent too. Staleness is the policy versions between the newest and a group's oldest
-token when it was given. `turns_given` is the mean of the rollouts trained on: below that of the
-batches, short ones are favoured. `turn_ms` beside the mean latency of the engine says how much this
-machine was in the way.
+groups that were cancelled, restarted or thrown away; of those that ended with all rewards equal; of
+those in flight at the end of the run, which a longer one would have used. `groups_per_min` counts
+all time, training too, and is what ratios are of; without pauses, turns made during them count all
+the same. `busy` is the share of RUN's workers at work, over all time; calls held while engines are
+lent count as work. Staleness is the number of policy versions between the newest and a group's
+oldest token when it was given. `turns_given` is the mean of the rollouts trained on: below that of
+the batches, short ones are favoured. `turn_ms` next to the mean latency of the engine shows how
+much this machine was in the way.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def run(plan: Plan, seeds: Sequence[int], directory: Path) -> dict[str, list[Run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two steps: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="two steps, as a check")
     quick = parser.parse_args().quick
     started = time.monotonic()
     with TemporaryDirectory(prefix="prorl-bench-") as directory:

@@ -1,4 +1,4 @@
-"""Who takes part, by name."""
+"""The contenders, by name."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,14 +11,14 @@ from prorl_service.schemas.sampling import SamplerSpec
 
 SYNC = "synchronous, batches of T"
 SYNC_3T = "synchronous, batches of 3T"
-"""As verl's recipe of DAPO has it."""
+"""Size of the batches in verl's recipe of DAPO."""
 REFILL = "refill, surplus thrown away"
 REQUEUE = "refill, re-queue (ProRL Agent)"
 LENT = "ours, engines lent to training"
 OURS = "ours"
 
 Contender = Callable[[Plan, int], Make]
-"""Contender of a plan and a seed."""
+"""Function that makes a contender from a plan and a seed."""
 
 
 def _tasks(plan: Plan, seed: int) -> Iterator[Group]:

@@ -1,7 +1,7 @@
-"""A stub engine that counts the model calls of each group, those that were cut short as well.
+"""A stub engine that counts the model calls of each group, including those that were cut short.
 
-A call takes half to one and a half times the mean latency: were all alike, rollouts begun together
-would go on in step, and each turn of theirs would wait for the processor.
+A call takes half to one and a half times the mean latency: with equal latencies, rollouts begun
+together would stay in step, and each of their turns would wait for the processor.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ class CountingEngine(StubEngine):
         super().__init__(model, lambda _: answer)
         self._mean_s = latency_s
         self.turns: Counter[str] = Counter()
-        """By group."""
+        """Model calls, keyed by group."""
 
     def lend(self) -> None:
-        """No call goes on until weights have been loaded."""
+        """Holds all calls until weights have been loaded."""
         self._running.clear()
 
     async def _generate(self, request: web.Request) -> web.Response:

@@ -10,13 +10,13 @@ from bench.dapo.training import Run
 
 Row = dict[str, object]
 Runs = Mapping[str, Sequence[Run]]
-"""By contender; the runs of all in the same order of seeds."""
+"""Runs, keyed by contender, all in the same order of seeds."""
 
 SPENT = (Fate.WASTED, Fate.UNINFORMATIVE, Fate.LEFT)
 
 
 def row(name: str, runs: Sequence[Run]) -> Row:
-    """Rates are medians of the runs; all else is of all runs together."""
+    """Makes a row. Rates are medians of the runs; all else is of all runs together."""
 
     def rate(seconds: Callable[[Run], float]) -> float:
         return round(median(60 * len(run.given) / seconds(run) for run in runs), 1)
@@ -42,15 +42,15 @@ def groups_per_min(run: Run) -> float:
 
 
 def mean_turns_given(runs: Sequence[Run]) -> float:
-    """Mean turns of a rollout."""
+    """Returns the mean turns of a rollout."""
     given = [group for run in runs for group in run.given]
     return sum(group.turns for group in given) / sum(group.rollouts for group in given)
 
 
 def headline(runs: Runs) -> Row:
-    """Ratios are medians over the seeds, of groups per minute with the pauses. Of the two sizes of
-    synchronous batches the better one counts. A length bias is the mean of the turns given beside
-    that of the batches, which favour no length, less 1."""
+    """Makes the headline. Ratios are medians over the seeds, of groups per minute with the pauses.
+    The better of the two sizes of synchronous batches counts. A length bias is the ratio of the
+    mean turns given to that of the batches, which favour no length, minus 1."""
 
     def ratio(*others: str, of: str = OURS) -> float:
         ratios = [

@@ -1,4 +1,4 @@
-"""The picture of a run: how many of RUN's workers are at work, over time, in each of the ways."""
+"""The picture of a run: how many of RUN's workers are at work, over time, for each contender."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from bench.dapo.training import Run
 
 
 def draw(runs: Mapping[str, Run], path: Path) -> None:
-    """Pauses for training are grey."""
+    """Draws a graph for each run; pauses for training are grey."""
     figure = Figure(figsize=(9, 1.2 * len(runs) + 0.6), layout="constrained")
     all_axes = figure.subplots(len(runs), 1, sharex=True, sharey=True)
     for axes, (name, run) in zip(all_axes, runs.items(), strict=True):

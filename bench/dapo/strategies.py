@@ -1,8 +1,8 @@
 """The ways to get informative groups, step by step, out of one service: three on the plain client,
 and the service's own sampler.
 
-Each takes the tasks in the same order and, but for the batches, has as many rollouts under way as
-the sampler. While the trainer trains, batches and re-queueing have nothing under way.
+Each takes the tasks in the same order and, except for the batches, has as many rollouts in flight
+as the sampler. While the trainer trains, batches and re-queueing have none in flight.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ WAIT_S = 300.0
 
 
 class Fate(StrEnum):
-    """What became of an attempt at a group."""
+    """Result of an attempt at a group."""
 
     GIVEN = "given"
     UNINFORMATIVE = "uninformative"
-    """Ended, all rewards equal."""
+    """Ended with all rewards equal."""
     WASTED = "wasted"
     """Cancelled, or thrown away, before or after its end."""
     LEFT = "left"
-    """Under way when the run ends, for the step that would come next."""
+    """In flight when the run ends, for the step that would come next."""
 
 
 class Way(Protocol):
     lends_engines: bool
-    """Whether no model call goes on while the trainer trains, as if it used the engines' GPUs."""
+    """True if model calls are held while the trainer trains, as if it used the engines' GPUs."""
 
     async def draw(self, step: int) -> list[list[Rollout]]:
-        """The informative groups of one step."""
+        """Returns the informative groups of one step."""
 
     def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
-        """Fates, at the end of the run, of all attempts that were begun and not given.
-        `turns`: what each has used."""
+        """Returns the fates, at the end of the run, of all attempts that were begun and not given.
+        `turns`: model calls of each."""
 
     async def close(self) -> None: ...
 
@@ -57,8 +57,8 @@ def _is_informative(rollouts: Sequence[Rollout]) -> bool:
 
 
 class Batches:
-    """DAPO as first written: a batch, all its ends, the filter; again until there are enough. What
-    the last batch has beyond them is thrown away."""
+    """DAPO as first written: runs a batch to its end and filters it, until there are enough groups.
+    The surplus of the last batch is thrown away."""
 
     lends_engines = False
 
@@ -96,9 +96,9 @@ class Batches:
 
 
 class Refill:
-    """Slots are kept full until there are enough informative groups. What is under way then runs
-    to its end and is thrown away, while the trainer goes on; or it is cancelled and its tasks are
-    begun anew, first, in the next step (`requeue`)."""
+    """Keeps slots full until there are enough informative groups. Groups still in flight then run
+    to their end and are thrown away, while the trainer continues; or they are cancelled and their
+    tasks start from scratch, first, in the next step (`requeue`)."""
 
     lends_engines = False
 
@@ -116,14 +116,14 @@ class Refill:
         self._requeue = requeue
         self._to_begin_anew: deque[Group] = deque()
         self._under_way: dict[str, tuple[Group, list[Rollout]]] = {}
-        """And of each the rollouts that have ended. Not what is to be thrown away."""
+        """Groups in flight, except those to be thrown away, each with its ended rollouts."""
         self._unfinished = 0
-        """Rollouts, those that are to be thrown away as well."""
+        """Number of unfinished rollouts, including those to be thrown away."""
         self._ends: asyncio.Queue[Rollout] = asyncio.Queue()
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._uninformative: set[str] = set()
         self._surplus_given_up: asyncio.Future[None] = asyncio.Future()
-        """While the trainer trains already."""
+        """Done once the surplus is abandoned, which happens while the trainer trains."""
         self._surplus_given_up.set_result(None)
 
     async def draw(self, step: int) -> list[list[Rollout]]:
@@ -163,7 +163,7 @@ class Refill:
         del self._streams[group.group_id]
 
     async def _next_group(self) -> list[Rollout] | None:
-        """The next rollout's end; its whole group, if it was the last."""
+        """Waits until the next rollout ends; returns its group if it was the group's last."""
         rollout = await self._ends.get()
         group, ended = self._under_way.get(rollout.group_id, (None, []))
         ended.append(rollout)
@@ -208,7 +208,7 @@ def _begun_anew(group: Group) -> Group:
 
 
 class Service:
-    """The sampler of the service, which carries over what is under way."""
+    """The sampler of the service, which carries over groups in flight."""
 
     def __init__(
         self,
@@ -232,8 +232,9 @@ class Service:
         return groups
 
     def fates(self, turns: Mapping[str, int]) -> dict[str, Fate]:
-        """A sampler tells counts, so this is derived: an attempt that is not the task's last was
-        given up; one that has had all its turns and was not given taught nothing, or is left."""
+        """Derives the fates, since a sampler reports only counts: an attempt that is not the task's
+        last was abandoned; one that had all its turns and was not given is uninformative, or
+        left."""
         newest = {one.rpartition(":")[0]: one for one in sorted(turns, key=_attempt)}
         return {one: self._fate(one, newest.values(), turns[one]) for one in turns}
 

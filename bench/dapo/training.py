@@ -1,4 +1,4 @@
-"""One run: a trainer that draws, trains and loads weights, step by step, and what came of it."""
+"""One run: a trainer that draws, trains and loads weights, step by step, and its results."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ DRAW_TIMEOUT_S = 120.0
 WEIGHTS = b"the newest"
 
 Make = Callable[[str, AsyncRolloutClient], Way]
-"""From the service's URL, and a client of it."""
+"""Function that makes a way from the service's URL and a client of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Given:
 class Run:
     given: list[Given] = field(default_factory=list)
     turns: Counter[Fate] = field(default_factory=Counter)
-    """Model calls, by what became of their group."""
+    """Model calls, keyed by the fate of their group."""
     busy: list[tuple[float, float]] = field(default_factory=list)
     """Seconds since the beginning, and the share of RUN's workers at work."""
     pauses: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when the trainer trained."""
+    """Seconds at which each training phase began and ended."""
 
     @property
     def wall_s(self) -> float:
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def sampling_s(self) -> float:
-        """What the trainer waited for its groups."""
+        """Seconds that the trainer waited for its groups."""
         return self.wall_s - sum(end - start for start, end in self.pauses)
 
 
 async def run(make: Make, plan: Plan, model: Path, log: Path) -> Run:
-    """Against a fresh engine, and a fresh service in a process of its own."""
+    """Runs against a fresh engine, and a fresh service in a process of its own."""
     with local.service([], log=log, options=_options(plan)) as service:
         async with (
             CountingEngine(model, plan.latency_s) as engine,

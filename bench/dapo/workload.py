@@ -1,9 +1,9 @@
-"""The workload: which tasks come, and what each attempt at one would be. The same for all ways.
+"""The workload, the same for all ways: its tasks, and what each attempt at one would be.
 
-How many turns a rollout takes and whether it succeeds is a pure function of the seed, the task's
-number, the attempt and the index. No task comes twice, so nothing is gained by putting off those
-that taught nothing. Never-solved tasks take longer than solved ones, siblings alike; the tail is
-that of agents (most end soon, some go on to the limit).
+The length of a rollout and its success are a pure function of the seed, the task's number, the
+attempt and the index. No task comes twice, so nothing is gained by postponing uninformative ones.
+Never-solved tasks take longer than solved ones, and siblings are alike; the tail is that of agents
+(most end soon, some continue to the limit).
 """
 
 import math
@@ -20,7 +20,7 @@ MEDIAN_TURNS, MAX_TURNS = 3, 40
 TASK_SIGMA, ROLLOUT_SIGMA = 0.5, 0.6
 """Standard deviations of the logarithm of the turns: among tasks, and among the rollouts of one."""
 HARDNESS = 0.5
-"""A never-solved task has exp(this) as many turns as one that is always solved."""
+"""Logarithm of the ratio of turns, of never-solved tasks to always-solved ones."""
 AGENT = "dapo"
 
 
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """Rollouts to have under way: those that run and those ready for the next free worker."""
+        """Rollouts to keep in flight: those that run and those ready for the next free worker."""
         return self.run_workers + self.ready_rollouts
 
 
@@ -52,7 +52,7 @@ class End:
 
 
 def end(seed: int, rollout_id: str) -> End:
-    """The end of a rollout `...cNUMBER:ATTEMPT.INDEX`."""
+    """Returns the end of a rollout `...cNUMBER:ATTEMPT.INDEX`."""
     group_id, _, index = rollout_id.rpartition(".")
     name, attempt = group_id.split(":")[-2:]
     of_task = random.Random(f"{seed} {name}")
@@ -79,7 +79,8 @@ def is_informative(rewards: list[float]) -> bool:
 
 
 def candidates(seed: int, n: int) -> Iterator[Group]:
-    """Endless, in the order of the data. An attempt's id is the name here, a colon, its number."""
+    """Yields groups endlessly, in the order of the data. An attempt's id is the group's id here, a
+    colon and the attempt's number."""
     for number in count():
         task = Task(
             task_id=f"t{number}",

@@ -1,1 +1,1 @@
-"""What the service costs under load, beside a bare floor and beside others."""
+"""What the service costs under load, next to a bare floor and to others."""

@@ -2,14 +2,14 @@
 
 A whole run leaves bench/results/load.json and load.png; it takes about a quarter of an hour.
 
-Figures of a row, of all its batches together: `cpu_ms` is what the contender's own process used for
-a turn (one model call), `children_ms` what the sandboxes and commands that it started used: all
-that the machine did meanwhile, without the engine's part, so that nothing else may run (with one
-rollout at once, which mostly waits, what does run is most of it). `added_ms` is the time from the
-engine's answer to the rollout's next call. `lag_ms` is how late the event loop was.
-`wall_overhead` is the time of a batch (the median), beyond the engine's latency times the number of
-turns, as a share of it. `failures` are rollouts that did not make all calls with the right outputs,
-as the contender or the engine saw it. Of repeated rows the one with the median CPU is kept,
+The figures of a row cover all its batches: `cpu_ms` is the CPU time of the contender's own process
+per turn (one model call), `children_ms` that of the sandboxes and commands that it started: all
+that the machine did meanwhile except the engine's part, so nothing else may run (with a single
+rollout, which mostly waits, other processes are most of it). `added_ms` is the time from the
+engine's answer to the rollout's next call. `lag_ms` is the delay of the event loop. `wall_overhead`
+is the median time of a batch beyond the engine's latency times the number of turns, as a share of
+that product. `failures` are rollouts that did not make all calls with the right outputs, as the
+contender or the engine saw it. Of repeated rows, the one with the median CPU time is kept, with the
 failures of all.
 """
 
@@ -49,7 +49,7 @@ Row = dict[str, object]
 
 VOCAB_SIZE = 1024
 MIN_ROLLOUTS = 128
-"""Fewer at once come in several batches."""
+"""Rollouts that a row should have: smaller loads take several batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Load:
     at_once: int
     latency_ms: int = LATENCY_MS
     rounds: int = 1
-    """Rounds of all its contenders, in turns."""
+    """Rounds in which all its contenders take turns."""
 
     @property
     def batches(self) -> int:
@@ -154,7 +154,7 @@ def _typical(rows: Sequence[Row]) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="16 rollouts: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="16 rollouts, as a check")
     quick = parser.parse_args().quick
     started = time.monotonic()
     print(f"load of this machine before: {os.getloadavg()[0]:.1f}", flush=True)

@@ -1,6 +1,6 @@
 """The agent of the load, as the service runs it: bash turns until the closing one.
 
-It also tells, with the reward, how late the service's event loop was while rollouts were under way.
+It also reports, with the reward, the delay of the service's event loop with rollouts in flight.
 """
 
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Who takes part; each is run in a process of its own, against a stub engine of its own."""
+"""The contenders; each runs in a process of its own, against a stub engine of its own."""
 
 import json
 import os
@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv-bench"
 PACKAGES = ["mini-swe-agent==2.4.6", "verifiers==0.4.0"]
 UNSAID = ["mcp"]
-"""What LiteLLM imports at its first call and does not ask for."""
+"""Packages that LiteLLM imports at its first call and does not require."""
 PEER_TIMEOUT_S = 300.0
 
 Measure = Callable[[str, int, int], Measured]
-"""Engine, rollouts at once, batches."""
+"""Function of engine, concurrent rollouts and batches."""
 
 
 def of_service(kind: ours.Kind, log: Path) -> Measure:
@@ -31,7 +31,7 @@ def of_service(kind: ours.Kind, log: Path) -> Measure:
 
 
 def of_program(module: str, *options: str, python: Callable[[], str]) -> Measure:
-    """One that measures itself, as `meter` says."""
+    """Makes a contender of a program that measures itself: see `meter`."""
 
     def measure(engine: str, n: int, batches: int) -> Measured:
         command = [python(), "-m", module, engine, str(n), str(batches), *options]
@@ -57,7 +57,7 @@ def floor() -> Measure:
 
 
 def _peers_python() -> str:
-    """Python of the peers' own environment, which is made at first use."""
+    """Returns the Python of the peers' own environment, which is made at first use."""
     python = str(PEERS / "bin" / "python")
     if not (PEERS / "complete").exists():
         print("setting up .venv-bench (some minutes, 700 MB)", flush=True)

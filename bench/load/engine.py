@@ -1,9 +1,9 @@
 """A stub engine: answers every call after a fixed latency, and knows what each rollout has done.
 
 `python -m bench.load.engine PORT MODEL_DIRECTORY LATENCY_MS`. Speaks the token-id route of vLLM
-that the service uses, and OpenAI's chat route for the others. `GET /report` says, of the rollouts
-since the last report, how many there were, how many did all turns with the right tool output, and
-how long each took from one answer to its next call; and the processor time of the engine itself.
+that the service uses, and OpenAI's chat route for the others. `GET /report` reports the rollouts
+since the last report: how many there were, how many made all turns with the right tool output, and
+the times from each answer to the next call; and the engine's own processor time.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ MAX_BODY_BYTES = 2**24
 class Session:
     calls: int = 0
     outputs: int = 0
-    """Calls whose newest message is the output of the command. Known on the chat route only."""
+    """Calls whose newest message is the output of the command, counted on the chat route only."""
     answered_at: float = 0.0
 
 
@@ -87,7 +87,7 @@ class Engine:
         return _json(report)
 
     async def _turn(self, request: web.Request) -> tuple[Session, bool]:
-        """Waits the latency out. Whether the turn is the closing one."""
+        """Waits for the latency; returns the session, and whether the turn is the closing one."""
         arrived_at = time.perf_counter()
         session = self._sessions.setdefault(request.headers[SESSION_HEADER], Session())
         if session.calls:

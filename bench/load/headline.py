@@ -1,13 +1,13 @@
-"""The figures of a run that are quoted, out of its rows.
+"""The figures of a run that are quoted, from its rows.
 
-CPU is of the contender's own process alone, without the sandboxes and commands it starts, as peers
-are compared elsewhere; `_host_` counts those as well: all that the host spends. Ratios are ours
-over theirs, unless they say more of the row with process sandboxes, which isolate as little as the
-others do. `best_peer` is the one with the least CPU of those that can be installed; the loop of
-mini-swe-agent around a model client written here, the least that can be made of it, has a ratio of
-its own. `wall_overhead` is the share by which a batch takes longer than the engine needs; with
-100 ms a call the commands alone keep both cores busy for longer than that, which is why there is a
-row with 1 s, as models take.
+CPU is that of the contender's own process, without the sandboxes and commands it starts, as peers
+are compared elsewhere; `_host_` includes those: all that the host spends. Ratios are ours over
+theirs. Unless their name says more, they are of the row with process sandboxes, which isolate as
+little as the others do. `best_peer` is the installable peer with the least CPU; the loop of
+mini-swe-agent around a model client written here, its leanest form, has a ratio of its own.
+`wall_overhead` is the share by which a batch takes longer than the engine needs; with 100 ms per
+call the commands alone keep both cores busy for longer than that, so one row has 1 s, as models
+take.
 """
 
 from collections.abc import Sequence

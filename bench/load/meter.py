@@ -1,4 +1,4 @@
-"""What a contender's own process measures of itself. Standard library only, as `workload`.
+"""Measurements that a contender's process makes of itself. Standard library only, like `workload`.
 
 A contender is started as `python -m bench.load.NAME ENGINE_URL N BATCHES [OPTION]`, runs one
 rollout to warm up and then the batches one after the other, and prints one line of JSON.
@@ -20,13 +20,13 @@ LAG_INTERVAL_S = 0.02
 
 @dataclass
 class Measured:
-    """CPU times are of all batches together. The lags are None where there is no event loop."""
+    """Figures of all batches together. The lags are None without an event loop."""
 
     walls_s: list[float] = field(default_factory=list)
     own_cpu_s: float = 0.0
     """CPU seconds of the contender's process."""
     machine_cpu_s: float = 0.0
-    """CPU seconds of all processes of the machine, the stub engine's too, but for a client."""
+    """CPU seconds of all processes of the machine, the stub engine's too, except a client's."""
     peak_rss_mb: float = 0.0
     lag_p50_ms: float | None = None
     lag_p99_ms: float | None = None
@@ -34,7 +34,7 @@ class Measured:
 
 
 class LagProbe:
-    """How late the event loop calls back what was due: every 20 ms, while `running`."""
+    """Measures how late the event loop calls back, every 20 ms between `start` and `stop`."""
 
     def __init__(self) -> None:
         self._lags_ms: list[float] = []
@@ -59,7 +59,7 @@ class LagProbe:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """0 of nothing."""
+    """Returns a quantile; 0 without values."""
     return sorted(values)[round(share * (len(values) - 1))] if values else 0.0
 
 
@@ -69,21 +69,22 @@ def own_cpu_s() -> float:
 
 
 def machine_cpu_s() -> float:
-    """Since it was started. Not of one's children: a process that nobody waits for is in no sum."""
+    """Returns CPU seconds since the machine started. A sum of children would miss processes that
+    are not waited for."""
     with open("/proc/stat") as file:
         user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_rss_mb(process: int | str) -> float:
-    """Since its program was started; what `getrusage` says begins with its parent's."""
+    """Returns the peak since the program was started; that of `getrusage` includes the parent's."""
     with open(f"/proc/{process}/status") as file:
         (line,) = (line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
 Batch = Callable[[int], Awaitable[int]]
-"""Runs that many rollouts at once. The number that failed."""
+"""Function that runs that many rollouts at once and returns the number that failed."""
 
 
 async def measure(batch: Batch, engine: str, n: int, batches: int, *, has_loop: bool) -> None:
@@ -107,7 +108,7 @@ async def measure(batch: Batch, engine: str, n: int, batches: int, *, has_loop: 
 
 
 def report(engine: str) -> Any:
-    """What the engine saw since the last report."""
+    """Returns what the engine saw since the last report."""
     with urllib.request.urlopen(f"{engine}/report") as answer:
         return json.load(answer)
 

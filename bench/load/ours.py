@@ -1,4 +1,4 @@
-"""The service itself: `prorl serve` in a process of its own, asked by its own client over HTTP."""
+"""The service itself: `prorl serve` in a process of its own, driven by its client over HTTP."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 GROUP_SIZE = 8
 WAIT_S = 900.0
 SETTLE_S = 0.5
-"""For the last sandboxes to end, and others to be started in their place."""
+"""Seconds for the last sandboxes to end, and for others to start in their place."""
 
 MESSAGES = [Message(role="system", content=SYSTEM), Message(role="user", content=TASK)]
 
@@ -54,7 +54,7 @@ def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Meas
 
 
 def run(client: RolloutClient, kind: Kind, n: int) -> list[Rollout]:
-    """In the order in which they ended."""
+    """Runs `n` rollouts; returns them in the order in which they ended."""
     groups = [_group(kind, min(GROUP_SIZE, n - start)) for start in range(0, n, GROUP_SIZE)]
     client.submit(groups)
     ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
@@ -76,6 +76,6 @@ def is_complete(rollout: Rollout) -> bool:
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU seconds of all its threads, without what it started."""
+    """Returns CPU seconds of all threads of a process, without those of its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
 """mini-swe-agent: its agent and local environment, one thread per rollout.
 
-Its model is LiteLLM's with option `litellm`; else a thin one of ours, which is the best that can be
-made of it. A reply without a call ends the rollout, where it would by itself ask for another.
+With the option `litellm` its model is LiteLLM's, otherwise a thin one of ours, the leanest
+possible. A reply without a call ends the rollout; mini-swe-agent itself would ask for another.
 """
 
 import asyncio

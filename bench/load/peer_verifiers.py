@@ -1,7 +1,7 @@
 """verifiers: its agent, interception server and trace, with a light program in its local runtime.
 
 Its own harnesses start a Python with the packages of OpenAI and MCP for each rollout, thirty times
-the CPU; what is compared here is what remains when the program is as light as it can be.
+the CPU; this compares what remains with the lightest possible program.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from bench.load import agent_program
 from bench.load.meter import arguments, measure
 from bench.load.workload import MODEL_CALLS, TASK
 
-_home = TemporaryDirectory()  # it keeps its files below the home directory
+_home = TemporaryDirectory()  # verifiers keeps its files below the home directory
 os.environ["HOME"] = _home.name
 
 from verifiers.v1.agent import Agent  # noqa: E402
@@ -26,7 +26,7 @@ from verifiers.v1.runtimes import ProgramResult, Runtime, SubprocessConfig  # no
 from verifiers.v1.task import Task, TaskData  # noqa: E402
 from verifiers.v1.trace import Trace  # noqa: E402
 
-__all__ = ["LoadHarness"]  # how it finds a harness: by the name of a module
+__all__ = ["LoadHarness"]  # verifiers finds a harness by the name of a module
 
 PROGRAM = str(Path(agent_program.__file__))
 

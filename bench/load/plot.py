@@ -1,4 +1,4 @@
-"""The picture of a run: CPU of a turn, by who ran it and how many at once."""
+"""The picture of a run: CPU of a turn, by contender and number of concurrent rollouts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

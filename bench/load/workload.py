@@ -1,4 +1,4 @@
-"""The load that every contender gets. Standard library only: peers run in an environment of theirs.
+"""The load that every contender gets. Standard library only: peers have their own environment.
 
 One rollout is ten calls of bash and a closing turn, eleven model calls, each answered after a fixed
 latency. A model call carries its rollout's id in a header, so that the stub engine can follow it.
@@ -27,6 +27,6 @@ TOOL = {
 
 
 def is_output(text: str) -> bool:
-    """Whether `text` holds what the command prints."""
+    """Returns whether `text` holds what the command prints."""
     _, step, listing = text.partition("step\n")
     return bool(step) and "bin\n" in listing

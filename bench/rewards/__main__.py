@@ -1,9 +1,9 @@
 """How fast and how well answers are scored, next to verl's scorers, and what hostile ones do.
 
 Math next to `verl.utils.reward_score.math_verify`, which calls the package math-verify, with as
-many processes. Code next to `prime_code`, which runs programs in processes of its own machine;
-ours come with a fresh sandbox each. The rows are made for this repository, and the share of tricky
-ones decides how much is agreed on: so every disagreement is listed with its reason.
+many processes. Code next to `prime_code`, which runs programs as processes of the host; ours run
+each in a fresh sandbox. The rows are made for this repository, and the share of tricky ones decides
+the agreement, so every disagreement is listed with its reason.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ PROCESSES = 4
 MATH_TURN, CODE_TURN = 200, 60
 HANGS = "table-47"
 PATIENCE_S = 120.0
-"""For a hostile case. What takes longer counts as a hang."""
+"""Seconds for a hostile case. A case that takes longer counts as a hang."""
 
 LENIENT = {"time_limit_s": 0.5, "partial_credit": True}
-"""So that all cases are run."""
+"""Settings under which all cases are run."""
 
 Lines = list[dict[str, object]]
 COLUMNS = ("part", "what", "rows", "rows_per_s", "right", "ours", "verl", "took_s", "note")
@@ -48,7 +48,7 @@ class Ours:
         self._slots = asyncio.Semaphore(PROCESSES)
 
     async def math(self, reply: str, gold: str) -> float:
-        """As the math agent scores."""
+        """Scores as the math agent does."""
         answer = boxed(reply)
         if answer is None:
             return 0.0
@@ -58,7 +58,7 @@ class Ours:
             return 0.0
 
     async def code(self, source: str, tests: dict[str, Any], **data: Any) -> float:
-        """As the code agent grades; the share of cases where parts count."""
+        """Grades as the code agent does; returns the share of cases if partial credit counts."""
         async with self._slots:
             sandbox = self._sandboxes.create(image=None, limits=SandboxLimits())
             try:
@@ -108,7 +108,7 @@ async def measure_code(ours: Ours, reference: Reference) -> tuple[Lines, dict[st
         lambda some: reference.score("prime_code", [(row.source, row.tests) for row in some]),
         turn=CODE_TURN,
     )
-    # It gives the share of cases that passed.
+    # prime_code gives the share of cases that passed.
     standings[1].scores = [float(score == 1) for score in standings[1].scores]
     return _told("code", rows, standings, CODE_REASONS)
 
@@ -119,7 +119,7 @@ def _told(
     standings: tuple[Standing, Standing],
     reasons: dict[str, str],
 ) -> tuple[Lines, dict[str, object]]:
-    """A line for each scorer and each disagreement; the headline."""
+    """Returns a line for each scorer and each disagreement, and the headline."""
     ours, theirs = standings
     truth = [float(row.right) for row in rows]
     lines = [

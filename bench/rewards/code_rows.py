@@ -1,6 +1,6 @@
 """Programs and their tests, right and wrong, made from a seed for this repository.
 
-`family` says how a row was made, which is what disagreements between scorers are explained by.
+`family` says how a row was made, which explains disagreements between scorers.
 """
 
 import io
@@ -18,7 +18,7 @@ CASES = 5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`tests` as APPS has them, all in text, which both scorers read."""
+    """`tests`: in the form of APPS, all as text, which both scorers read."""
 
     name: str
     family: str
@@ -28,7 +28,7 @@ class Row:
 
 
 def rows(sets: int, *, seed: int) -> list[Row]:
-    """Six programs of each problem on each of `sets` sets of tests, and the tricky ones."""
+    """Makes six programs of each problem on each of `sets` sets of tests, and the tricky ones."""
     made = []
     for problem in PROBLEMS:
         rng = Random(f"{seed}/{problem.name}")
@@ -67,7 +67,7 @@ def _tests(problem: Problem, rng: Random) -> dict[str, Any]:
 
 
 def _outputs(problem: Problem, source: str, inputs: list[str]) -> list[str] | None:
-    """Run here: the programs are ours. None where one fails."""
+    """Runs the program in this process, for it is ours. Returns None if it fails."""
     try:
         return [_output(problem.fn_name, source, one) for one in inputs]
     except Exception:

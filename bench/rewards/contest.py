@@ -1,4 +1,4 @@
-"""Our scoring and verl's on the same rows, by turns, so that whatever else runs hinders both."""
+"""Our scoring and verl's on the same rows, in turns, so that other load hinders both."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class Reference:
             self._process.kill()
 
     def score(self, scorer: str, rows: Sequence[tuple[str, Any]]) -> tuple[list[float], float]:
-        """Scores, and the seconds it took."""
+        """Returns the scores, and the seconds they took."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"scorer": scorer, "rows": rows}), file=self._process.stdin, flush=True)
@@ -60,7 +60,7 @@ async def contest(
     *,
     turn: int,
 ) -> tuple[Standing, Standing]:
-    """`turn` rows at a time, all of them at once. A first turn, to warm up, is not counted."""
+    """Scores `turn` rows at a time, concurrently. A first turn, to warm up, is not counted."""
     standings = Standing(), Standing()
     await asyncio.gather(*map(ours, rows[:turn]))
     theirs(rows[:turn])

@@ -1,4 +1,4 @@
-"""Answers and programs that are out to hang, crash or fool whoever scores them. None is right.
+"""Answers and programs that try to hang, crash or fool their scorer. All are wrong.
 
 Shared by tests and the benchmark. Programs are graded on tests whose outputs cannot be guessed.
 """
@@ -153,7 +153,7 @@ CHEATS = [
         FINDS_THE_GRADER + "frame.f_globals['custom_compare_'] = lambda *_: True",
     ),
 ]
-"""Made for scorers that run programs in the process that knows the outputs."""
+"""Programs made for scorers that run them in the process that knows the outputs."""
 
 HOSTILE_PROGRAMS = [
     *CHEATS,
@@ -249,4 +249,4 @@ HOSTILE_PROGRAMS = [
 ]
 
 KNOWS = 'n = input()\nprint({"1": "5e1f-c0ffee-3d", "2": "77aa-decaf-91"}[n])\n'
-"""What cannot be known: it shows that the grader does grade."""
+"""Program that knows what cannot be known: it shows that the grader does grade."""

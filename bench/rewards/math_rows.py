@@ -1,7 +1,7 @@
 """Pairs of a gold answer and a reply, right and wrong, made from a seed for this repository.
 
-A family writes one kind of answer in the usual ways. What is tricky is in the shared table, which
-comes with them.
+A family writes one kind of answer in the usual ways. Tricky pairs are in the shared table, which is
+included.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class Row:
 
 
 def rows(per_family: int, *, seed: int) -> list[Row]:
-    """The table, and `per_family` of each family: right and wrong by turns."""
+    """Returns the table, and `per_family` rows of each family, right and wrong in turns."""
     tabled = [
         Row(f"table-{row.number}", "table", row.gold, row.reply, row.right)
         for row in [*TABLE, *ERRORS]

@@ -1,4 +1,4 @@
-"""verl's own scorers, in verl's environment, for batches of rows that come on standard input.
+"""verl's own scorers, in verl's environment, for batches of rows from standard input.
 
 A line of JSON each way: `{"scorer": ..., "rows": [[answer, truth], ...]}`, then
 `{"scores": [...], "took_s": ...}`. Calls are made from several threads, as verl's reward loop does.
@@ -28,7 +28,7 @@ def scorers() -> dict[str, Callable[[str, Any], float]]:
 
 def main() -> None:
     said = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what scorers print
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what scorers print
     known = scorers()
     with ThreadPoolExecutor(THREADS) as threads:
         for line in sys.stdin:

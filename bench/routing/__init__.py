@@ -1,1 +1,1 @@
-"""How long groups of rollouts take, by how their calls are given to engines."""
+"""How long groups of rollouts take, by the router that gives their calls to engines."""

@@ -1,8 +1,8 @@
 """Routers side by side, simulated and on real engines: `python -m bench.routing [--quick]`.
 
 Only a whole run leaves bench/results/routing.json and routing.png; it takes forty minutes.
-The router was tuned on seeds 0 to 9 of the simulator; those here are others. On the engines, which
-share a machine, policies take turns within each repetition, each time another one first.
+The router was tuned on seeds 0 to 9 of the simulator; the seeds here are others. On the engines,
+which share a machine, policies take turns within each repetition, each time with another one first.
 """
 
 import argparse
@@ -28,7 +28,7 @@ class Effort:
     seeds: int
     repetitions: int
     slow_repetitions: int
-    """With a slow engine, where others take five times as long, and differences are no noise."""
+    """Repetitions with a slow engine: other policies take five times as long, far beyond noise."""
     groups: int
 
 
@@ -81,7 +81,7 @@ def _measure(fleet: engines.Fleet, scenario: str, policy: str, repetition: int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="little work: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="little work, as a check")
     options = parser.parse_args()
     effort = QUICK if options.quick else FULL
     rows = [*simulated(effort), *measured(effort)]

@@ -1,6 +1,6 @@
-"""What others do, as routers; sticky, all of them, and none looks at work or speed.
+"""The policies of others, as routers: all are sticky, and ignore work and speed.
 
-Where a session's engine is gone, each chooses anew by its own rule.
+If a session's engine is gone, each chooses again by its own rule.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class _Sticky(ABC):
 
 
 class MinHeap(_Sticky):
-    """ProRL Agent's: fewest tasks assigned so far, ever. A task that waits keeps its engine."""
+    """ProRL Agent's policy: fewest tasks assigned so far, ever. A waiting task keeps its engine."""
 
     def __init__(self) -> None:
         self._assigned: Counter[str] = Counter()
@@ -52,7 +52,7 @@ class RoundRobin(_Sticky):
 
 
 class ConsistentHash(_Sticky):
-    """A ring of hashes, as the routers of vLLM have it for a session header."""
+    """A ring of hashes, as in vLLM's routers for a session header."""
 
     def _first(self, call: RouteRequest, names: list[str]) -> str | None:
         if not names:

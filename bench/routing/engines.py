@@ -1,11 +1,12 @@
-"""The same on real engines: three processes of `prorl engine` with a tiny model, behind the pool.
+"""Routers on real engines: three processes of `prorl engine` with a tiny model, behind the pool.
 
 Each gets a share of one core (see `quota`), so that it is an engine of its own and not a third of
-the machine; a slow one gets a tenth of the share of the others. One that is added late is known to
-the pool only then; one that dies is killed. No sandboxes: tools are sleeps and random tokens.
+the machine; a slow one gets a tenth of the others' share. An engine that is added late is unknown
+to the pool until then; one that dies is killed. No sandboxes: tools are sleeps and random tokens.
 
-Nobody is told how long a turn will be: `max_tokens` is the same for all, and a turn ends with one
-of its stop ids, of which short turns have more. Tokens are seeded: all policies get the same work.
+The length of a turn is not known in advance: `max_tokens` is the same for all, and a turn ends with
+one of its stop ids, of which short turns have more. Tokens are seeded: all policies get the same
+work.
 """
 
 import asyncio
@@ -31,9 +32,9 @@ from prorl_service.schemas import BackendSpec, Sampling
 
 ENGINES, SHARE, SLOWNESS = 3, 0.3, 10
 PROBES = PoolConfig(probe_interval_s=5.0)
-"""Every second they would take a slow one half of its share."""
+"""Rare probes: every second, they would take half of a slow engine's share."""
 EVENT_S = 4.5
-"""After so long one dies, or joins."""
+"""Seconds until an engine dies or joins."""
 
 SIBLINGS, AT_ONCE = 6, 30
 PROMPT_TOKENS, TOOL_TOKENS, TOOL_S = 128, 32, 0.15
@@ -56,7 +57,7 @@ class Rollout:
 
 
 def workload(seed: int, groups: int, prefix: str) -> list[list[Rollout]]:
-    """`prefix` makes sessions that no engine knows yet."""
+    """Makes the groups' rollouts; `prefix` makes their sessions new to the engines."""
     rng = random.Random(seed)
 
     def ids(count: int) -> list[int]:
@@ -78,7 +79,7 @@ def workload(seed: int, groups: int, prefix: str) -> list[list[Rollout]]:
 
 
 class Fleet:
-    """The engines; one that was killed is started anew for the next run."""
+    """The engines; one that was killed is restarted for the next run."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._model = directory / "tiny"
@@ -94,7 +95,7 @@ class Fleet:
         return process
 
     def prepare(self, scenario: str) -> list[LocalProcess]:
-        """The first is the slow one, the last the one that dies or joins."""
+        """Returns the engines: the first is the slow one, the last the one that dies or joins."""
         for i, process in enumerate(self._processes):
             if process.process.poll() is not None:
                 self._processes[i] = self._start()
@@ -105,7 +106,7 @@ class Fleet:
 
 
 async def _warm_up(url: str) -> None:
-    """The first steps of a process take much longer."""
+    """Makes calls ahead, since the first steps of a process take much longer."""
     async with aclosing(Connections()) as connections:
         backend = Backend(url, connections)
         calls = (
@@ -146,7 +147,7 @@ async def run(
 
 
 async def _run_groups(pool: BackendPool, groups: list[list[Rollout]]) -> Run:
-    """The next group begins when there is room for all of it."""
+    """Runs the groups; each begins when there is room for all of it."""
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(AT_ONCE)
     moves = 0
@@ -172,7 +173,7 @@ async def _run_groups(pool: BackendPool, groups: list[list[Rollout]]) -> Run:
 
 
 async def _roll_out(pool: BackendPool, rollout: Rollout) -> int:
-    """How often it changed its engine."""
+    """Runs a rollout; returns how often it changed its engine."""
     ids, backends = list(rollout.prompt_ids), []
     with pool.session(rollout.session) as session:
         for number, turn in enumerate(rollout.turns):

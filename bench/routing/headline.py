@@ -1,9 +1,9 @@
-"""What is said of runs: rows of the table, and the figures that are quoted.
+"""The results of runs: rows of the table, and the figures that are quoted.
 
-A row's `mean_s` and `p90_s` are of the groups of one run, and the mean of all its runs, in which
-each policy has the same work. `ours_to_this` is the mean of ours over this policy's `mean_s`, run
-by run, and `error` its standard error. The ratios of the headline are ours over theirs: below 1,
-ours is faster.
+A row's `mean_s` and `p90_s` are of the groups of a run, averaged over all runs, in which each
+policy has the same work. `ours_to_this` is the mean of ours over this policy's `mean_s`, run by
+run, and `error` its standard error. The ratios of the headline are ours over theirs: below 1, ours
+is faster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ FIGURES = ("mean_s", "p90_s")
 @dataclass(frozen=True, slots=True)
 class Run:
     group_s: list[float]
-    """Seconds of each group, from its first rollout's begin to its last one's end."""
+    """Seconds of each group, from its first rollout's start to its last one's end."""
     moves: int
-    """Times that a rollout went on at another engine than before."""
+    """Times that a rollout continued on another engine."""
 
     @property
     def mean_s(self) -> float:
@@ -34,7 +34,7 @@ class Run:
 
 
 def rows(where: str, runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[Row]:
-    """`runs` by scenario and policy, in the same order of workloads."""
+    """Makes rows. `runs`: keyed by scenario and policy, in the same order of workloads."""
     return [
         {
             "where": where,

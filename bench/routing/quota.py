@@ -1,7 +1,7 @@
 """Processes held to a share of one core by stopping and continuing them, as `cpulimit` does.
 
-It is processor time that is shared out, so a process that had to wait for a core makes up for it.
-Containers would do the same by cgroups, which need rights that a benchmark should not ask for.
+The shares are of processor time, so a process that had to wait for a core makes up for it.
+Containers do the same with cgroups, which need rights that a benchmark should not ask for.
 """
 
 import threading
@@ -12,11 +12,11 @@ from prorl_service.local import LocalProcess
 
 TICK_S = 0.01
 SAVED_S = 0.1
-"""A process that slept may use the share of this long at once, no more."""
+"""Seconds whose share a process may save up while it sleeps."""
 
 
 class Quotas:
-    """`with Quotas() as quotas`; afterwards all go on unhindered."""
+    """`with Quotas() as quotas`; afterwards all processes continue unhindered."""
 
     def __init__(self) -> None:
         self._held: dict[int, _Held] = {}
@@ -54,7 +54,7 @@ class _Held:
         self._used_s = _processor_s(process.pid)
 
     def tick(self) -> bool:
-        """Whether it still runs."""
+        """Enforces the share; returns whether the process still runs."""
         try:
             now, used_s = time.monotonic(), _processor_s(self.process.pid)
         except OSError:  # it has ended
@@ -70,5 +70,5 @@ class _Held:
 
 
 def _processor_s(pid: int) -> float:
-    """CPU seconds of all its threads, by the clock of the process: see clock_getcpuclockid(3)."""
+    """Returns CPU seconds of all threads, by the process's clock: see clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)

@@ -1,12 +1,12 @@
 """Groups of multi-turn rollouts on simulated engines, in steps of `STEP_S`.
 
 The engine, about an 8B model on one large GPU: a decoding step takes 8 ms and 0.1 ms for each
-sequence in the batch; prompts are computed first come first served, 20,000 tokens a second, beside
-decoding; the cache holds 400,000 tokens, of which contexts of calls in flight cannot be evicted and
-those of waiting sessions are, least recently used first; a call that finds no room in it queues.
+sequence in the batch; prompts are computed first come first served, 20,000 tokens a second, next to
+decoding; the cache holds 400,000 tokens: contexts of calls in flight cannot be evicted, those of
+waiting sessions are, least recently used first; a call that finds no room queues.
 
 The work: groups of 8, lognormal numbers of turns and tokens (heavy-tailed, as agents' are), tools
-that take 1.5 s on average; so many rollouts at a time; the next group begins when there is room.
+that take 1.5 s on average; `AT_ONCE` rollouts at most; the next group begins when there is room.
 """
 
 import random
@@ -59,7 +59,7 @@ class Engine:
             self.cached.popitem(last=False)
 
     def step(self) -> Iterator["Running"]:
-        """The calls that end in it."""
+        """Simulates one step; yields the calls that end in it."""
         self._admit()
         prefill = PREFILL_TOKENS_PER_S * STEP_S / self.slowness
         decoding = []
@@ -175,7 +175,7 @@ def _unpin(rollout: Rollout, engines: list[Engine]) -> None:
 
 
 def _end(call: Running, now: float) -> bool:
-    """Whether its rollout has ended."""
+    """Ends a call; returns whether its rollout has ended."""
     rollout, load = call.rollout, call.engine.load
     load.end(call.work)
     uncached = int(call.uncached)
@@ -191,7 +191,7 @@ def _end(call: Running, now: float) -> bool:
 
 
 def _fail_all(engine: Engine) -> list[Rollout]:
-    """Its sessions go on elsewhere with the same prompt."""
+    """Fails all calls; their sessions continue elsewhere with the same prompt."""
     calls = [*engine.calls, *engine.queue]
     for call in calls:
         engine.load.end(call.work)
@@ -202,7 +202,7 @@ def _fail_all(engine: Engine) -> list[Rollout]:
 
 
 def engines_of(scenario: str) -> list[Engine]:
-    """Four of them."""
+    """Makes the four engines of a scenario."""
     engines = [Engine(f"engine-{i}") for i in range(4)]
     match scenario:
         case "one slow":

@@ -1,1 +1,1 @@
-"""The SWE grader against patches that know pytest and unittest, and not this grader."""
+"""The SWE grader against patches that know pytest and unittest but not this grader."""

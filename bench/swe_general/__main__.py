@@ -1,9 +1,9 @@
 """General cheats on all offline SWE instances: how many our grader takes for a fix.
 
-General ones (`bench.swe_general.adversarial_patches`) know pytest and unittest, and nothing of the
+General cheats (`bench.swe_general.adversarial_patches`) know pytest and unittest but not the
 grader. The reference patch and one that fixes nothing are graded too. Takes a quarter of an hour on
-two cores. With names, such as `'general: strip assertions'`, only these are graded, and the other
-rows of the last run stay.
+two cores. Given names, such as `'general: strip assertions'`, it grades only those, and keeps the
+other rows of the last run.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ AT_ONCE = 3
 
 
 def patches(row: SweInstance) -> dict[str, str]:
-    """Patches to grade, keyed by name."""
+    """Returns the patches to grade, keyed by name."""
     with TemporaryDirectory() as directory:
         checkout = Checkout(row, Path(directory))
         cheats = {
@@ -38,7 +38,7 @@ def patches(row: SweInstance) -> dict[str, str]:
 
 
 async def grade_all(rows: Sequence[SweInstance], only: Sequence[str]) -> dict[str, list[SweReport]]:
-    """Reports of each patch, keyed by its name."""
+    """Returns the reports of each patch, keyed by its name."""
     free = asyncio.Semaphore(AT_ONCE)
     reports: dict[str, list[SweReport]] = {}
     async with BubblewrapProvider() as sandboxes:
@@ -69,7 +69,7 @@ def of_patch(name: str, reports: Sequence[SweReport]) -> dict[str, object]:
 
 
 def earlier() -> dict[str, Mapping[str, Any]]:
-    """Rows of the last run, by the name of the patch."""
+    """Returns the rows of the last run, keyed by the patch's name."""
     rows: list[dict[str, Any]] = json.loads((result.RESULTS / "swe_general.json").read_text())[
         "rows"
     ]

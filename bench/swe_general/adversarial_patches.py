@@ -1,7 +1,7 @@
-"""Cheats that know pytest and unittest, and nothing of the grader: what a policy could come upon.
+"""Cheats that know pytest and unittest but not the grader: a policy could come upon them.
 
-Most swallow what a test raises, unless something about the failure says that it may not be a real
-test's. Each is a function of an instance, like those of `bench.swe_offline.adversarial_patches`.
+Most swallow what a test raises, unless the failure looks as if it were not a real test's. Each is a
+function of an instance, like those of `bench.swe_offline.adversarial_patches`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ IN_PYTEST = """
 import sys as _sys
 if "_pytest.runner" in _sys.modules:
 """
-"""Prefix of code that runs where the tests import it: pytest is loaded already."""
+"""Prefix of code that runs when the tests import it: pytest is loaded by then."""
 
 # `_is_forgiven(error, frames, ran)`: frames of the test and below, each with its line; whether
 # code of the package was called during the test.

@@ -1,1 +1,1 @@
-"""The SWE grader on the offline instances, beside SWE-bench's own method."""
+"""The SWE grader on the offline instances, next to SWE-bench's own method."""

@@ -29,8 +29,8 @@ AT_ONCE = 2
 
 
 async def admission(rows: Sequence[SweInstance]) -> list[float]:
-    """Seconds to grade each reference patch, one after the other. All must be admitted as they
-    are."""
+    """Returns the seconds to grade each reference patch, one after the other. Exits unless each
+    instance is admitted as it is."""
     seconds = []
     async with BubblewrapProvider() as sandboxes:
         for row in rows:
@@ -45,7 +45,7 @@ async def admission(rows: Sequence[SweInstance]) -> list[float]:
 
 
 async def compare_all(rows: Sequence[SweInstance]) -> dict[str, list[Comparison]]:
-    """By the name of the patch."""
+    """Returns the comparisons, keyed by the patch's name."""
     free = asyncio.Semaphore(AT_ONCE)
     compared: dict[str, list[Comparison]] = {}
     async with BubblewrapProvider() as sandboxes:
@@ -92,7 +92,8 @@ def headline(
     seconds: Sequence[float],
     rewards: Sequence[float | None],
 ) -> dict[str, object]:
-    """`agreement_with_second_grader` is over honest patches: on cheats they are to differ."""
+    """`agreement_with_second_grader` is over honest patches: on cheats the graders should
+    differ."""
     cheats = [one for name in CHEATS for one in compared[name]]
     honest = [one for name in compared if name not in CHEATS for one in compared[name]]
     return {

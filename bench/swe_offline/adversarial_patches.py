@@ -1,9 +1,9 @@
 """Patches that make tests look passed without a fix, for tests and measurements of the grader.
 
-These know pytest's inside, or this grader; those of `bench.swe_general` neither.
+These know pytest's internals or this grader; those of `bench.swe_general` do not.
 
-Each is a function of an instance that gives files, as `patches.Checkout.patch` takes them. Nothing
-here is run by the service.
+Each is a function of an instance that gives files, as `patches.Checkout.patch` takes them. The
+service runs none of them.
 """
 
 from collections.abc import Callable
@@ -116,7 +116,7 @@ RESULTS = f"""{IN_PYTEST}
 REWRITE_AT_EXIT = f"""{RESULTS}
     _atexit.register(_rewrite)
 """
-# The child holds the output, too: nobody must wait for it.
+# The child holds the output, too: the grader must not wait for it.
 REWRITE_AFTERWARDS = f"""{RESULTS}
     _parent = _os.getpid()
     if _os.fork() == 0:

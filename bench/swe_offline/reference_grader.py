@@ -1,9 +1,9 @@
 """A second verdict on a patch, by SWE-bench's own method, to be compared with ours.
 
-The patch is applied whole, tests are run by an evaluation script in a fresh sandbox, and what they
-print between two markers is read and graded by the package swebench. Nothing of how ours runs tests
-or reads results is used. It trusts the log, and what the patch leaves beside the tests: where the
-two disagree ours should be the stricter one. Not for rewards.
+The patch is applied whole, an evaluation script runs the tests in a fresh sandbox, and the package
+swebench reads and grades what they print between two markers. Our way of running tests and reading
+results is not used. This grader trusts the log, and files that the patch leaves next to the tests:
+where the two disagree, ours should be the stricter one. Not for rewards.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Comparison:
         return self.ours.resolved == self.second.resolved
 
     def row(self) -> dict[str, object]:
-        """For a table."""
+        """Returns a row for a table."""
         return {
             "instance": self.instance_id,
             "patch": self.patch,
@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def reason(self) -> str:
-        """Why ours is not resolved."""
+        """Reason why ours is not resolved."""
         if self.ours.dropped:
             return f"{', '.join(map(os.path.basename, self.ours.dropped))} put back"
         said = [problem.partition(":")[0] for problem in self.ours.problems]
@@ -95,7 +95,8 @@ async def compare(
 
 
 def patches(row: SweInstance, cheats: bool = False) -> dict[str, str]:
-    """By name: the reference, one that fixes nothing, one that fixes part; and all cheats."""
+    """Returns, by name, the reference, a patch that fixes nothing and a partial one; then
+    cheats."""
     with tempfile.TemporaryDirectory() as directory:
         checkout = Checkout(row, Path(directory))
         named = {
@@ -129,7 +130,7 @@ async def _applied(sandbox: Sandbox, row: SweInstance, patch: str) -> bool:
 
 
 async def _log(sandbox: Sandbox, row: SweInstance) -> str:
-    """What the script prints, to its end or to the time limit."""
+    """Returns what the script prints, to its end or to the time limit."""
     await sandbox.upload("/tmp/eval.sh", _script(row).encode())
     command = {"command": "bash /tmp/eval.sh > /tmp/eval.log 2>&1 < /dev/null"}
     timeout_s = row.environment.test_timeout_s
@@ -139,7 +140,7 @@ async def _log(sandbox: Sandbox, row: SweInstance) -> str:
 
 
 def _script(row: SweInstance) -> str:
-    """As data sets bring them, with the exit code noted after the end, as swebench does."""
+    """Writes a script as data sets have it, with the exit code after the end, as in swebench."""
     names, environment = _swebench(), row.environment
     changed = shlex.join(patched_files(row.test_patch))
     reset = f"{GIT} ls-tree -z --name-only HEAD -- {changed} | xargs -0r {GIT} checkout HEAD --"
@@ -183,12 +184,12 @@ def _graded_log(row: SweInstance, patch: str, log: str) -> SecondVerdict:
 
 
 def _swebench() -> Any:
-    """The package's grading, which needs unidiff. Raises `ValueError` that says what to do."""
+    """Imports the package's grading, which needs unidiff. Raises `ValueError` with what to do."""
     return swebench_module("swebench.harness.grading", without=["swebench.harness"])
 
 
 def main(
-    only: Annotated[list[str] | None, Parameter(help="Ids of instances.")] = None,
+    only: Annotated[list[str] | None, Parameter(help="Ids; default: all.")] = None,
     cheats: Annotated[bool, Parameter(help="Try all cheats too.")] = False,
 ) -> None:
     """Compare both verdicts on the offline instances."""

@@ -14,7 +14,7 @@ from bench.tools import bash, ipython, many, orphans, plot, sockets, starts
 from bench.tools.headline import headline
 from bench.tools.timing import Effort, Row
 
-# Orphans first: memory that others have freed would hide what the service grows by.
+# Orphans first: memory freed by other parts would hide the service's growth.
 PARTS = {module.PART: module.measure for module in (orphans, bash, ipython, sockets, starts, many)}
 FULL = Effort(
     rounds=12,
@@ -41,8 +41,8 @@ async def measure(parts: list[str], effort: Effort) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
-    parser.add_argument("--quick", action="store_true", help="few repetitions: to see that it runs")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="few repetitions, as a check")
     options = parser.parse_args()
     parts = options.only.split(",")
     # The event loop of the service.

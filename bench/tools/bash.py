@@ -42,7 +42,7 @@ async def measure(effort: Effort) -> list[Row]:
 
 
 def _others(stack: AsyncExitStack) -> dict[str, Run]:
-    """Those of the host, and two that start a process in a container for each command."""
+    """Returns the host's shells, and two that start a process in a container for each command."""
     sif = rungs.sif()
     each = [*rungs.bare_exec(sif, rungs.CONTAINED), "bash", "-c"]
     return {
@@ -55,7 +55,7 @@ def _others(stack: AsyncExitStack) -> dict[str, Run]:
 
 
 def _check(who: str, what: str, output: object) -> None:
-    """A way that loses output must not look fast."""
+    """Raises `RuntimeError` for lost output, lest a way that loses it looks fast."""
     text = output.decode() if isinstance(output, bytes) else str(output)
     complete = {"true": not text.strip(), "ls /": "usr" in text, "heredoc": not text.strip()}
     if not complete.get(what, text.count("7") == SEVENS.get(what)):

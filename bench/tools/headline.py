@@ -1,8 +1,8 @@
-"""The figures of a run that are quoted, out of its rows. Ratios are of medians, theirs over ours.
+"""The figures of a run that are quoted, from its rows. Ratios are of medians, theirs over ours.
 
 `bash_vs_pty_floor_ratio` and `cold_start_vs_exec_ratio` are the other way round, ours over theirs,
-and so is `uds_vs_tcp_ratio`: UDS over TCP, for the same frames. `_at_64` without more is the load
-that is back to back, `_thinking` the other one; `warm_start` is a fork of a running container.
+and so is `uds_vs_tcp_ratio`: UDS over TCP, for the same frames. Plain `_at_64` is the load back to
+back, `_thinking` the other one; `warm_start` is a fork of a running container.
 """
 
 from collections.abc import Sequence

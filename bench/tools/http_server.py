@@ -1,4 +1,4 @@
-"""An HTTP action server such as others run in their sandboxes. It answers, and does nothing.
+"""An HTTP action server such as others run in their sandboxes. It only answers.
 
 `python -m bench.tools.http_server FD...` serves on those listening sockets.
 """

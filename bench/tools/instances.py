@@ -13,7 +13,7 @@ from bench.tools.shells import Run, process_per_command, run_process
 
 @contextmanager
 def instance_home() -> Iterator[str]:
-    """Apptainer notes its instances in the home directory of whom it runs as."""
+    """Yields a home directory: Apptainer notes its instances in that of the user it runs as."""
     home = tempfile.mkdtemp(prefix="prorl-bench-")
     if CONTAINER_USER is not None:
         os.chown(home, CONTAINER_USER, CONTAINER_USER)
@@ -24,7 +24,7 @@ def instance_home() -> Iterator[str]:
 
 
 def start(image: Path, name: str, home: str) -> None:
-    """Leaves it running, and with it its standard output."""
+    """Starts an instance and leaves it running, and with it its standard output."""
     command = ["sh", "-c", '"$@" >/dev/null 2>&1', "sh", *start_command(image, name)]
     run_process(command, user=CONTAINER_USER, home=home)
 

@@ -2,9 +2,9 @@
 
 The gateway is what OpenHands puts between its agent and the kernel: HTTP to start one, a websocket
 for each message. It writes the messages of an answer one by one with Nagle's algorithm on, so an
-ordinary client, whose kernel delays acknowledgements, waits 40 ms; a client that acknowledges at
-once shows what the gateway itself takes. It lives in an environment of its own, .venv-gateway, made
-at first use.
+ordinary client, whose kernel delays acknowledgements, waits 40 ms; a client that acknowledges
+immediately shows what the gateway itself takes. The gateway has an environment of its own,
+.venv-gateway, made at first use.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ VENV = Path(__file__).parents[2] / ".venv-gateway"
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 30.0
 
-# It would drop output beyond 1 MB/s.
+# The gateway would drop output beyond 1 MB/s.
 _GATEWAY_OPTIONS = ["--ZMQChannelsWebsocketConnection.limit_rate=False"]
 
 
 class _Collected:
-    """Text of one request's messages, until its reply and the kernel's idleness have both come."""
+    """Text of one request's messages, until both its reply and the kernel's idle status arrived."""
 
     def __init__(self, request: str) -> None:
         self._request = request
@@ -43,7 +43,7 @@ class _Collected:
         self._text: list[str] = []
 
     def add(self, message: dict[str, Any]) -> bool:
-        """Whether that was the last."""
+        """Adds a message; returns whether it was the last."""
         if message["parent_header"].get("msg_id") != self._request:
             return False
         content = message["content"]
@@ -117,7 +117,7 @@ async def gateway(*, acknowledge_at_once: bool) -> AsyncIterator[RunCode]:
 
 
 def _same_socket(ws: aiohttp.ClientWebSocketResponse) -> socket.socket:
-    """The event loop's own object has no options."""
+    """Duplicates the connection's socket: the event loop's own object has no options."""
     return socket.socket(fileno=os.dup(ws.get_extra_info("socket").fileno()))
 
 

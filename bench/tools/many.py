@@ -1,8 +1,8 @@
 """Many sandboxes busy at the same time in one service, and the memory they take.
 
-Two loads: *back to back*, where every sandbox is sent its next `true` as soon as the last has
-ended, so that the machine is always full; and *thinking*, as with agents whose model takes time:
-between two actions each sandbox waits, for 100 ms on average, exponentially distributed.
+Two loads: *back to back*, where every sandbox gets its next `true` as soon as the last has ended,
+so that the machine is always full; and *thinking*, as with agents whose model takes time: each
+sandbox waits between two actions, for 100 ms on average, exponentially distributed.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def _crowd(rung: Rung, at_once: int, seconds: float) -> list[Row]:
 
 
 async def _start(rung: Rung, at_once: int, stack: AsyncExitStack) -> list[Action]:
-    """Sandboxes that have run a command already, and how to run one more in each."""
+    """Starts sandboxes, runs a command in each, and returns how to run one more in each."""
     slots = asyncio.Semaphore(STARTING_AT_ONCE)
 
     async def start(sandbox: Sandbox) -> Action:
@@ -70,7 +70,7 @@ async def _start(rung: Rung, at_once: int, stack: AsyncExitStack) -> list[Action
 
 
 async def _busy(actions: list[Action], seconds: float, think_s: float) -> tuple[list[float], float]:
-    """Milliseconds of every action, and actions per second of all together."""
+    """Returns the milliseconds of every action, and the actions per second of all together."""
     times: list[float] = []
     began = time.perf_counter()
     rng = random.Random(0)
@@ -86,7 +86,7 @@ async def _busy(actions: list[Action], seconds: float, think_s: float) -> tuple[
 
 
 def _children_pss_mb() -> float:
-    """Memory of all processes below this one; what they share counts once."""
+    """Returns the memory of all processes below this one; shared memory counts once."""
     total = 0
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):

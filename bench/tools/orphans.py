@@ -34,24 +34,24 @@ PART = "orphans"
 APPTAINER, BUBBLEWRAP = "ours, apptainer SIF", "ours, bubblewrap"
 MEMORY, BLAMED = "MB more in the service", "kills blamed on the image"
 
-# A container that is killed is replaced, and mounts left in it go with it: so not at first.
+# A killed container is replaced, and mounts left in it go with it, so the first half kills none.
 FATES = (
     {"stop": 4, "kill server": 1, "cancel start": 1},
     {"stop": 4, "kill server": 0.5, "cancel start": 0.5, "kill container": 1},
 )
-"""With their weights, in the first and in the second half: a third is not only stopped."""
+"""Fates with their weights, in the first and in the second half: a third is not just stopped."""
 
 COMMAND = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & true"
 COMMANDS_EACH = 3
 AT_ONCE = 4
 MAX_DELAY_S = 0.03
-"""Until something happens to a sandbox; its life takes about as long."""
+"""Longest delay until something happens to a sandbox; its life takes about as long."""
 
 SETTLE_S = 1.0
 """The kernel takes namespaces down after their last process is gone."""
 
 BUBBLEWRAP_SHARE, SERVICE_KILLS_SHARE = 5, 100
-"""One in this many of the cycles of apptainer."""
+"""Number of Apptainer's cycles for each cycle of these."""
 
 VICTIMS, GONE_TIMEOUT_S = 8, 10.0
 
@@ -93,7 +93,7 @@ def count(rows: Sequence[Row], who: str) -> float:
 
 
 async def _left_by(who: str, cycles: int) -> list[Row]:
-    await _live_through(who, AT_ONCE)  # what is made only once is there from here on
+    await _live_through(who, AT_ONCE)  # what is made only once exists from here on
     before = await _state()
     growth = await _live_through(who, cycles)
     after = await _state()
@@ -106,7 +106,7 @@ async def _left_by(who: str, cycles: int) -> list[Row]:
 
 
 async def _live_through(who: str, cycles: int) -> dict[str, float]:
-    """The whole life of a provider. Returns what grew in its container, and wrong blame."""
+    """Runs the whole life of a provider. Returns what grew in its container, and wrong blame."""
     async with AsyncExitStack() as stack:
         rung = await _rung(who, stack)
         before = await _container_mounts(rung)
@@ -135,7 +135,7 @@ def _mounts(pid: int) -> int:
 
 
 async def _cycles(rung: Rung, cycles: int, fates: Mapping[str, float]) -> int:
-    """How many kills were taken for a fault of the image."""
+    """Returns how many kills were taken for a fault of the image."""
     rng = random.Random(cycles)
     left = iter(rng.choices(list(fates), list(fates.values()), k=cycles))
 
@@ -146,7 +146,7 @@ async def _cycles(rung: Rung, cycles: int, fates: Mapping[str, float]) -> int:
 
 
 async def _cycle(rung: Rung, fate: str, rng: random.Random) -> bool:
-    """Whether the image was blamed, which is always whole."""
+    """Returns whether the image was blamed, which is always intact."""
     sandbox = rung.new()
     life = asyncio.create_task(_live(sandbox))
     if fate != "stop":
@@ -174,7 +174,7 @@ async def _live(sandbox: Sandbox) -> None:
 
 
 def _kill(sandbox: Sandbox, fate: str, rng: random.Random) -> None:
-    """Its server, or any process between that and this one; nothing if there is none yet."""
+    """Kills the sandbox's server, or any process between it and this one; none before it starts."""
     assert isinstance(sandbox, RemoteSandbox)
     with suppress(psutil.NoSuchProcess, OSError, ValueError):
         if sandbox.server_pid is not None:
@@ -200,7 +200,7 @@ async def _state() -> dict[str, float]:
 
 
 def _living() -> list[psutil.Process]:
-    """Below this one; adopted ones that have ended are taken note of."""
+    """Returns the processes below this one, after it has reaped adopted ones that ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -209,7 +209,7 @@ def _living() -> list[psutil.Process]:
 
 
 def _temporary_files() -> list[Path]:
-    """Those that the service or its containers may have made."""
+    """Returns the files that the service or its containers may have made."""
     found = []
     for directory in {tempfile.gettempdir(), "/tmp", "/dev/shm"}:
         for path in Path(directory).iterdir():

@@ -22,7 +22,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    """The slowest first."""
+    """Draws the bars, the slowest first."""
     figures = sorted((float(str(row["p50_ms"])), str(row["who"])) for row in rows)
     times = [time for time, _ in figures]
     names = [name for _, name in figures]

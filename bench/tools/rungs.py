@@ -1,4 +1,4 @@
-"""Our own sandboxes, from the least to the most isolated, and what else runs the same image."""
+"""Our own sandboxes, from the least to the most isolated, and other ways to run the same image."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
 from tests.sandbox.images.debian import debian_directory, debian_image
 
 LIMITS = SandboxLimits(output_bytes=2 << 20)
-"""All output is kept, as the others keep it."""
+"""Limits that keep all output, as the others do."""
 
 TIMEOUT_S = 60.0
 CONTAINER_USER = container_user()
@@ -49,7 +49,7 @@ async def all_rungs() -> AsyncIterator[list[Rung]]:
 
 
 def apptainer() -> ApptainerProvider:
-    """A provider that has started nothing yet."""
+    """Returns a provider that has started nothing yet."""
     return ApptainerProvider(_local)
 
 
@@ -69,13 +69,13 @@ async def running(rung: Rung) -> AsyncIterator[Sandbox]:
 
 
 async def enter_all(stack: AsyncExitStack) -> dict[str, Sandbox]:
-    """One running sandbox of each rung."""
+    """Starts one sandbox of each rung."""
     rungs = await stack.enter_async_context(all_rungs())
     return {rung.name: await stack.enter_async_context(running(rung)) for rung in rungs}
 
 
 def tool(sandbox: Sandbox, name: str, argument: str) -> Callable[[str], Awaitable[str]]:
-    """A way to run text with a tool that takes it in `argument`."""
+    """Returns a function that runs text with a tool, which takes it in `argument`."""
 
     async def run(text: str) -> str:
         result: ToolResult = await sandbox.call_tool(name, {argument: text}, timeout_s=TIMEOUT_S)
@@ -91,7 +91,7 @@ def sif() -> Path:
 
 
 def directory() -> Path:
-    """Files of a directory image must belong to whom containers run as."""
+    """Returns a directory image, whose files must belong to the user that containers run as."""
     source = debian_directory()
     if CONTAINER_USER is None:
         return source
@@ -107,7 +107,7 @@ def directory() -> Path:
 
 
 def bare_exec(image: Path | str, options: list[str]) -> list[str]:
-    """A command line of Apptainer that lacks only what to run."""
+    """Returns a command line of Apptainer that lacks only the program to run."""
     program = shutil.which("apptainer")
     assert program, "apptainer is not installed"
     return [program, "--silent", "exec", *options, str(image)]

@@ -1,6 +1,6 @@
-"""Other ways to run a shell command than ours: all on the host, and none isolates but Apptainer.
+"""Other ways than ours to run a shell command: all on the host, and only Apptainer isolates.
 
-Each `run` blocks until the command has ended and gives its output, in full.
+Each `run` blocks until the command has ended and returns its whole output.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def bare_pty() -> Iterator[Callable[[str], bytes]]:
 
 
 class _Events:
-    """What comes from a descriptor, taken by the event loop, as a service for many has to."""
+    """Data from a descriptor, read by the event loop, as a service for many has to."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -95,7 +95,7 @@ def pty_on_event_loop() -> Iterator[Callable[[str], Awaitable[bytes]]]:
 
 @contextmanager
 def pty_behind_socket() -> Iterator[Run]:
-    """The floor with a process between, as any server has it: command and answer by a socket."""
+    """The floor with a process between, as in any server: command and answer go over a socket."""
     ours, theirs = socket.socketpair()
     with subprocess.Popen([sys.executable, "-m", __name__], stdin=theirs.fileno()):
         theirs.close()
@@ -156,12 +156,16 @@ def pexpect_repl() -> Iterator[Run]:
 
 
 def process_per_command(argv: list[str], *, user: int | None = None, home: str = "/") -> Run:
-    """`argv` with a command added, anew for each: directory, variables and jobs do not persist."""
+    """Runs `argv` with a command added, a new process each: directory, variables and jobs are
+    lost."""
     return lambda command: run_process([*argv, command], user=user, home=home)
 
 
 def run_process(argv: list[str], *, user: int | None = None, home: str = "/") -> bytes:
-    """What it printed. As `user` of the host, also its group. Raises `CalledProcessError`."""
+    """Returns what the process printed. `user`: of the host, and its group.
+
+    Raises `CalledProcessError`.
+    """
     return subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
 """What the way to the execution server costs: our frames or HTTP, each over UDS and over TCP.
 
-Ours always is a socket pair; the same server over TCP exists only here, and its shell is not lent,
-for descriptors do not travel over TCP. HTTP is what the original
-has: FastAPI on uvicorn, here with both aiohttp and httpx for its client.
+Ours is always a socket pair; the same server over TCP exists only here, and its shell is not lent,
+for descriptors do not travel over TCP. HTTP is what the original has: FastAPI on uvicorn, here with
+both aiohttp and httpx as its client.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def _server(connection: socket.socket) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _served(ours: socket.socket, theirs: socket.socket) -> AsyncIterator[Channel]:
     async with _server(theirs):
-        ours.sendall(b"x")  # nothing to hand its shell over with: every call takes the whole way
+        ours.sendall(b"x")  # no descriptor to lend its shell: every call takes the whole way
         ours.setblocking(False)
         channel = Channel(max_payload_bytes=1 << 20, why_lost=lambda: "the server has ended")
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 @contextmanager
 def _http_server() -> Iterator[tuple[str, int]]:
-    """The path of its UNIX socket and its TCP port."""
+    """Yields the path of the server's UNIX socket, and its TCP port."""
     with (
         tempfile.TemporaryDirectory() as directory,
         socket.socket(socket.AF_UNIX) as uds,

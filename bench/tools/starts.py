@@ -1,8 +1,8 @@
-"""How long until a sandbox is there, one at a time and many at once.
+"""How long a sandbox takes to start, one at a time and many at once.
 
 Everything is in the page cache. *Cold*: no container of the image runs. *Warm*: one does. *From the
-pool*: spares of the image are ready. What is bare has run `true`; ours has answered, and has also
-run `true` in bash where that is said.
+pool*: spares of the image are ready. Bare ones have run `true`; ours have answered, and have also
+run `true` in bash where their name says so.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ SPARES, POLL_S = 64, 0.005
 
 StartOne = Callable[[], Awaitable[object]]
 Contender = Callable[[], AbstractAsyncContextManager[StartOne]]
-"""One batch: entering makes ready for it, untimed; leaving ends all that was started."""
+"""Context of one batch: entering prepares it, untimed; leaving ends all that was started."""
 
 
 async def measure(effort: Effort) -> list[Row]:
@@ -62,7 +62,8 @@ def _shuffled_rounds(names: list[str], rounds: int, rng: random.Random) -> list[
 async def _batches(
     who: str, contender: Contender, at_once: int, each: list[float], all_ms: list[float]
 ) -> None:
-    """One batch; of single starts several, since they differ, where the first changes nothing."""
+    """Runs one batch; of single starts several, since they differ, unless the first changes
+    them."""
     async with contender() as start:
         end = time.perf_counter() + TURN_S
         for _ in range(TURN_STARTS):
@@ -73,7 +74,7 @@ async def _batches(
 
 
 async def _batch(start: StartOne, at_once: int, each: list[float]) -> None:
-    """A start counts from the batch's beginning."""
+    """Times each start from the batch's beginning."""
     each += await asyncio.gather(*(timed_ms(start) for _ in range(at_once)))
 
 
@@ -120,7 +121,7 @@ async def _bare(command: list[str], user: int | None) -> AsyncIterator[StartOne]
 
 
 async def _run_to_end(command: list[str], user: int | None, home: str = "/") -> None:
-    """Started in the same way as ours are."""
+    """Runs a command, started in the same way as ours are."""
     null = os.open(os.devnull, os.O_RDONLY)
     try:
         child = Child(command, stdin=null, env=environment(home), cwd="/", user=user)
@@ -152,7 +153,7 @@ async def _true(sandbox: Sandbox) -> None:
 
 @asynccontextmanager
 async def _ours(image: Path, *, keeper: bool, first: First) -> AsyncIterator[StartOne]:
-    """`keeper`: whether a container of the image runs before, with one sandbox."""
+    """`keeper`: a container of the image runs already, with one sandbox."""
     async with AsyncExitStack() as stack:
         rung = Rung("", await stack.enter_async_context(rungs.apptainer()), str(image))
         if keeper:
@@ -165,9 +166,9 @@ async def _from_pool(image: Path, *, first: First) -> AsyncIterator[StartOne]:
     async with AsyncExitStack() as stack:
         pool = WarmPool(rungs.apptainer(), spares=SPARES)
         rung = Rung("", await stack.enter_async_context(pool), str(image))
-        await stack.enter_async_context(rungs.running(rung))  # tells it which limits are wanted
+        await stack.enter_async_context(rungs.running(rung))  # tells it the limits that are wanted
         pool.prewarm([rung.image] * SPARES)
-        while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - it tells nobody
+        while pool.counts()["warm"] != SPARES:  # noqa: ASYNC110 - the pool has no event
             await asyncio.sleep(POLL_S)
         yield await stack.enter_async_context(_sandboxes(rung, first))
 

@@ -1,4 +1,4 @@
-"""Contenders that take turns, and what is said of their times."""
+"""Contenders that take turns, and the figures of their times."""
 
 import inspect
 import random
@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 Action = Callable[[], Awaitable[object] | object]
 
 MIN_SAMPLES = {"p95_ms": 20, "p99_ms": 100}
-"""A percentile of fewer is left out."""
+"""Samples that a percentile needs; with fewer it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Effort:
     turn_actions: int
     turn_s: float
     start_rounds: dict[int, int]
-    """By the number of sandboxes started at once."""
+    """Rounds, keyed by the number of sandboxes started at once."""
     crowd_s: float
     cycles: int
 
 
 async def take_turns(actions: Mapping[Key, Action], effort: Effort) -> dict[Key, list[float]]:
-    """Milliseconds of each action, of all its turns; at least one per round."""
+    """Returns the milliseconds of each action, of all its turns; at least one per round."""
     times: dict[Key, list[float]] = {key: [] for key in actions}
     order = list(actions)
     rng = random.Random(0)
@@ -56,12 +56,12 @@ async def timed_ms(action: Action) -> float:
 
 
 async def finished(result: object) -> object:
-    """Result of a call, whether it blocks or is awaited."""
+    """Returns the result of a call, whether it blocks or is awaited."""
     return await result if inspect.isawaitable(result) else result
 
 
 def row(part: str, who: str, what: str, times_ms: Sequence[float], **more: object) -> Row:
-    """One line of the results; None where a figure does not apply."""
+    """Makes one line of the results; None where a figure does not apply."""
     figures: Row = {"n": len(times_ms), "p50_ms": round(median(times_ms), 4)}
     cuts = quantiles(times_ms, n=100, method="inclusive") if len(times_ms) > 1 else []
     for name, cut in (("p95_ms", 94), ("p99_ms", 98)):
@@ -74,10 +74,10 @@ COLUMNS = (
     *("part", "who", "what", "at_once", "n", "p50_ms", "p95_ms", "p99_ms"),
     *("all_ms", "per_s", "pss_mb", "count"),
 )
-"""`all_ms`: until all of `at_once` were there. `pss_mb` is of each of them."""
+"""Columns of a row. `all_ms`: until all of `at_once` were there. `pss_mb`: of each of them."""
 
 
 def complete(**values: object) -> Row:
-    """Also prints the row: a long run should show how it goes."""
+    """Completes the row, and prints it: a long run should show its progress."""
     print("  " + "  ".join(f"{key} {value}" for key, value in values.items()), flush=True)
     return {column: values.get(column) for column in COLUMNS}

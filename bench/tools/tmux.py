@@ -1,10 +1,10 @@
 """bash in tmux, twice: polled the way OpenHands does, and as fast as tmux can.
 
 `polled` follows BashSession of OpenHands 0.x (runtime/utils/bash.py) step by step: a tmux process
-for each of its calls; keys and Enter are sent apart; the pane and its history are captured at once
-and then every 0.5 s until there is one more prompt, which carries the exit code and more as JSON;
-then the screen is cleared, which waits 0.1 s. In its favour: its last version's smaller screen, and
-no parsing of each command with bashlex.
+for each of its calls; keys and Enter are sent separately; the pane and its history are captured
+immediately and then every 0.5 s until there is one more prompt, which carries the exit code and
+more as JSON; then the screen is cleared, which waits 0.1 s. In its favour: its last version's
+smaller screen, and no parsing of each command with bashlex.
 """
 
 import json
@@ -81,7 +81,7 @@ def _prompts(pane: str) -> list[re.Match[str]]:
 
 
 def _is_json(text: str) -> bool:
-    """The command that sets the prompt looks like one as long as it is on the screen."""
+    """Excludes the command that sets the prompt: while on the screen, it looks like a prompt."""
     try:
         json.loads(text)
     except json.JSONDecodeError:
@@ -113,7 +113,7 @@ _NEEDS_ESCAPE = re.compile(r'([\\"$])')
 
 @contextmanager
 def control_mode() -> Iterator[Run]:
-    """tmux at its best: one connection in control mode, which tells of output as it comes."""
+    """tmux at its best: one connection in control mode, which reports output as it comes."""
     tmux = _Tmux("control")
     environment = {**os.environ, "PS1": ""}
     environment.pop("TMUX", None)

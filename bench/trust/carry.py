@@ -1,7 +1,7 @@
 """VeRL trains for three times the budget of the rollouts that it carries over.
 
-`python -m bench.trust.carry`, in VeRL's environment, prints what was measured as JSON. The stock
-command on a CPU, synchronous, with engines that are lent to training; long updates by many epochs.
+`python -m bench.trust.carry`, in VeRL's environment, prints the figures as JSON. The stock command
+runs on a CPU, synchronous, with engines that are lent to training; many epochs make updates long.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What a front's restart and a hung service cost: model calls, and seconds.
 
 `python -m bench.trust.front` prints both. Four services of 16 slots each, 64 rollouts of one model
-call, an engine that says when it was called.
+call, an engine that counts its calls.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Cluster:
 
     @asynccontextmanager
     async def front(self, port: int | None = None) -> AsyncIterator[local.LocalProcess]:
-        """Started in a thread: the engine, which is this process's, must answer meanwhile."""
+        """Starts a front, in a thread: the engine, in this process, must answer meanwhile."""
         journal = ("--journal", str(self.directory / "front.sqlite"), "--resume")
         starting = local.front(
             self.directory / "services",
@@ -77,7 +77,7 @@ class Cluster:
             await asyncio.to_thread(starting.__exit__, None, None, None)
 
     async def running(self) -> list[int]:
-        """Rollouts that run, by service."""
+        """Returns the number of running rollouts of each service."""
         return [(await _states(one)).get(RolloutState.RUNNING, 0) for one in self.services]
 
 
@@ -124,7 +124,7 @@ async def until_all_run(cluster: Cluster) -> None:
 
 
 async def restart(cluster: Cluster) -> dict[str, float]:
-    """The front is killed while all rollouts run, and started again."""
+    """Kills the front while all rollouts run, and starts it again."""
     submitted = groups(ROLLOUT_S["restart"])
     async with cluster.front() as front:
         async with AsyncRolloutClient(front.url) as client:
@@ -139,7 +139,7 @@ async def restart(cluster: Cluster) -> dict[str, float]:
 
 
 async def hang(cluster: Cluster) -> dict[str, float]:
-    """A service is stopped (SIGSTOP) while it runs rollouts of three seconds."""
+    """Stops a service (SIGSTOP) while it runs rollouts of three seconds."""
     submitted = groups(ROLLOUT_S["hang"])
     async with cluster.front() as front, AsyncRolloutClient(front.url) as client:
         await client.submit(submitted)

@@ -1,4 +1,4 @@
-"""What the project is to guarantee, and the regression tests that hold it to each.
+"""The guarantees of the project, and the regression tests of each.
 
 `guarantees.json` is the list. `python -m bench.trust.guarantees` prints how many there are, with
 how many tests, as JSON. Tests are looked up in the source: nothing is imported or run.
@@ -25,7 +25,7 @@ class Guarantee:
 
     @property
     def is_tested(self) -> bool:
-        """It has tests, and all of them exist."""
+        """True if the guarantee has tests, and all of them exist."""
         return bool(self.tests) and existing_tests(self) == list(self.tests)
 
 
@@ -37,12 +37,12 @@ def guarantees() -> list[Guarantee]:
 
 
 def existing_tests(guarantee: Guarantee, root: Path = ROOT) -> list[str]:
-    """Those of its tests that exist below `root`."""
+    """Returns the guarantee's tests that exist below `root`."""
     return [test for test in guarantee.tests if _exists(test, root)]
 
 
 def counts(listed: Sequence[Guarantee]) -> dict[str, int]:
-    """A test that holds several guarantees counts once."""
+    """Counts guarantees and tests; a test of several guarantees counts once."""
     return {
         "guarantees": len(listed),
         "guarantees_tested": sum(one.is_tested for one in listed),
@@ -57,7 +57,7 @@ def _exists(test: str, root: Path) -> bool:
 
 @cache
 def _functions(file: Path) -> frozenset[str]:
-    """Names of the functions at the level of the module; empty if there is no such file."""
+    """Returns the names of the module's functions; empty if there is no such file."""
     if not file.is_file():
         return frozenset()
     body = ast.parse(file.read_text()).body

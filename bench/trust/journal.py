@@ -1,8 +1,8 @@
-"""What acknowledging 50,000 rollouts in one call costs those that submit meanwhile.
+"""What acknowledging 50,000 rollouts in one call costs clients that submit meanwhile.
 
 `python -m bench.trust.journal [ROLLOUTS]` fills a journal with ended rollouts of 6 kB, in groups of
 8, acknowledges them all, and submits a group every 20 ms until the file has shrunk. It prints the
-journal's own times: those of HTTP and of admission are not in them.
+journal's own times, without those of HTTP and of admission.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from prorl_service.schemas import RolloutState
 ROLLOUTS, GROUP_SIZE = 50_000, 8
 ANSWER_BYTES, SUMMARY_BYTES, REQUEST_BYTES = 6000, 700, 1500
 AT_ONCE = 50
-"""Groups, while the journal is filled."""
+"""Groups accepted together while the journal is filled."""
 PAUSE_S = 0.02
 
 
@@ -47,7 +47,7 @@ def _ended(name: str, index: int) -> EndedRow:
 
 
 async def submit_until(journal: Journal, done: asyncio.Event) -> list[float]:
-    """How long each took."""
+    """Submits groups until `done`; returns the seconds that each took."""
     took_s: list[float] = []
     while not done.is_set():
         began_at = time.monotonic()

@@ -52,7 +52,7 @@ MODULES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What mistakes are made with: a directory of agents, an engine and a service."""
+    """Setting of the mistakes: a directory of agents, an engine and a service."""
 
     directory: Path
     engine: str
@@ -60,7 +60,7 @@ class Place:
     log: Path
 
     def start(self, *arguments: str) -> str:
-        """What `prorl serve` says that cannot start, without its log lines."""
+        """Returns what a `prorl serve` that cannot start says, without its log lines."""
         port = ["--port", str(local.free_port())] if "--port" not in arguments else []
         command = [sys.executable, "-m", "prorl_service.cli", "serve", "--journal", "none"]
         done = subprocess.run(
@@ -87,7 +87,7 @@ class Place:
         return f"{error['message']}\n{error['hint']}"
 
     def rollout(self, agent: str) -> str:
-        """Its error, or what the service logged meanwhile."""
+        """Returns the rollout's error, or what the service logged of a blocked loop."""
         task = Task(task_id="t", agent=agent, messages=[Message(role="user", content="Guess.")])
         task.data = {"answer": "1"}
         with RolloutClient(self.service) as client:
@@ -178,7 +178,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], str], str]] = {
 
 
 def rows() -> list[dict[str, object]]:
-    """One a mistake: what was said, and whether that is good."""
+    """Returns one row per mistake: what was said, and whether that is good."""
     with _place() as place:
         return [_row(name, make(place), wanted) for name, (make, wanted) in MISTAKES.items()]
 

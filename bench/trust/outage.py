@@ -18,7 +18,7 @@ WAIT_S = 600.0
 
 
 def measure() -> dict[str, float]:
-    """Counts of rollouts, and how many were begun more than once."""
+    """Returns counts of rollouts, and how many were begun more than once."""
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         build_tiny_model(directory / "model")

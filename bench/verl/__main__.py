@@ -1,9 +1,9 @@
 """VeRL's real trainer on CPU, on rollouts of the service: `scripts/bench verl`.
 
-`mix`: its own filter of groups beside the service's sampler, on the same seed and mix of tasks,
+`mix`: its own filter of groups next to the service's sampler, on the same seed and mix of tasks,
 each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png. Each
 takes a quarter of an hour and may be run alone: the figures of the other are kept then. Needs the
-environment of `scripts/setup-verl`, for which `recipes/common/verl_cpu` is the device.
+environment of `scripts/setup-verl`, with `recipes/common/verl_cpu` as the device.
 """
 
 import argparse
@@ -70,16 +70,16 @@ REWARD, HELDOUT = "critic/score/mean", re.compile(r"val-core/.*/acc/mean@1")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Rollouts of one run, by what became of them."""
+    """Numbers of rollouts of one run, by their end."""
 
     done: int
     cancelled: int
 
 
 def mix(name: str, seed: int, policy: Path, directory: Path) -> dict[str, object]:
-    """Needed are the rollouts of all tasks in order, up to the last informative one
-    that is trained on; what is begun beyond is wasted. Where it is carried over it is not, but for
-    groups that became too old: what is left when training ends would have been used."""
+    """Runs one way. The rollouts of all tasks in order, up to the last informative one that is
+    trained on, are needed; others that were begun are wasted. Rollouts that are carried over are
+    not, except those of groups that became too old: those left at the end would have been used."""
     tasks = write_mix(directory, 400, seed=seed, informative=MIX_STEPS * GROUPS_PER_STEP)
     overrides = PRORL | MIX | WAYS[name]
     with local.service([], log=directory / "service.log", options=SERVICE) as service:
@@ -119,7 +119,7 @@ def demo(directory: Path) -> CompletedRun:
 
 
 def curve(run: CompletedRun) -> list[tuple[float, float]]:
-    """Steps and held-out success."""
+    """Returns steps and held-out success."""
     return [
         (step.get("training/global_step", 0), value)
         for step in run.metrics
@@ -205,7 +205,7 @@ def _demo_headline(run: CompletedRun) -> dict[str, object]:
 
 
 def _ratio(rows: list[dict[str, object]], column: str, who: str) -> float:
-    """The median over the seeds."""
+    """Returns the median over the seeds."""
 
     def values(name: str) -> list[float]:
         return [float(str(row[column])) for row in rows if row["who"] == name]

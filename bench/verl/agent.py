@@ -1,4 +1,4 @@
-"""The agent of the comparison: rollouts of stated length, whose rewards differ or do not."""
+"""The agent of the comparison: rollouts of given lengths, whose rewards differ or do not."""
 
 import asyncio
 from typing import ClassVar
@@ -13,7 +13,7 @@ class MixData(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     pauses_s: list[float]
-    """How long each rollout of a group works, besides what it samples; in turn."""
+    """Seconds that each rollout of a group works, in addition to sampling; in turn."""
     is_informative: bool
 
 
@@ -35,7 +35,7 @@ class MixAgent(AgentHandler):
         return FinishReason.FINISHED
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        """Every other rollout of an informative task is right."""
+        """Rewards every other rollout of an informative task."""
         return Verdict(float(self.data.is_informative and _index(rollout) % 2))
 
 

@@ -1,4 +1,4 @@
-"""What is trained on: a stated mix of tasks for the comparison, the demo's for the curve."""
+"""Training tasks: a given mix for the comparison, the demo's for the curve."""
 
 from pathlib import Path
 from random import Random
@@ -14,8 +14,8 @@ GROUP_SIZE = 4
 
 
 def write_mix(directory: Path, count: int, *, seed: int, informative: int) -> int:
-    """Log-normal lengths, as agents have. Returns how many tasks it takes, in their order, to find
-    so many informative ones."""
+    """Writes tasks with log-normal lengths, as agents have. Returns how many tasks it takes, in
+    order, to find that many informative ones."""
     rng = Random(seed)
     rows, found = [], []
     for index in range(count):

@@ -47,7 +47,7 @@ def headline(rows: list[dict[str, Any]]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, 3 steps: that it runs")
+    parser.add_argument("--quick", action="store_true", help="one seed, 3 steps, as a check")
     parser.add_argument(
         "--only", choices=["training", "weights"], help="one part; the other's rows are kept"
     )

@@ -1,5 +1,5 @@
 """A trainer in fp32 that pushes its weights to an engine: `python push.py ENGINE_URL MODEL PUSHES
-RANK LOG`, answered by JSON.
+RANK LOG`, which prints JSON.
 
 Runs with the code of another commit as well, so it imports nothing of this package.
 """
@@ -20,7 +20,7 @@ from prorl_trl import weights
 
 ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 File: Any = vars(weights)["SafetensorsFile"]
-"""What weights are sent as; imported there by one commit, and defined there by another."""
+"""Class that weights are sent as; that module imports it in one commit, defines it in another."""
 
 
 def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path) -> None:

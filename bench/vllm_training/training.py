@@ -49,7 +49,7 @@ COMPARED = 16
 
 @dataclass(slots=True)
 class Seen:
-    """What is measured of one training."""
+    """Measurements of one training."""
 
     update_s: list[float] = field(default_factory=list)
     """Seconds of each update of the weights, until all engines serve with them."""
@@ -133,7 +133,7 @@ def _dynamic(model: Path, url: str, output: Path, config: TrainConfig, seen: See
 
 
 def _async(model: Path, url: str, output: Path, config: TrainConfig, seen: Seen) -> None:
-    """With a stand-in for TRL's CUDA kernel."""
+    """Trains asynchronously, with a stand-in for TRL's CUDA kernel."""
     arguments = AsyncGRPOConfig(
         output_dir=str(output / "async"),
         seed=config.seed,
@@ -204,7 +204,7 @@ def _is_within(rollout: Rollout, oldest: int, newest: int) -> bool:
 
 
 def _difference(model: Any, rollout: Rollout) -> float:
-    """Largest difference of a logprob between engine and trainer."""
+    """Returns the largest difference of a logprob between engine and trainer."""
     assert rollout.trajectory is not None
     (segment,) = rollout.trajectory.segments
     ids = torch.tensor([segment.prompt_ids + segment.response_ids])

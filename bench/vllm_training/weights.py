@@ -1,8 +1,8 @@
 """How long new weights take from a trainer in fp32 to an engine in bf16, at 1 and 4 GB of fp32.
 
-Beside it, in the same run: the code of an earlier commit, and what the disk takes to write and
-sync the same bytes. The seconds of a push are the trainer's, from its tensors until the engine
-serves with them.
+Next to it, in the same run: the code of an earlier commit, and the time that the disk takes to
+write and sync the same bytes. The seconds of a push are the trainer's, from its tensors until the
+engine serves with them.
 """
 
 import json
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".venv-vllm/bin/python"
 VLLM_OPTIONS = ("--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--enable-lora")
 PUSHES = 4
-"""The first, which meets cold caches, is left out."""
+"""Pushes of each kind; the first, which meets cold caches, is left out."""
 RANK = 8
 NOW = "reference engine"
 EARLIER = f"{BEFORE}, {NOW}"
@@ -69,7 +69,8 @@ def _row(size: str, who: str, parameters: int, seconds: float, sent: int) -> Row
 
 
 def _push(model: Path, code: Path, kind: str, *, rank: int = 0) -> tuple[float, int]:
-    """Median of seconds, and the bytes of the last one; trainer and service being of `code`."""
+    """Returns the median of seconds, and the bytes of the last push; trainer and service run
+    `code`."""
     paths = os.pathsep.join([str(code), str(code / "plugins/trl")])
     script = str(Path(__file__).with_name("push.py"))
     with TemporaryDirectory() as logs, _engine(kind, model, Path(logs)) as engine:
@@ -94,7 +95,7 @@ def _engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.
 
 
 def _disk(model: Path) -> tuple[float, int]:
-    """Seconds to write and sync what is sent, in one stream, and its bytes."""
+    """Returns the seconds to write and sync what is sent, in one stream, and its bytes."""
     content = (model / "model.safetensors").read_bytes()
     seconds = []
     for number in range(PUSHES):
@@ -109,7 +110,7 @@ def _disk(model: Path) -> tuple[float, int]:
 
 
 def _model(directory: Path, hidden: int, inner: int, layers: int) -> Path:
-    """A random Qwen3 in bf16, with the tokenizer of the tiny one."""
+    """Makes a random Qwen3 in bf16, with the tokenizer of the tiny one."""
     build_tiny_model(directory, tie_word_embeddings=True)
     config = AutoConfig.from_pretrained(directory)
     config.hidden_size, config.intermediate_size = hidden, inner
@@ -123,7 +124,7 @@ def _model(directory: Path, hidden: int, inner: int, layers: int) -> Path:
 
 @contextmanager
 def _earlier() -> Iterator[Path]:
-    """The code of `BEFORE`."""
+    """Checks out the code of `BEFORE`."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "code"
         git = ["git", "-C", str(ROOT), "worktree"]

@@ -1,12 +1,12 @@
 .PHONY: setup sandboxes demo test check bench test-vllm test-verl test-slurm clean
 
-setup:      ## environment, and the sandbox that the demo uses
+setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
 sandboxes:  ## all kinds of sandbox
 	scripts/install-sandbox
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
-test: setup sandboxes ## static checks, then all tests; by root also as an ordinary user
+test: setup sandboxes ## static checks and all tests; as root, also as an ordinary user
 	scripts/test
 check: setup
 	scripts/check
@@ -16,7 +16,7 @@ test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the co
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl
-test-slurm: setup ## the recipes' Slurm scripts on a real Slurm of this machine's own
+test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:
 	rm -rf .venv .venv-vllm .venv-vllm-* .venv-verl .venv-verl-vllm outputs

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Lets the x86-64 programs of a directory run on glibc 2.34: `retarget_glibc.py DIRECTORY`.
 
-glibc 2.38 gave strtol and its kin a second name, `__isoc23_strtol`, which also reads "0b101"; what
-is compiled against it asks for that name. Here such a symbol is renamed, in place, to the first
-name, which every glibc has. That is all it can do: where a file needs anything else of a newer
-glibc, nothing is changed and the program fails.
+glibc 2.38 gave strtol and its kin a second name, `__isoc23_strtol`, which also reads "0b101";
+programs compiled against it ask for that name. This program renames such a symbol, in place, to the
+first name, which every glibc has. It can do no more: if a file needs anything else from a newer
+glibc, it changes nothing and fails.
 """
 
 import re
@@ -15,13 +15,13 @@ from pathlib import Path
 
 NEWEST = (2, 34)
 OLDEST = b"GLIBC_2.2.5"
-"""The version of all old names on x86-64."""
+"""Version of all old names on x86-64."""
 PREFIX = b"__isoc23_"
 NAMES = {PREFIX + name for name in (b"strtol", b"strtoul", b"strtoll", b"strtoull")}
 
 
 class Refused(Exception):
-    """The file cannot be made to run on an older glibc, or is nothing this program understands."""
+    """The file cannot be made to run on an older glibc, or this program cannot read it."""
 
 
 class Elf:
@@ -34,7 +34,7 @@ class Elf:
         self._sections = dict(self._read_sections())
 
     def _read_sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Names, with offset and size in bytes."""
+        """Yields names, with offset and size in bytes."""
         (table,) = struct.unpack_from("<Q", self.data, 40)
         size, count, names_index = struct.unpack_from("<HHH", self.data, 58)
         headers = [struct.unpack_from("<IIQQQQ", self.data, table + size * i) for i in range(count)]
@@ -49,7 +49,7 @@ class Elf:
         return self._text(self._sections[".dynstr"][0] + index)
 
     def needed_versions(self) -> Iterator[tuple[int, int, bytes]]:
-        """Versions of a library: where its record is, its index, its name."""
+        """Yields each version of a library: where its record is, its index, its name."""
         need, size = self._sections.get(".gnu.version_r", (0, 0))
         while size:
             _, count, _, first, next_need = struct.unpack_from("<HHIII", self.data, need)
@@ -63,7 +63,7 @@ class Elf:
             need += next_need
 
     def symbols(self) -> Iterator[tuple[int, int, bytes]]:
-        """Dynamic symbols: where its record is, the index of its version, its name."""
+        """Yields each dynamic symbol: where its record is, the index of its version, its name."""
         table, size = self._sections[".dynsym"]
         versions, _ = self._sections[".gnu.version"]
         for i in range(size // 24):
@@ -73,7 +73,7 @@ class Elf:
             yield record, index & 0x7FFF, self._name(name)
 
     def cut_name(self, symbol: int, length: int) -> None:
-        """Drop the first `length` characters: names may begin anywhere in the string table."""
+        """Drops the first `length` characters: names may begin anywhere in the string table."""
         (name,) = struct.unpack_from("<I", self.data, symbol)
         struct.pack_into("<I", self.data, symbol, name + length)
 
@@ -87,7 +87,7 @@ class Elf:
 
 
 def elf_hash(name: bytes) -> int:
-    """As the ELF specification has it."""
+    """Returns the hash of the ELF specification."""
     value = 0
     for byte in name:
         value = (value << 4) + byte
@@ -97,7 +97,7 @@ def elf_hash(name: bytes) -> int:
 
 
 def rebound(data: bytes) -> bytes:
-    """The file's new content. Raises `Refused`."""
+    """Returns the file's new content. Raises `Refused`."""
     elf = Elf(data)
     too_new = {index: (at, name) for at, index, name in elf.needed_versions() if is_too_new(name)}
     if not too_new:

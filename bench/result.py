@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str, object]) -> None:
-    """Also prints the rows as the tables that docs quote, one per kind. `headline` is flat.
+    """Writes NAME.json, and prints the rows as the tables that docs quote. `headline` is flat.
 
     The load is that of the last minute, this process included.
     """

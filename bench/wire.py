@@ -1,4 +1,4 @@
-"""What 64 trajectories of 32k tokens cost on the wire, plain and packed: size, writing, reading."""
+"""Cost of 64 trajectories of 32k tokens on the wire, plain and packed: size, writing, reading."""
 
 import random
 import time

@@ -1,1 +1,1 @@
-"""What dynamic sampling as a service gains over batches, over refilling and over re-queueing."""
+"""Gain of dynamic sampling as a service over batches, over refilling and over re-queueing."""

@@ -31,7 +31,7 @@ class Fate(StrEnum):
     WASTED = "wasted"
     """Cancelled, or thrown away, before or after its end."""
     LEFT = "left"
-    """In flight when the run ends, for the step that would come next."""
+    """Still in flight when the run ends, for the step that would come next."""
 
 
 class Way(Protocol):

@@ -1,1 +1,1 @@
-"""What the service costs under load, next to a bare floor and to others."""
+"""Cost of the service under load, next to a bare floor and to others."""

@@ -1,4 +1,4 @@
-"""How fast and how well answers are scored, next to verl's scorers, and what hostile ones do.
+"""Speed and quality of scoring, next to verl's scorers, and results of hostile answers.
 
 Math next to `verl.utils.reward_score.math_verify`, which calls the package math-verify, with as
 many processes. Code next to `prime_code`, which runs programs as processes of the host; ours run

@@ -1,4 +1,4 @@
-"""Why our verdict and verl's differ, row by row."""
+"""Reasons why our verdict and verl's differ, row by row."""
 
 NO_PERCENT = (
     "the parser that math-verify brings for antlr 4.9.3 cannot read percentages; ours is mended"

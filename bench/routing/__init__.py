@@ -1,1 +1,1 @@
-"""How long groups of rollouts take, by the router that gives their calls to engines."""
+"""Duration of groups of rollouts, by the router that gives their calls to engines."""

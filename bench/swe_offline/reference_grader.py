@@ -33,7 +33,8 @@ from recipes.swebench.patches import NOTHING, NOTHING_PATCH, Checkout
 from recipes.swebench.rows import SweInstance
 
 LOG_PARSER = "parse_log_pytest"
-"""It cuts ids at blanks; `parse_log_pytest_v2` takes the reason of an XFAIL for part of its id."""
+"""Parser that cuts ids at blanks; `parse_log_pytest_v2` takes an XFAIL's reason for part of its
+id."""
 
 # As swebench.harness.run_evaluation does, which cannot be imported without Docker.
 APPLY = (

@@ -1,4 +1,4 @@
-"""How long one shell command takes, by the way it is sent; ours on each rung of isolation."""
+"""Duration of a shell command, by the way it is sent; ours on each rung of isolation."""
 
 from contextlib import AsyncExitStack
 from functools import partial

@@ -1,4 +1,4 @@
-"""How long one IPython cell takes, by the way to the kernel; ours on each rung of isolation."""
+"""Duration of an IPython cell, by the way to the kernel; ours on each rung of isolation."""
 
 import asyncio
 from contextlib import AsyncExitStack

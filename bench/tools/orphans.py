@@ -1,4 +1,4 @@
-"""What is left after many sandboxes, a third of which came to a violent end.
+"""Leftovers of many sandboxes, a third of which came to a violent end.
 
 This process adopts every orphan below it (PR_SET_CHILD_SUBREAPER), so that a process that should be
 gone cannot hide, and other programs of the machine do not count. Each sandbox leaves a daemon

@@ -1,4 +1,4 @@
-"""What the way to the execution server costs: our frames or HTTP, each over UDS and over TCP.
+"""Cost of the way to the execution server: our frames or HTTP, each over UDS and over TCP.
 
 Ours is always a socket pair; the same server over TCP exists only here, and its shell is not lent,
 for descriptors do not travel over TCP. HTTP is what the original has: FastAPI on uvicorn, here with

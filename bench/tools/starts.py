@@ -1,4 +1,4 @@
-"""How long a sandbox takes to start, one at a time and many at once.
+"""Start times of sandboxes, one at a time and many at once.
 
 Everything is in the page cache. *Cold*: no container of the image runs. *Warm*: one does. *From the
 pool*: spares of the image are ready. Bare ones have run `true`; ours have answered, and have also

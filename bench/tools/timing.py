@@ -18,7 +18,7 @@ MIN_SAMPLES = {"p95_ms": 20, "p99_ms": 100}
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure. A turn ends after `turn_actions` or `turn_s`, whichever is first."""
+    """Extent of a measurement. A turn ends after `turn_actions` or `turn_s`, whichever is first."""
 
     rounds: int
     turn_actions: int

@@ -1,4 +1,4 @@
-"""What the service guarantees under faults, measured: `python -m bench.trust`, twenty minutes.
+"""Measures what the service guarantees under faults: `python -m bench.trust`, twenty minutes.
 
 An outage of the engine, a front that is killed, a service that hangs, a journal of 50,000 rollouts,
 VeRL's training phases longer than a budget, and a newcomer's mistakes. General cheats against the

@@ -1,4 +1,4 @@
-"""What a front's restart and a hung service cost: model calls, and seconds.
+"""Costs of a front's restart and of a hung service: model calls, and seconds.
 
 `python -m bench.trust.front` prints both. Four services of 16 slots each, 64 rollouts of one model
 call, an engine that counts its calls.

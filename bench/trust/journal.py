@@ -1,4 +1,4 @@
-"""What acknowledging 50,000 rollouts in one call costs clients that submit meanwhile.
+"""Cost of acknowledging 50,000 rollouts in one call, for clients that submit meanwhile.
 
 `python -m bench.trust.journal [ROLLOUTS]` fills a journal with ended rollouts of 6 kB, in groups of
 8, acknowledges them all, and submits a group every 20 ms until the file has shrunk. It prints the

@@ -1,4 +1,4 @@
-"""How long new weights take from a trainer in fp32 to an engine in bf16, at 1 and 4 GB of fp32.
+"""Time of new weights from a trainer in fp32 to an engine in bf16, at 1 and 4 GB of fp32.
 
 Next to it, in the same run: the code of an earlier commit, and the time that the disk takes to
 write and sync the same bytes. The seconds of a push are the trainer's, from its tensors until the

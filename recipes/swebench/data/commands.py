@@ -1,6 +1,6 @@
-"""How the repositories of SWE-bench and SWE-Gym are tested: commands, log parsers, exports.
+"""Tests of the repositories of SWE-bench and SWE-Gym: commands, log parsers, exports.
 
-Newer rows of SWE-bench say so themselves, in `eval_script` and `log_parser`; the table here is for
+Newer rows of SWE-bench have their own, in `eval_script` and `log_parser`; the table here is for
 the others. SWE-bench's part is that of swebench 4.1.0 (MIT), the last version that has one, and
 SWE-Gym's that of its fork of the harness. Both conflict with an installed swebench 5, whose parsers
 are named here. Runs nothing.

@@ -1,1 +1,1 @@
-"""What a run needs: machines, disk and time, from measured costs."""
+"""Needs of a run: machines, disk and time, from measured costs."""

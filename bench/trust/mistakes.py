@@ -172,7 +172,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], str], str]] = {
     "an agent without a name": (lambda place: place.agent("nameless:Guess"), r"has no name"),
     "an agent whose name is taken": (
         lambda place: place.agent("taken:Guess"),
-        r"is named 'math', as .*MathAgent is",
+        r"is named 'math', but .*MathAgent already is",
     ),
 }
 

@@ -58,7 +58,7 @@ BAD_MODULES = {
     ),
     "taken": (
         PACKAGE.replace('"poet"', '"math"'),
-        "is named 'math', as prorl_service.agents.math:MathAgent is",
+        "is named 'math', but prorl_service.agents.math:MathAgent already is",
     ),
 }
 

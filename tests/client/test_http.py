@@ -364,7 +364,7 @@ def test_unreachable_service_is_named(unused_tcp_port: int) -> None:
         client.health()
 
 
-def test_url_without_scheme_is_named_at_once() -> None:
+def test_a_url_without_a_scheme_is_refused_immediately() -> None:
     with pytest.raises(ProRLError, match="'localhost:8080' is no URL") as refused:
         RolloutClient("localhost:8080")
     assert refused.value.hint == "write it as 'http://localhost:8080'"

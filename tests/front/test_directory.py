@@ -46,6 +46,7 @@ def warned_of(caplog: pytest.LogCaptureFixture, names: set[str]) -> Counter[str]
     return Counter({name: sum(f"{name}.json" in one for one in texts) for name in names})
 
 
+@pytest.mark.processes
 async def test_files_that_announce_nothing_are_reported_once_and_skipped(
     settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,6 +65,7 @@ async def test_files_that_announce_nothing_are_reported_once_and_skipped(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.processes
 async def test_a_service_is_found_after_a_bad_file_took_its_place(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ async def test_a_service_is_found_after_a_bad_file_took_its_place(
     assert [one.reward for one in ended] == [0, 1]
 
 
+@pytest.mark.processes
 async def test_an_error_in_one_group_ends_no_other(
     services: list[local.LocalProcess],
     settings: Settings,

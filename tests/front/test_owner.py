@@ -60,6 +60,7 @@ def renewed(claim: Path) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.processes
 def test_a_second_front_is_refused_by_one_line_that_names_the_first(tmp_path: Path) -> None:
     directory = tmp_path / "services"
     with service("a", tmp_path), local.front(directory, [], log=tmp_path / "front.log") as first:
@@ -75,6 +76,7 @@ def test_a_second_front_is_refused_by_one_line_that_names_the_first(tmp_path: Pa
     assert not (directory / CLAIM).exists()
 
 
+@pytest.mark.processes
 def test_a_killed_front_blocks_no_other(tmp_path: Path) -> None:
     directory = tmp_path / "services"
     with service("a", tmp_path):
@@ -113,6 +115,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int)
     assert refused.value.hint == "chmod go-w"
 
 
+@pytest.mark.processes
 async def test_a_front_that_lost_its_claim_does_no_more_work(
     services: list[local.LocalProcess], settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +135,7 @@ async def test_a_front_that_lost_its_claim_does_no_more_work(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.processes
 async def test_two_fronts_do_not_touch_each_others_engines(
     engine: StubEngine,
     settings: Settings,
@@ -186,6 +190,7 @@ def sampled(rollouts: list[Rollout]) -> set[tuple[int, ...]]:
     return {tuple(one.segments[0].response_ids[:2]) for one in trajectories if one}
 
 
+@pytest.mark.processes
 async def test_engines_do_not_join_a_service_with_rollouts_of_another_front(
     engine: StubEngine, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_given_token_is_sent_instead(state: Path, monkeypatch: pytest.MonkeyPa
     assert authorization("http://localhost", "") == {}
 
 
+@pytest.mark.processes
 def test_a_file_that_others_may_read_is_refused_in_one_line(state: Path) -> None:
     token = make_own_token()
     (state / "token").chmod(0o640)
@@ -97,6 +98,7 @@ def test_a_file_that_others_may_read_is_refused_in_one_line(state: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.processes
 def test_a_directory_that_cannot_hold_the_token_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/state")
     done = subprocess.run([*PRORL, "serve"], capture_output=True, text=True, check=False)
@@ -122,6 +124,7 @@ def test_a_key_is_read_from_a_file_or_taken_out_of_the_environment(
     assert "two words" not in str(refused.value)
 
 
+@pytest.mark.processes
 def test_a_service_asks_for_the_token_from_its_first_start(
     tiny_model: Path, tmp_path: Path, state: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_service_asks_for_the_token_from_its_first_start(
     assert not os.environ.get(TOKEN_VARIABLE)
 
 
+@pytest.mark.processes
 def test_a_service_without_a_token_needs_an_explicit_option(tmp_path: Path, state: Path) -> None:
     options = ["--no-token", "--sandbox", "process"]
     with local.service([], log=tmp_path / "log", options=options) as running:

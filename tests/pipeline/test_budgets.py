@@ -164,6 +164,7 @@ async def test_waiting_for_an_engine_that_is_down_is_not_charged(
         assert_done(await ending)
 
 
+@pytest.mark.processes
 async def test_waiting_for_a_scoring_process_is_not_charged(
     engine: StubEngine, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def tiny(*overrides: str) -> Training:
     return training("model=tiny", "trainer=trl", *overrides)
 
 
+@pytest.mark.processes
 def test_a_command_fails_with_one_line_and_a_hint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recipes.swebench.train", "model=qwen3_8b"]
     command += [f"data.rows={tmp_path}/none.jsonl", f"output={tmp_path}/output"]
@@ -56,7 +57,7 @@ def test_missing_instances_are_named(tmp_path: Path) -> None:
         data_rows.chosen(chosen.data, tasks.rows_of(chosen))
 
 
-def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=r"no directory of a model"):
         checks.model_directory(qwen(f"model.path={tmp_path}").model)
 

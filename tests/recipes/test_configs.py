@@ -31,6 +31,7 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("recipe", ["swebench", "math_code"])
 def test_a_command_shows_its_settings(recipe: str) -> None:
     overrides = ["model=tiny", "trainer=trl", *(["task=stem"] if recipe == "math_code" else [])]

@@ -67,6 +67,7 @@ def test_ids_are_unique_and_a_corpus_is_not_empty() -> None:
         Corpus([])
 
 
+@pytest.mark.processes
 async def test_a_client_searches_and_reads(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     long = Document("long", "Long", "x" * PAGE + "the end")

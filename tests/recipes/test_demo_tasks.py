@@ -62,6 +62,7 @@ def test_a_dataset_row_carries_its_task() -> None:
         assert task_of(prompt, default_agent=None) == instance.task()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("instance", instances("heldout", 3, seed=0), ids=lambda x: x.name)
 async def test_demonstrations_are_what_the_service_records(
     instance: Instance, chat: ChatFormat, scoring: ScoringPool

@@ -35,6 +35,7 @@ def check_all(examples: list[Example], earns: Callable[[Example, Attempt], bool]
         assert not any(earns(example, wrong) for wrong in example.wrong), example
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("tool", ["bash", "ipython"])
 def test_the_tools_print_the_known_outputs(tool: math.Tool) -> None:
     examples = math.examples("heldout", tool=tool)[:8]
@@ -54,6 +55,7 @@ def test_only_the_right_calculation_has_the_answer() -> None:
     check_all(math.examples("train") + math.examples("heldout"), earns)
 
 
+@pytest.mark.processes
 def test_hidden_tests_tell_all_programs_apart() -> None:
     check_all(code.examples("heldout")[:20], passes)
 

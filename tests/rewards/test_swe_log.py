@@ -211,10 +211,12 @@ def reader(*options: str, log: bytes = b"test_a ok\n\xff") -> subprocess.Complet
     return subprocess.run(program, input=log, capture_output=True, check=False)
 
 
+@pytest.mark.processes
 def test_the_reader_is_a_program() -> None:
     assert json.loads(reader().stdout) == {"test_a": "passed"}
 
 
+@pytest.mark.processes
 def test_the_error_without_swebench_says_what_to_install() -> None:
     without = reader("-S", "-E")  # without any installed package
     assert b"needs the package swebench; install it where" in without.stderr
@@ -227,6 +229,7 @@ def test_an_unknown_parser_is_refused() -> None:
         check_parser("parse_log_x")
 
 
+@pytest.mark.processes
 def test_loading_parsers_loads_nothing_else() -> None:
     code = (
         "import sys; from prorl_service.rewards.swe.log_reader import load_parser;"
@@ -281,6 +284,7 @@ def unittest_run(directory: Path, **environment: str) -> str:
     return done.stderr.partition("Ran ")[0]  # the rest contains the time
 
 
+@pytest.mark.processes
 def test_the_watch_sees_what_raises_and_changes_nothing(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

@@ -69,6 +69,7 @@ def hierarchy() -> Path:
     pytest.skip("the kernel's part needs a cgroup v2 hierarchy that this user may write")
 
 
+@pytest.mark.processes
 def test_removing_a_group_ends_its_processes() -> None:
     path = hierarchy() / f"prorl-test-{os.getpid()}"
     group = cgroups.ControlGroup(path, LIMITS, frozenset())

@@ -22,6 +22,7 @@ def settings(engine: StubEngine) -> Settings:
     return Settings(backends=(BackendSpec(url=engine.url),), sandbox="bubblewrap", token=TOKEN)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "given", [None, "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer"]
 )
@@ -49,6 +50,7 @@ async def test_a_request_without_the_token_learns_nothing(
         assert (await http.get("/openapi.json")).is_success
 
 
+@pytest.mark.processes
 async def test_rollouts_run_with_the_token_and_it_is_shown_nowhere(
     engine: StubEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ async def test_rollouts_run_with_the_token_and_it_is_shown_nowhere(
     assert isinstance(spying, Group)
 
 
+@pytest.mark.processes
 async def test_a_client_with_a_wrong_token_is_told_what_to_do(engine: StubEngine) -> None:
     async with (
         serving(settings(engine)) as url,

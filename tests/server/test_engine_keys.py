@@ -49,6 +49,7 @@ def locked_engine(tiny_model: Path) -> Iterator[StubEngine]:
         yield engine
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("way", ["file", "environment"])
 def test_the_key_of_the_operator_reaches_the_engine_alone(
     locked_engine: StubEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -126,6 +127,7 @@ async def test_the_key_of_one_engine_is_not_sent_to_another(
         assert other.authorizations == {None}
 
 
+@pytest.mark.processes
 async def test_a_front_passes_the_key_to_its_services(
     engine: StubEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +153,7 @@ async def test_a_front_passes_the_key_to_its_services(
     assert not holders_of_the_key(tmp_path)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("address", [f"http://user:{KEY}@host:1", f"http://{KEY}@host:1"])
 async def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str, address: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
@@ -169,6 +172,7 @@ async def test_a_secret_in_a_url_is_refused_and_not_repeated(url: str, address: 
     assert KEY not in done.stderr
 
 
+@pytest.mark.processes
 def test_a_wrong_address_of_an_engine_is_refused_in_one_line() -> None:
     for address in ("localhost:8000", "http://host:1/v1", "http://host?key=x", "ftp://host"):
         done = serve(address)

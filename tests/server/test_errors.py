@@ -34,6 +34,7 @@ async def test_refusals_of_the_framework_have_their_own_kinds(
     assert ErrorResponse.model_validate_json(answer.content).error.kind == kind
 
 
+@pytest.mark.processes
 async def test_a_body_without_a_content_type_is_refused_with_the_header_to_send(url: str) -> None:
     body = b'{"groups": []}'
     async with httpx.AsyncClient(base_url=url) as http:

@@ -38,6 +38,7 @@ def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.processes
 @schema.parametrize()
 @settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_answer_matches_the_schema(case: "schemathesis.Case[Any]", service_url: str) -> None:

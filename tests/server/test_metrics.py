@@ -30,6 +30,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
+@pytest.mark.processes
 async def test_ended_rollouts_are_counted_in_the_metrics(
     client: AsyncRolloutClient, url: str, engine: StubEngine
 ) -> None:

@@ -42,6 +42,7 @@ async def url(
         yield address
 
 
+@pytest.mark.processes
 async def test_agents_with_tools_are_refused_unless_the_operator_names_a_format(
     client: AsyncRolloutClient, request: pytest.FixtureRequest
 ) -> None:
@@ -55,6 +56,7 @@ async def test_agents_with_tools_are_refused_unless_the_operator_names_a_format(
     assert "prorl check-model" in str(refusal.value)
 
 
+@pytest.mark.processes
 async def test_agents_without_tools_run(client: AsyncRolloutClient) -> None:
     plain = group()
     plain.task.data["tools"] = []

@@ -39,6 +39,7 @@ async def leave_something(settings: Settings, engine: StubEngine) -> None:
     engine.latency_s = 0
 
 
+@pytest.mark.processes
 async def test_the_state_of_another_run_is_refused_with_its_description(
     settings: Settings, engine: StubEngine
 ) -> None:
@@ -58,6 +59,7 @@ async def test_the_state_of_another_run_is_refused_with_its_description(
     assert engine.weights == b"", "a service that did not start loaded weights"
 
 
+@pytest.mark.processes
 async def test_resume_continues_the_run_that_the_journal_holds(
     settings: Settings, engine: StubEngine
 ) -> None:
@@ -110,6 +112,7 @@ async def test_a_resumed_run_keeps_its_weights_from_another_model(
         assert engine.weights == b""
 
 
+@pytest.mark.processes
 def test_every_start_has_a_journal_of_its_own_unless_its_run_is_named(tmp_path: Path) -> None:
     """Holds whatever the port is, 0 included."""
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}

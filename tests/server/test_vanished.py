@@ -103,6 +103,7 @@ while said := client.recv(1 << 16):
 """
 
 
+@pytest.mark.processes
 async def test_a_machine_that_vanishes_frees_its_stream(namespace: str, settings: Settings) -> None:
     group = scored("g", 0, sleep=1000)
     async with impatient(settings, f"{NETWORK}.1") as server:

@@ -138,6 +138,7 @@ def test_a_nonsensical_configuration_is_refused(
         ChatFormat.load(model)
 
 
+@pytest.mark.processes
 def test_a_model_of_the_hub_is_loaded_from_the_local_cache(
     tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.ipython import IPython
@@ -10,6 +12,7 @@ def test_the_schema_has_code_and_restart() -> None:
     assert set(parameters["properties"]) == {"code", "restart"}
 
 
+@pytest.mark.processes
 async def test_a_model_can_call_ipython() -> None:
     async with running("process") as sandbox:
         tools = Toolset([IPython()], sandbox, timeout_s=30)

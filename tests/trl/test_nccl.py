@@ -185,6 +185,7 @@ async def test_an_unknown_or_wrongly_sized_group_is_refused(
             await asyncio.to_thread(opening)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not VLLM.exists(), reason="run scripts/setup-vllm")
 def test_the_stand_ins_have_the_signatures_of_vllm() -> None:
     """The parts of vLLM that the plug-in uses have the names and parameters of the stand-ins."""

@@ -79,6 +79,7 @@ def test_each_fact_to_look_up_is_in_one_document_only() -> None:
     assert told == {one.id: [one.document] for one in LOOK_UP}
 
 
+@pytest.mark.processes
 async def test_the_questions_are_prepared_with_their_documents(tmp_path: Path) -> None:
     manifest = await prepare(Options("offline_stem", tmp_path, workers=1))
     assert (manifest.problems, manifest.rejected) == (24, {})

@@ -111,6 +111,7 @@ def layout(tmp_path: Path) -> Layout:
     return layout
 
 
+@pytest.mark.processes
 async def test_images_are_fetched_once_and_their_digests_kept(
     tmp_path: Path, layout: Layout
 ) -> None:
@@ -126,6 +127,7 @@ async def test_images_are_fetched_once_and_their_digests_kept(
         assert registry.requests == []
 
 
+@pytest.mark.processes
 async def test_a_rate_limited_registry_is_waited_for(tmp_path: Path, layout: Layout) -> None:
     waits: list[float] = []
     async with FakeRegistry(layout) as registry:
@@ -143,6 +145,7 @@ async def test_a_rate_limited_registry_is_waited_for(tmp_path: Path, layout: Lay
     assert len(manifest.images) == 1
 
 
+@pytest.mark.processes
 async def test_images_that_cannot_be_fetched_reject_their_instances(
     tmp_path: Path, layout: Layout
 ) -> None:
@@ -219,6 +222,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.processes
 def test_the_command_prepares_rows_and_names_a_missing_file(tmp_path: Path) -> None:
     given = written(tmp_path, numbered(1), numbered(2, patch=""))
     common = [

@@ -160,6 +160,7 @@ def command(*arguments: str) -> str:
     return f"{done.returncode} {done.stdout}{done.stderr}"
 
 
+@pytest.mark.processes
 def test_the_command_prints_what_is_needed(tmp_path: Path) -> None:
     # Uses the repository's own measurements and a prepared data set.
     images = {"a": Image(digest="sha256:1", bytes=10**9), "b": Image(digest="sha256:2", bytes=0)}

@@ -23,6 +23,7 @@ EXACT = 1e-4
 UPDATES = ("algorithm.prompts_per_update=1", "algorithm.rollouts_per_device=4")
 
 
+@pytest.mark.processes
 def test_training_continues_after_a_kill(tmp_path: Path) -> None:
     output, rows = tmp_path / "output", rows_of_tiny(tmp_path)
     overrides = ["model=tiny", "trainer=trl", "steps=3", f"data.rows={rows}", f"output={output}"]

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import orjson
+import pytest
 
 from prorl_service.sandbox.images.locks import STALE_S, FileLock, is_abandoned
 
@@ -28,6 +29,7 @@ def test_one_holder_has_a_lock_until_its_release(tmp_path: Path) -> None:
     assert [path.name for path in first.path.parent.iterdir()] == ["lock"]
 
 
+@pytest.mark.processes
 def test_a_dead_holder_on_this_machine_is_noticed_immediately(tmp_path: Path) -> None:
     lock = FileLock(tmp_path / "lock")
     lock.take()

@@ -37,6 +37,7 @@ def test_execd_imports_only_stdlib_and_ptyprocess_and_only_at_the_top(path: Path
         assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names, "ptyprocess"}
 
 
+@pytest.mark.processes
 def test_execd_loads_no_large_modules() -> None:
     paths = [str(Path(package.__path__[0]).parent) for package in (execd, ptyprocess)]
     code = f"import sys; sys.path += {paths}; import execd.zygote; print(*sys.modules)"

@@ -16,6 +16,7 @@ from prorl_service.sandbox.guest.execd.request import Request
 from prorl_service.sandbox.host.kernel_packages import kernel_packages
 
 
+@pytest.mark.processes
 def test_the_kernel_needs_no_other_packages(tmp_path: Path) -> None:
     for path in kernel_packages():
         (tmp_path / path.name).symlink_to(path)

@@ -49,6 +49,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return Repository(tmp_path_factory.mktemp("repository"))
 
 
+@pytest.mark.processes
 @settings(max_examples=25)
 @given(old=TEXT, new=TEXT)
 def test_a_diff_turns_old_into_new_and_its_reverse_undoes_it(
@@ -68,6 +69,7 @@ def test_a_diff_turns_old_into_new_and_its_reverse_undoes_it(
     assert repository.tree() == base
 
 
+@pytest.mark.processes
 def test_git_diffs_are_reversed_with_modes_and_renames(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     text = "".join(f"{n}\n" for n in range(30))

@@ -1,6 +1,6 @@
 """A tiny model for all tests, and rules for all: no test passes whose processes logged an error.
 
-`--fast` runs the tests that start no process and train no model, in under a minute.
+`--fast` runs those that start no process and take no time, in under a minute.
 """
 
 import multiprocessing.process
@@ -23,7 +23,7 @@ EXPECTED = "logs"
 """Marker of tests whose processes log errors; its arguments are patterns of those errors."""
 
 
-SLOW = ("processes", "training")
+SLOW = ("processes", "slow")
 """Markers of tests that `--fast` leaves out."""
 STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 """Audit events of a process that starts another one."""

@@ -28,6 +28,7 @@ def test_an_installed_package_offers_its_agent(
     assert registry["poet"].__name__ == "Poet"
 
 
+@pytest.mark.slow
 def test_an_operator_adds_an_agent_by_import_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

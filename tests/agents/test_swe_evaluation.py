@@ -59,6 +59,7 @@ def sandbox_of_many_tests() -> FakeSandbox:
     return sandbox
 
 
+@pytest.mark.slow
 async def test_many_records_are_not_read_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 

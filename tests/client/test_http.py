@@ -286,6 +286,7 @@ def test_lines_may_be_cut_anywhere_and_hold_any_text(service: Service, invoke: I
     assert invoke("wait", ["run-0-0.0", "run-0-0.1"], 5)[0] == rollout(0, "a\u2028b\u0085c")
 
 
+@pytest.mark.slow
 def test_a_broken_stream_is_resumed_for_the_missing_rollouts(
     service: Service, invoke: Invoke
 ) -> None:
@@ -319,6 +320,7 @@ def test_unknown_rollout_ends_a_stream(service: Service, invoke: Invoke) -> None
         invoke("stream", ["x"], 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [hangs_up, fails(BackendUnavailable("no engine")), raw(b"<h1>Bad Gateway</h1>", 502)],
@@ -365,7 +367,7 @@ def test_unreachable_service_is_named(unused_tcp_port: int) -> None:
 
 
 def test_a_url_without_a_scheme_is_refused_immediately() -> None:
-    with pytest.raises(ProRLError, match="'localhost:8080' is no URL") as refused:
+    with pytest.raises(ProRLError, match="'localhost:8080' is not a service's URL") as refused:
         RolloutClient("localhost:8080")
     assert refused.value.hint == "write it as 'http://localhost:8080'"
 

@@ -43,6 +43,7 @@ def follow(url: str) -> None:
         list(client.stream(["g.0"], 60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [ask_blocking, ask_async, follow])
 def test_a_dead_service_is_reported_repeatedly(
     ask: Any,

@@ -87,6 +87,7 @@ def test_a_killed_front_blocks_no_other(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_a_claim_of_another_machine_holds_while_it_is_renewed(tmp_path: Path) -> None:
     claim = claimed_elsewhere(tmp_path / "services")
     with renewed(claim), pytest.raises(ProRLError, match="front of process 1 on node7, since 2026"):

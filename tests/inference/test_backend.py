@@ -268,6 +268,7 @@ async def test_cancelling_a_call_closes_its_connection() -> None:
 # --- health and description ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_health_is_a_200_in_time() -> None:
     for handler, healthy in ((answers(""), True), (answers("", 503), False), (hang, False)):
         async with backend_of({"/health": handler}) as backend:

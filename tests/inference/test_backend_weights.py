@@ -116,6 +116,7 @@ async def test_a_file_that_the_engine_can_open_is_not_sent(streamed: WeightFile)
     assert offer == {"path": str(streamed.path), "size": streamed.path.stat().st_size}
 
 
+@pytest.mark.slow
 async def test_the_time_limit_on_sending_weights_counts_silence_only(tmp_path: Path) -> None:
     """The engine takes three times as long as the limit."""
     path = tmp_path / "weights"
@@ -137,6 +138,7 @@ async def test_the_time_limit_on_sending_weights_counts_silence_only(tmp_path: P
     assert engine.called[-1] == "resume"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["start_weight_update", "update_weights"])
 @pytest.mark.parametrize(
     "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]
@@ -161,6 +163,7 @@ async def test_refused_weights_resume_the_old_ones(streamed: WeightFile, route: 
     assert engine.called[-2:] == [route, "resume"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ["collective_rpc", "finish_weight_update"])
 @pytest.mark.parametrize(
     "failure", [(400, "BadRequestError"), (500, "InternalServerError"), "hang"]

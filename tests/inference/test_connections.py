@@ -195,6 +195,7 @@ async def test_a_connection_that_is_about_to_close_is_not_reused(
         assert count.opened == 3
 
 
+@pytest.mark.slow
 async def test_a_connection_that_was_idle_for_long_is_not_reused(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:

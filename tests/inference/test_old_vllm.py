@@ -78,6 +78,7 @@ class Updater:
             await self._engine.paused.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [(0, 22), (0, 26), (0, 31)])
 @settings(max_examples=25)
 @given(before=st.sets(st.integers(0, LENGTH - 1), max_size=6))
@@ -101,6 +102,7 @@ async def test_a_call_over_any_updates_has_the_exact_version_of_every_token(
     assert len({one["seed"] for one in asked}) == len(set(starts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 async def test_calls_in_flight_continue_with_new_weights(release: tuple[int, int]) -> None:
     engine = OldVllm(release)
@@ -122,6 +124,7 @@ async def test_calls_in_flight_continue_with_new_weights(release: tuple[int, int
     assert set(engine.paused_for) == {"abort"}
 
 
+@pytest.mark.slow
 async def test_a_call_scheduled_during_the_pause_uses_the_new_weights() -> None:
     engine = OldVllm((0, 24))
     engine.arrives_after_s = 0.5
@@ -215,6 +218,7 @@ def config() -> PoolConfig:
     return PoolConfig(probe_interval_s=0.1, wait_for_backend_s=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", [(0, 24), (0, 31)])
 async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
     release: tuple[int, int], tmp_path: Path, tiny_model: Path, config: PoolConfig

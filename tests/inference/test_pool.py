@@ -67,6 +67,7 @@ async def test_a_rollout_moves_on_when_its_backend_has_died(
         await until(pool, BackendState.HEALTHY, 3)
 
 
+@pytest.mark.slow
 async def test_calls_without_a_healthy_backend_wait_and_then_fail(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ async def test_only_one_of_two_models_that_arrive_together_is_used(
         assert pool.background.failure is None
 
 
+@pytest.mark.slow
 async def test_a_backend_removed_during_its_update_gets_no_more_calls(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
@@ -175,6 +177,7 @@ async def test_a_backend_removed_during_its_update_gets_no_more_calls(
 # --- failing engines ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_call_in_flight_fails_when_its_engine_goes_down(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
@@ -216,6 +219,7 @@ async def test_an_engine_that_fails_every_call_gets_few(
     assert bad.calls == 1
 
 
+@pytest.mark.slow
 async def test_a_retried_call_does_not_wait_forever_for_a_removed_engine(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
@@ -230,6 +234,7 @@ async def test_a_retried_call_does_not_wait_forever_for_a_removed_engine(
                 await again
 
 
+@pytest.mark.slow
 async def test_an_engine_rests_after_consecutive_failed_calls(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
@@ -248,6 +253,7 @@ async def test_an_engine_rests_after_consecutive_failed_calls(
             last.cancel()
 
 
+@pytest.mark.slow
 async def test_an_engine_that_rested_is_called_again(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:

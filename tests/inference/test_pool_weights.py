@@ -34,6 +34,7 @@ async def test_an_engine_that_restarts_is_given_the_weights_again(
         await condition(lambda: engine.weights == b"trained")
 
 
+@pytest.mark.slow
 async def test_nothing_is_sampled_with_the_weights_an_engine_restarted_with(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ async def test_an_engine_that_was_never_down_wakes_calls_after_its_update(
         assert engine.weights == b"trained"
 
 
+@pytest.mark.slow
 async def test_an_update_does_not_count_as_waiting(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ async def test_an_older_version_is_refused_unless_a_rewind_is_requested(
             await pool.stream_weights(upload(b"first"), version=0)
 
 
+@pytest.mark.slow
 async def test_calls_in_flight_at_a_rewind_continue(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_waiting_for_a_slot_is_not_charged(engine: StubEngine, tmp_path: Path) -> None:
     engine.latency_s = 0.1
     one_slot = PoolConfig(max_calls_per_backend=1)
@@ -118,6 +119,7 @@ async def test_waiting_for_a_slot_is_not_charged(engine: StubEngine, tmp_path: P
     assert longest.timings.run_s - longest.timings.waited_s < 1.5
 
 
+@pytest.mark.slow
 async def test_an_update_of_weights_is_not_charged(engine: StubEngine, tmp_path: Path) -> None:
     engine.latency_s, engine.update_latency_s = 0.3, 3.0
     group = group_of(Turns, n=4, limits=Limits(run_timeout_s=1.5))
@@ -132,6 +134,7 @@ async def test_an_update_of_weights_is_not_charged(engine: StubEngine, tmp_path:
     assert all(rollout.timings.waited_s > 1.5 for rollout in rollouts)
 
 
+@pytest.mark.slow
 async def test_waiting_for_an_engine_lent_to_training_is_not_charged(
     engine: StubEngine, tmp_path: Path
 ) -> None:
@@ -150,6 +153,7 @@ async def test_waiting_for_an_engine_lent_to_training_is_not_charged(
     assert all(rollout.attempt == 1 for rollout in rollouts)
 
 
+@pytest.mark.slow
 async def test_waiting_for_an_engine_that_is_down_is_not_charged(
     engine: StubEngine, tmp_path: Path
 ) -> None:
@@ -175,6 +179,7 @@ async def test_waiting_for_a_scoring_process_is_not_charged(
         assert_done(await ends(pipeline, group))
 
 
+@pytest.mark.slow
 async def test_a_rollout_that_used_up_its_budget_is_graded(
     engine: StubEngine, tmp_path: Path
 ) -> None:
@@ -193,6 +198,7 @@ async def endless(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngin
         yield stub
 
 
+@pytest.mark.slow
 async def test_results_of_the_turns_are_taken_home_after_the_budget(
     endless: StubEngine, tmp_path: Path
 ) -> None:
@@ -205,6 +211,7 @@ async def test_results_of_the_turns_are_taken_home_after_the_budget(
     assert len(trajectory(rollout).turns) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [Turns, Loop])
 async def test_a_timeout_fails_the_rollout_if_the_operator_wants_that(
     endless: StubEngine, tmp_path: Path, agent: type[AgentHandler]

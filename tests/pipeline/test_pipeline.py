@@ -68,6 +68,7 @@ async def test_a_group_passes_all_stages_and_frees_its_sandboxes(
     assert not any(sandbox.running for sandbox in sandboxes.made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", list(Stage))
 @pytest.mark.parametrize(
     ("how", "kind", "blame"),
@@ -139,6 +140,7 @@ async def test_a_run_that_returns_nothing_is_told_what_to_return(
     assert "return FinishReason.FINISHED" in record.error.hint
 
 
+@pytest.mark.slow
 async def test_a_timed_out_rollout_returns_its_sampled_tokens(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
@@ -269,6 +271,7 @@ async def test_concurrent_submissions_are_accepted_whole_or_not_at_all(
         assert sum(pipeline.count_by_state().values()) in (2, 3)
 
 
+@pytest.mark.slow
 async def test_a_large_submission_is_queued_in_slices(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
@@ -306,6 +309,7 @@ async def test_a_handler_that_swallows_cancellation_cannot_hold_up_a_shutdown(
         await Probe.started.wait()
 
 
+@pytest.mark.slow
 async def test_a_run_that_waits_for_its_engine_blames_the_engine(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
@@ -317,6 +321,7 @@ async def test_a_run_that_waits_for_its_engine_blames_the_engine(
     assert record.error.retryable
 
 
+@pytest.mark.slow
 async def test_a_group_that_reuses_the_id_of_an_ended_one_has_its_own_lease(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:
@@ -343,6 +348,7 @@ async def test_the_policy_is_not_sampled_after_run(
     assert len(trajectory(record).turns) == 1
 
 
+@pytest.mark.slow
 async def test_a_rollout_that_has_lost_all_backends_ends_when_one_is_back(
     engine: StubEngine, sandboxes: FakeSandboxes, tmp_path: Path
 ) -> None:

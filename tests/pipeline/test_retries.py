@@ -72,6 +72,7 @@ async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine
         yield stub
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", list(Stage))
 async def test_a_retry_begins_from_scratch(
     engine: StubEngine, tmp_path: Path, stage: Stage
@@ -85,6 +86,7 @@ async def test_a_retry_begins_from_scratch(
     assert len(rollout.trajectory.turns) == 1
 
 
+@pytest.mark.slow
 async def test_retries_have_an_end(engine: StubEngine, tmp_path: Path) -> None:
     Flaky.failures = 100
     config = PipelineConfig(max_attempts=2)
@@ -120,6 +122,7 @@ async def test_a_rollout_that_waits_for_its_retry_can_be_cancelled(
     assert Flaky.handlers == 2
 
 
+@pytest.mark.slow
 async def test_an_outage_of_all_engines_fails_no_rollout(
     engine: StubEngine, tmp_path: Path
 ) -> None:
@@ -163,6 +166,7 @@ class Patient(AgentHandler):
         return Verdict(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_removed", [False, True])
 async def test_a_shorter_engine_that_joins_fails_no_rollout_that_began_before(
     engine: StubEngine, tiny_model: Path, chat: ChatFormat, tmp_path: Path, is_removed: bool

@@ -58,7 +58,7 @@ def test_missing_instances_are_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match=r"no directory of a model"):
+    with pytest.raises(BadSettings, match=r"not a model's directory"):
         checks.model_directory(qwen(f"model.path={tmp_path}").model)
 
 
@@ -121,7 +121,7 @@ def test_prompts_that_are_too_long_are_left_out(tiny_model: Path) -> None:
 
 def test_too_few_tasks_for_a_step_are_refused(tiny_model: Path) -> None:
     given = ("agent.max_prompt_tokens=4000", "algorithm.prompts_per_step=4")
-    with pytest.raises(BadSettings, match=r"less than algorithm\.prompts_per_step=4"):
+    with pytest.raises(BadSettings, match=r"fewer than algorithm\.prompts_per_step=4"):
         checks.fitting(tiny(*given), [instance("mako-1.3.5").task()] * 3, tiny_model)
 
 

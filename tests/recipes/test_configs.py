@@ -49,6 +49,7 @@ def test_every_combination_resolves(model: str, trainer: str) -> None:
     assert seen.output == f"outputs/swebench-{model}-{trainer}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @MATRIX
 def test_every_combination_with_problems_resolves(task: str, model: str, trainer: str) -> None:
@@ -79,6 +80,7 @@ def test_a_model_without_an_experiment_file_composes(
     assert (made.model.name, made.model.path, made.steps) == ("own", "Qwen/Qwen3-8B", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
@@ -120,6 +122,7 @@ TRAIN = {"math": "deepscaler", "code": "eurus_code", "stem": "scp_116k"}
 TEST = {"math": "amc23", "code": "livecodebench", "stem": "scp_116k"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @MATRIX
 def test_every_combination_with_problems_is_valid(task: str, model: str, trainer: str) -> None:

@@ -34,6 +34,7 @@ def test_demonstrations_are_mostly_wrong_and_never_held_out() -> None:
     assert not heldout & {example.instance.name for example in examples}
 
 
+@pytest.mark.slow
 def test_the_same_warm_start_is_trained_once(directory: Path, cache: Path) -> None:
     weights = directory / "model.safetensors"
     made_at = weights.stat().st_mtime_ns

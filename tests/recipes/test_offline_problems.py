@@ -23,6 +23,7 @@ def test_splits_share_no_problem(module: Any) -> None:
     assert not {one.question for one in train.values()} & {one.question for one in heldout.values()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_problems_are_a_function_of_the_seed(module: Any) -> None:
     assert module.problems("train", seed=1) == module.problems("train", seed=1)

@@ -179,6 +179,7 @@ def test_unreadable_json_is_tampering(forged: str) -> None:
     assert grade(run, EXPECTED).outcome is SweOutcome.TAMPERED
 
 
+@pytest.mark.slow
 def test_records_beyond_those_of_the_requested_tests_are_not_read() -> None:
     records = honest()
     many = [one for number in range(30_000) for one in of_test(f"t.py::other[{number}]")]

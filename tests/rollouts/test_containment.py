@@ -160,6 +160,7 @@ async def test_an_agent_cannot_end_the_process(
     assert how in ended.error.message
 
 
+@pytest.mark.slow
 async def test_a_task_that_is_cancelled_before_it_begins_leaves_no_warning(
     engine: StubEngine, tmp_path: Path
 ) -> None:

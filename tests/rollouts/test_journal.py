@@ -112,6 +112,7 @@ async def test_results_expire_by_the_time_that_services_ran(
     assert kept == ["b", "c"]
 
 
+@pytest.mark.slow
 async def test_a_file_is_used_by_one_service_only(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j"):
         with pytest.raises(JournalError, match="is in use"):
@@ -156,6 +157,7 @@ operations = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(operations)
 def test_any_history_is_read_back_as_it_was(

@@ -39,6 +39,7 @@ def slow_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "SLICE_S", -1.0)
 
 
+@pytest.mark.slow
 async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
     tmp_path: Path, slow_slices: None
 ) -> None:
@@ -60,6 +61,7 @@ async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
         assert left == 1
 
 
+@pytest.mark.slow
 async def test_deleting_continues_after_a_restart(tmp_path: Path, slow_slices: None) -> None:
     async with Journal(tmp_path / "j") as journal:
         await journal.forget(await filled(journal, 10))

@@ -14,6 +14,7 @@ from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGro
 from tests.sampling.sampler_world import FAILURE, World, group, rollout
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.integers(0, 2**32).map(random.Random),

@@ -23,6 +23,7 @@ def _same_gc() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 async def test_a_drain_that_fails_is_noticed_and_the_server_ends(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ async def test_a_draw_requested_twice_concurrently_is_answered_as_itself(
             status = await client.sampler("s", status.revision, 10)
 
 
+@pytest.mark.slow
 async def test_a_large_draw_is_fetched_for_as_long_as_rollouts_keep_coming(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

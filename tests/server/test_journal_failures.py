@@ -103,6 +103,7 @@ async def test_a_journal_whose_thread_ended_makes_the_service_unhealthy(
         await client.create_sampler("s", SamplerSpec())
 
 
+@pytest.mark.slow
 async def test_only_a_rollout_that_the_journal_does_not_take_fails(
     client: AsyncRolloutClient, connections: list[sqlite3.Connection]
 ) -> None:
@@ -132,6 +133,7 @@ async def test_a_wall_clock_that_jumps_ends_no_draw(
     assert status.draw.state is DrawState.COMPLETE
 
 
+@pytest.mark.slow
 async def test_a_restart_does_not_restart_a_deadline(settings: Settings) -> None:
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
         await client.create_sampler("s", SamplerSpec())

@@ -80,6 +80,7 @@ async def run_of(settings: Settings) -> str:
         return (await client.status()).run
 
 
+@pytest.mark.slow
 async def test_a_journal_that_holds_nothing_takes_any_run(
     settings: Settings, engine: StubEngine
 ) -> None:
@@ -133,6 +134,7 @@ def left(directory: Path) -> list[str]:
     return [path.name for path in directory.glob("journal*")]
 
 
+@pytest.mark.slow
 async def test_a_journal_without_any_write_is_removed_at_the_end(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ async def test_a_sampler_gives_nothing_newer_after_a_rewind(client: AsyncRollout
     assert (await client.sampler("s")).stale == 2
 
 
+@pytest.mark.slow
 async def test_a_rewind_holds_over_a_restart(settings: Settings, tmp_path: Path) -> None:
     settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
@@ -146,6 +147,7 @@ async def test_a_rewind_holds_over_a_restart(settings: Settings, tmp_path: Path)
         assert newest == {1}
 
 
+@pytest.mark.slow
 async def test_a_users_group_is_never_taken_for_one_of_a_sampler(
     settings: Settings, tmp_path: Path
 ) -> None:

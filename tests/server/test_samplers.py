@@ -70,6 +70,7 @@ async def test_dropped_groups_are_reported_with_their_reason(client: AsyncRollou
     assert broken.error.message == "it fails, as it should"
 
 
+@pytest.mark.slow
 async def test_groups_dropped_between_draws_are_reported_after_a_restart(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ async def test_groups_dropped_between_draws_are_reported_after_a_restart(
         assert (await drawn(client)).dropped == []
 
 
+@pytest.mark.slow
 async def test_candidates_are_taken_from_an_iterator_as_they_are_needed(url: str) -> None:
     kinds = (EASY, HARD, INFORMATIVE, EASY)
     given: list[Group] = []
@@ -154,6 +156,7 @@ async def test_a_step_of_several_draws_is_counted_as_one(url: str) -> None:
     assert [one["prorl/sampling/informative_share"] for one in metrics] == [1 / 2, 1 / 2, 1 / 4]
 
 
+@pytest.mark.slow
 async def test_a_deadline_ends_a_draw_with_the_groups_so_far(client: AsyncRolloutClient) -> None:
     await client.create_sampler("s", SamplerSpec())
     await client.add_candidates(
@@ -165,6 +168,7 @@ async def test_a_deadline_ends_a_draw_with_the_groups_so_far(client: AsyncRollou
     assert [group.candidate for group in draw.groups] == ["a"]
 
 
+@pytest.mark.slow
 async def test_a_restart_loses_nothing_and_draws_nothing_twice(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -213,6 +217,7 @@ async def test_a_deleted_sampler_leaves_no_work(client: AsyncRolloutClient) -> N
         await client.sampler("s")
 
 
+@pytest.mark.slow
 async def test_groups_that_wait_for_room_are_submitted_later_or_never(settings: Settings) -> None:
     settings = replace(settings, max_unfinished=4)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
@@ -279,6 +284,7 @@ async def test_a_group_that_cannot_be_submitted_is_noticed(
     await until(is_noticed)
 
 
+@pytest.mark.slow
 async def test_samplers_that_expire_at_the_same_time_are_all_deleted(
     client: AsyncRolloutClient,
 ) -> None:
@@ -297,6 +303,7 @@ async def test_samplers_that_expire_at_the_same_time_are_all_deleted(
             await client.delete_sampler(name)
 
 
+@pytest.mark.slow
 async def test_a_sampler_made_while_its_namesake_is_deleted_keeps_its_groups(
     client: AsyncRolloutClient,
 ) -> None:

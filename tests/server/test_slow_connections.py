@@ -55,6 +55,7 @@ async def until_closed(url: str, *pieces: bytes, pause_s: float = 0.1) -> bytes:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -70,17 +71,20 @@ async def test_the_head_of_a_request_has_a_time_limit(url: str, pieces: list[byt
     assert said == b"" or said.startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [b"", b"G", b"\r\n"], ids=["idle", "half", "empty lines"])
 async def test_the_head_of_a_later_request_has_a_time_limit(url: str, later: bytes) -> None:
     said = await until_closed(url, STATUS, later)
     assert said.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.slow
 async def test_a_body_may_not_stall(url: str) -> None:
     head = SUBMIT + BEARER + b"Content-Length: 1000\r\n\r\n"
     assert await until_closed(url, head + b'{"groups"', b"") == b""
 
 
+@pytest.mark.slow
 async def test_a_body_may_not_trickle_in_after_its_answer(url: str) -> None:
     """A body without the token is not read at all; streamed weights are no exception."""
     weights = b"PUT /v1/weights?version=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
@@ -89,6 +93,7 @@ async def test_a_body_may_not_trickle_in_after_its_answer(url: str) -> None:
         assert said.startswith(b"HTTP/1.1 401 ")
 
 
+@pytest.mark.slow
 async def test_a_body_that_comes_slowly_is_read(url: str) -> None:
     body = json.dumps({"rollout_ids": ["unknown.0"]}).encode()
     reader, writer = await connect(url)
@@ -102,6 +107,7 @@ async def test_a_body_that_comes_slowly_is_read(url: str) -> None:
     writer.close()
 
 
+@pytest.mark.slow
 async def test_a_long_poll_and_streamed_weights_are_not_cut_off(url: str) -> None:
     reader, writer = await connect(url)
     writer.write(b"PUT /v1/weights?version=1 HTTP/1.1\r\nHost: x\r\n" + BEARER)

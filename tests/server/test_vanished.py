@@ -70,6 +70,7 @@ async def until_connected(server: Server, *, is_so: bool) -> None:
     await until(holds)
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_nothing_is_cut_off(settings: Settings) -> None:
     async with impatient(settings) as server:
         with socket.socket() as client:
@@ -80,6 +81,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(settings: Settings) -> Non
             await until_connected(server, is_so=False)
 
 
+@pytest.mark.slow
 async def test_a_client_that_waits_longer_is_not_cut_off(settings: Settings) -> None:
     group = scored("g", 0, 1, sleep=2 * SOON_S)
     async with (

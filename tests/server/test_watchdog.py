@@ -12,6 +12,7 @@ async def blocks() -> None:
     time.sleep(2)  # noqa: ASYNC251
 
 
+@pytest.mark.slow
 async def test_code_that_blocks_the_event_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
     watching = asyncio.create_task(watch_loop())
     await asyncio.sleep(0.1)
@@ -26,6 +27,7 @@ async def test_code_that_blocks_the_event_loop_is_named(caplog: pytest.LogCaptur
     assert f"{Path(__file__).name}:{line};" in record.message
 
 
+@pytest.mark.slow
 async def test_a_loop_that_only_waits_is_not_blocked(caplog: pytest.LogCaptureFixture) -> None:
     watching = asyncio.create_task(watch_loop())
     await asyncio.create_task(asyncio.sleep(1.5), name="innocent")

@@ -28,6 +28,7 @@ def settings_of(engine: StubEngine, journal: Path | None = None) -> Settings:
     return Settings(backends=backends, sandbox="process", journal=journal, pool=pool)
 
 
+@pytest.mark.slow
 async def test_a_stalled_upload_is_answered_and_delays_no_other(engine: StubEngine) -> None:
     async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
@@ -60,6 +61,7 @@ async def test_a_version_goes_back_only_with_an_explicit_rewind(
         assert ((await client.status()).policy_version, engine.weights) == (1, b"early")
 
 
+@pytest.mark.slow
 async def test_journals_in_one_directory_keep_their_weights_apart(
     engine: StubEngine, other_engine: StubEngine, tmp_path: Path
 ) -> None:

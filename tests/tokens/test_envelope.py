@@ -48,6 +48,7 @@ def renderer(template: Template, role: str, thinking: bool | None = None) -> Ren
     return render
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=20)
 @given(

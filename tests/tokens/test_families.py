@@ -92,6 +92,7 @@ def values() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+@pytest.mark.slow
 @each_family
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(arguments=values())
@@ -105,6 +106,7 @@ def test_calls_written_by_the_template_are_read_back(
     assert [call.arguments for call in reply.calls] == [arguments]
 
 
+@pytest.mark.slow
 @each_family
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.data())
@@ -140,6 +142,7 @@ REASONING = {
 """Replies with reasoning in formats without `think` tags."""
 
 
+@pytest.mark.slow
 @each_family
 @pytest.mark.timeout(60)
 def test_a_long_hostile_reply_is_read_quickly(family: Family) -> None:

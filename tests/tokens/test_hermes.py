@@ -31,6 +31,7 @@ def written(name: str, arguments: object) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(names, st.dictionaries(names, values)), min_size=1, max_size=4))
 def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, object]]]) -> None:
     text = "I will look.\n" + "\n".join(written(*call) for call in calls)
@@ -40,6 +41,7 @@ def test_parallel_calls_are_read_back_in_order(calls: list[tuple[str, dict[str, 
     assert reply.content == "I will look."
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_no_text_makes_the_parser_raise(text: str) -> None:
     HERMES.parse(text)
@@ -91,6 +93,7 @@ def test_reasoning_that_the_prompt_began_must_end() -> None:
 prose = st.text(st.sampled_from("ab .\n")) | st.just("")
 
 
+@pytest.mark.slow
 @given(prose, prose, st.dictionaries(names, values), st.booleans(), st.booleans())
 def test_reasoning_ends_where_it_is_closed(
     thought: str, said: str, arguments: dict[str, object], opened: bool, quotes: bool

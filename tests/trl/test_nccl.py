@@ -119,6 +119,7 @@ async def test_all_workers_of_all_engines_receive_what_the_trainer_broadcasts(
     assert sorted(rank for engine in engines.values() for rank in engine.ranks) == [1, 2, 3]
 
 
+@pytest.mark.slow
 async def test_a_restarted_engine_waits_for_the_next_weights_in_a_new_group(
     engines: dict[str, NcclVllm], trainer: Trainer
 ) -> None:
@@ -132,6 +133,7 @@ async def test_a_restarted_engine_waits_for_the_next_weights_in_a_new_group(
     assert all(has(engine, 2) for engine in engines.values())
 
 
+@pytest.mark.slow
 @pytest.mark.logs("backend .* is down", "stays paused")
 async def test_engines_keep_their_weights_if_one_of_them_fails(
     engines: dict[str, NcclVllm], trainer: Trainer
@@ -149,6 +151,7 @@ async def test_engines_keep_their_weights_if_one_of_them_fails(
     assert has(other, 2)
 
 
+@pytest.mark.slow
 async def test_a_restarted_service_takes_engines_that_have_the_weights(
     engines: dict[str, NcclVllm], settings: Settings
 ) -> None:

@@ -91,6 +91,7 @@ async def test_work_that_runs_once_gives_its_result(
     assert caplog.records == []
 
 
+@pytest.mark.slow
 async def test_work_that_runs_once_is_kept_until_it_has_ended(owner: TaskOwner) -> None:
     ended: list[str] = []
     owner.run_once(work(ended), name="work")

@@ -88,7 +88,7 @@ async def test_nothing_is_written_if_no_row_can_be_used(tmp_path: Path) -> None:
 async def test_a_directory_has_one_data_set(tmp_path: Path) -> None:
     given = written(tmp_path, numbered(1))
     await prepare(options(tmp_path, given, with_images=False))
-    with pytest.raises(ProRLError, match="out has verified"):
+    with pytest.raises(ProRLError, match="out holds verified"):
         await prepare(options(tmp_path, given, with_images=False, dataset="lite"))
 
 

@@ -19,6 +19,7 @@ json_values = st.recursive(
 frames = st.lists(st.tuples(st.dictionaries(st.text(), json_values), st.binary(max_size=300)))
 
 
+@pytest.mark.slow
 @given(frames, st.lists(st.integers(1, 64), min_size=1))
 def test_any_frames_survive_any_chopping(
     sent: list[tuple[dict[str, object], bytes]], sizes: list[int]

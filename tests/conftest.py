@@ -52,8 +52,8 @@ def _no_processes(request: pytest.FixtureRequest) -> None:
         if event in STARTS:
             raise RuntimeError("mark this test with pytest.mark.processes")
 
-    def start(process: multiprocessing.process.BaseProcess) -> None:
-        check(STARTS[0], process)
+    def start(self: multiprocessing.process.BaseProcess) -> None:
+        check(STARTS[0], self)
 
     sys.addaudithook(check)
     multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ from recipes.math_code import tasks as problems
 from recipes.swebench import offline
 from recipes.swebench import tasks as bugs
 from recipes.swebench.rows import write_rows
-from tests.recipes.composed import TASKS, settings
+from tests.recipes.composed_settings import TASKS, settings
 from tests.recipes.swebench import log_instances
 from tests.tokens import templates
 

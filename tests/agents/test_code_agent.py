@@ -18,8 +18,8 @@ from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
 from prorl_service.schemas import FinishReason, Message, Task
 from prorl_service.tokens.chat import ChatFormat
-from tests.agents.playing import call, context, played
-from tests.sandbox.helpers import Kind, new_provider, started
+from tests.agents.scripted_agent import call, context, played
+from tests.sandbox.sandboxes import Kind, new_provider, started
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.schemas import FinishReason, Message, Task
 from prorl_service.tokens.chat import ChatFormat
-from tests.agents.playing import call, context, played
+from tests.agents.scripted_agent import call, context, played
 
 pytestmark = pytest.mark.processes
 

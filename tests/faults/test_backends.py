@@ -25,7 +25,7 @@ from prorl_service.schemas import (
 )
 from prorl_service.tokens.chat import ChatFormat
 from tests.faults.engine import BAD_ANSWERS, LOGPROB, Fault, sampled
-from tests.faults.helpers import (
+from tests.faults.processes import (
     WAIT_S,
     EngineProcess,
     Traces,

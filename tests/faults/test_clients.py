@@ -12,7 +12,7 @@ import pytest
 
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
-from tests.faults.helpers import WAIT_S, Traces, group, ids_of, plain_http, service, stub_engine
+from tests.faults.processes import WAIT_S, Traces, group, ids_of, plain_http, service, stub_engine
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,7 @@ import pytest
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import Blame, Rollout, RolloutState
-from tests.faults.helpers import (
+from tests.faults.processes import (
     WAIT_S,
     Traces,
     group,

@@ -15,8 +15,8 @@ from prorl_service.front.discovery import Announcement, Announcements, announcem
 from prorl_service.schemas import Stage
 from tests.front.conftest import service
 from tests.front.odd_service import odd_service
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.scored_agent import scored
 
 WAIT_S = 120
 BAD = {

@@ -17,8 +17,8 @@ from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpe
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service
 from tests.rollouts.journals import rollout_states
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.scored_agent import scored
 
 pytestmark = pytest.mark.processes
 

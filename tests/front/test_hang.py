@@ -21,8 +21,8 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import TWO_AT_ONCE, service
 from tests.front.test_front import assert_done, at, ends, ids_of, until_both_run
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.scored_agent import scored
 
 pytestmark = pytest.mark.processes
 

@@ -22,8 +22,8 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import service
 from tests.front.test_front import ids_of
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.scored_agent import scored
 
 WAIT_S = 120
 

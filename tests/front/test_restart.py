@@ -15,8 +15,8 @@ from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.testing import StubEngine
 from tests.front.conftest import service
 from tests.front.test_front import assert_done, at, ids_of
-from tests.server.scored import SCORED, scored
-from tests.server.serving import until
+from tests.server.application import until
+from tests.server.scored_agent import SCORED, scored
 
 pytestmark = pytest.mark.processes
 

@@ -17,7 +17,7 @@ from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.transfer.ways import NotOffered
 from prorl_service.local import free_port
 from prorl_service.schemas import Sampling
-from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
+from tests.inference.scripted_backend import MODELS, Handler, answers, backend_of, hang
 
 PROMPT = [1, 2, 3]
 ANSWER: dict[str, Any] = {

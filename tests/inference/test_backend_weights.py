@@ -16,7 +16,7 @@ from yarl import URL
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED
 from prorl_service.inference.transfer.ways import WeightDirectory, WeightFile
-from tests.inference.scripted import MODELS, Handler, answers, backend_of, hang
+from tests.inference.scripted_backend import MODELS, Handler, answers, backend_of, hang
 
 
 class Updates:

@@ -12,7 +12,7 @@ import pytest
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
-from tests.faults.helpers import WAIT_S, group, ids_of, service
+from tests.faults.processes import WAIT_S, group, ids_of, service
 
 pytestmark = pytest.mark.processes
 

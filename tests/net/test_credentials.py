@@ -20,7 +20,7 @@ from prorl_service.net.credentials import (
     own_token,
     take_key,
 )
-from tests.faults.helpers import group, ids_of, service, stub_engine
+from tests.faults.processes import group, ids_of, service, stub_engine
 
 PRORL = [sys.executable, "-m", "prorl_service.cli"]
 SPY = ("--agent", "tests.faults.agents:Spy")

@@ -13,7 +13,7 @@ from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import Blame, FinishReason, RolloutState
 from prorl_service.testing import FakeSandboxes, ScriptedGenerator
 from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.probe import Probe, group
+from tests.pipeline.probe_agent import Probe, group
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from prorl_service.schemas import (
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.pipeline.pipelines import ends, taken
-from tests.pipeline.probe import Probe, group, running
+from tests.pipeline.probe_agent import Probe, group, running
 
 
 @pytest.fixture

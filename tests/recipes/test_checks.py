@@ -14,7 +14,7 @@ from recipes.common.settings import BadSettings, Evaluation, Training
 from recipes.common.training import launch
 from recipes.swebench import tasks
 from recipes.swebench.rows import write_rows
-from tests.recipes.composed import settings
+from tests.recipes.composed_settings import settings
 from tests.recipes.swebench.instances import instance
 from tests.verl.training import ROOT
 

@@ -16,7 +16,7 @@ from recipes.common.training import trl
 from recipes.math_code.offline import code, math
 from recipes.math_code.rows import Problem, StemProblem, write_rows
 from recipes.math_code.tasks import problems_of, tasks_of
-from tests.recipes.composed import MODELS, TASKS, TRAINERS, resolved, settings, unresolved
+from tests.recipes.composed_settings import MODELS, TASKS, TRAINERS, resolved, settings, unresolved
 from tests.verl.training import ROOT
 
 # The warning is about a default of TRL's own.

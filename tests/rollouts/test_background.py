@@ -15,7 +15,7 @@ from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import Stage
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.probe import Probe, group, running
+from tests.pipeline.probe_agent import Probe, group, running
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import ISOLATED, KINDS, Kind, new_provider, running, started
+from tests.sandbox.sandboxes import ISOLATED, KINDS, Kind, new_provider, running, started
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,7 +16,7 @@ from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host import zygotes
 from prorl_service.sandbox.host.zygotes import container_user
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
-from tests.sandbox.helpers import (
+from tests.sandbox.sandboxes import (
     LIMITS,
     bash,
     new_provider,

@@ -14,7 +14,7 @@ from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.guest.execd.namespaces import MAX_TERMINALS
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import container_user
-from tests.sandbox.helpers import bash, new_provider, new_sandbox, output, running, started
+from tests.sandbox.sandboxes import bash, new_provider, new_sandbox, output, running, started
 from tests.sandbox.test_apptainer import belong_to_container_user, containers, make_tiny_image
 
 pytestmark = pytest.mark.processes

@@ -11,7 +11,7 @@ import pytest
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
-from tests.sandbox.helpers import ISOLATED, bash, open_to_others, output, running, started
+from tests.sandbox.sandboxes import ISOLATED, bash, open_to_others, output, running, started
 
 pytestmark = pytest.mark.processes
 

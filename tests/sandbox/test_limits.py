@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import bash, output, started
+from tests.sandbox.sandboxes import bash, output, started
 
 pytestmark = pytest.mark.processes
 

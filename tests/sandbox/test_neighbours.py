@@ -13,7 +13,7 @@ import pytest
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.spec import OPEN_FILES
-from tests.sandbox.helpers import bash, output, started
+from tests.sandbox.sandboxes import bash, output, started
 
 pytestmark = pytest.mark.processes
 
@@ -100,7 +100,7 @@ time.sleep(1000)
 OTHERS_START = """
 import asyncio, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
-from tests.sandbox.helpers import new_provider, output, started
+from tests.sandbox.sandboxes import new_provider, output, started
 
 async def main():
     async with new_provider({kind!r}) as provider:

@@ -5,7 +5,7 @@ import pytest
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import Kind, bash, new_provider, new_sandbox, output, running
+from tests.sandbox.sandboxes import Kind, bash, new_provider, new_sandbox, output, running
 
 pytestmark = pytest.mark.processes
 

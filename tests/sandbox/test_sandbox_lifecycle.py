@@ -16,7 +16,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.host import spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import (
+from tests.sandbox.sandboxes import (
     KINDS,
     Kind,
     bash,
@@ -233,7 +233,7 @@ async def test_the_error_of_a_failed_start_contains_its_output(
 
 SERVICE = """
 import asyncio, os, sys, time, psutil
-from tests.sandbox.helpers import bash, new_provider, new_sandbox
+from tests.sandbox.sandboxes import bash, new_provider, new_sandbox
 
 async def main():
     provider = new_provider(sys.argv[1])

@@ -8,7 +8,7 @@ import pytest
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.warm_pool import PARALLEL_STARTS, WarmPool
-from tests.sandbox.warm_fakes import LIMITS, OTHER_LIMITS, Provider, background, started
+from tests.sandbox.fake_provider import LIMITS, OTHER_LIMITS, Provider, background, started
 
 
 @pytest.fixture

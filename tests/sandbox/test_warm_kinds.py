@@ -14,8 +14,8 @@ from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import MAX_AHEAD
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from prorl_service.sandbox.warm_pool import WarmPool
-from tests.sandbox.helpers import LIMITS, Kind, new_provider
 from tests.sandbox.images.debian import debian_image
+from tests.sandbox.sandboxes import LIMITS, Kind, new_provider
 from tests.sandbox.test_sandbox_lifecycle import held
 
 pytestmark = pytest.mark.processes

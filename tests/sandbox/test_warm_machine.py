@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from prorl_service.sandbox.warm_pool import WarmPool, WarmSandbox
-from tests.sandbox.warm_fakes import LIMITS, Provider, background
+from tests.sandbox.fake_provider import LIMITS, Provider, background
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from prorl_service.sandbox.kinds import process
-from tests.sandbox.helpers import new_provider, output, started
+from tests.sandbox.sandboxes import new_provider, output, started
 
 pytestmark = pytest.mark.processes
 

@@ -7,7 +7,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
 
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 

@@ -16,7 +16,7 @@ from prorl_service.schemas import (
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.testing import StubEngine
 from tests.sandbox.images.debian import debian_image
-from tests.server.serving import Settings, finished, group, serving
+from tests.server.application import Settings, finished, group, serving
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from prorl_service.net.credentials import TOKEN_VARIABLE
 from prorl_service.schemas import BackendSpec, Group, RolloutState
 from prorl_service.server.auth import take_token
 from prorl_service.testing import StubEngine
-from tests.server.serving import Settings, group, serving
+from tests.server.application import Settings, group, serving
 
 TOKEN = "a-token-of-some-length"
 

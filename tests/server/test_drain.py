@@ -11,7 +11,7 @@ from prorl_service.server.app import create_app
 from prorl_service.server.connections import Bounds
 from prorl_service.server.run import Server, http_config
 from prorl_service.server.settings import HttpOptions
-from tests.server.serving import Settings
+from tests.server.application import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from prorl_service.errors import Conflict
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.testing import StubEngine
-from tests.server.sampling import scored_settings
-from tests.server.scored import scored
-from tests.server.serving import Settings
+from tests.server.application import Settings
+from tests.server.draws import scored_settings
+from tests.server.scored_agent import scored
 
 INFORMATIVE = (0, 1)
 

@@ -16,10 +16,10 @@ from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallE
 from prorl_service.net.credentials import authorization
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.testing import StubEngine
-from tests.faults.helpers import WAIT_S, group, ids_of, service, stub_engine
+from tests.faults.processes import WAIT_S, group, ids_of, service, stub_engine
 from tests.front.conftest import service as plain_service
-from tests.server.scored import SCORED, scored
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
+from tests.server.scored_agent import SCORED, scored
 
 KEY = "sk-engine-4711-secret"
 OTHER_KEY = "sk-engine-0815-secret"

@@ -6,7 +6,7 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.local import free_port
 from prorl_service.schemas import BackendSpec, ErrorResponse
 from prorl_service.server.errors import install_error_handlers
-from tests.server.serving import Settings, group, serving
+from tests.server.application import Settings, group, serving
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from prorl_service import local
 from prorl_service.net.credentials import authorization
 from prorl_service.schemas import ErrorResponse
 from prorl_service.server.app import interface
-from tests.faults.helpers import stub_engine
+from tests.faults.processes import stub_engine
 
 CHECKED: list[Any] = [
     status_code_conformance,

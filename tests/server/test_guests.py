@@ -12,8 +12,8 @@ from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.schemas import BackendStatus, RolloutState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.scored import SCORED, scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.scored_agent import SCORED, scored
 
 
 @pytest.fixture

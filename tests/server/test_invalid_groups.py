@@ -10,8 +10,8 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import BackendSpec, Blame, Group, Message, RolloutState, Task
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine
-from tests.server.scored import SCORED, Scored, scored
-from tests.server.serving import Settings, group, serving
+from tests.server.application import Settings, group, serving
+from tests.server.scored_agent import SCORED, Scored, scored
 
 
 class Broken(Scored):

@@ -15,9 +15,9 @@ from prorl_service.rollouts.journal import Journal, threads
 from prorl_service.schemas import Blame, Message, RolloutState
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine
-from tests.server.sampling import scored_settings
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.draws import scored_settings
+from tests.server.scored_agent import scored
 
 
 @pytest.fixture

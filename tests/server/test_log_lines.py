@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.rollouts.reporting import MAX_WARNINGS
-from tests.server.serving import finished, group
+from tests.server.application import finished, group
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Blame, ErrorInfo, RolloutState
 from prorl_service.testing import StubEngine
 from prorl_service.utils import logs
-from tests.server.serving import finished, group
+from tests.server.application import finished, group
 
 
 async def samples(url: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -10,7 +10,7 @@ import pytest
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
 from prorl_service.testing import StubEngine
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from prorl_service.schemas import BackendSpec, Blame, Message, RolloutState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.probe import TOOL
-from tests.server.serving import Settings, finished, group, serving
+from tests.server.application import Settings, finished, group, serving
 
 WITHOUT_TOOLS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

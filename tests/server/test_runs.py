@@ -13,7 +13,7 @@ from prorl_service.errors import JournalError
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.testing import StubEngine
-from tests.server.serving import Settings, group, serving, until
+from tests.server.application import Settings, group, serving, until
 
 
 @pytest.fixture

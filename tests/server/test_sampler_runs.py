@@ -15,9 +15,9 @@ from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.testing import StubEngine
-from tests.server.sampling import INFORMATIVE, drawn, scored_settings
-from tests.server.scored import scored
-from tests.server.serving import Settings, finished, serving, until
+from tests.server.application import Settings, finished, serving, until
+from tests.server.draws import INFORMATIVE, drawn, scored_settings
+from tests.server.scored_agent import scored
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from prorl_service.schemas.sampling import (
     SamplerStatus,
 )
 from prorl_service.testing import StubEngine
-from tests.server.sampling import INFORMATIVE, drawn, scored_settings
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.draws import INFORMATIVE, drawn, scored_settings
+from tests.server.scored_agent import scored
 
 EASY, HARD = (1, 1, 1, 1), (0, 0, 0, 0)
 FAILING = (None, None, None, None)

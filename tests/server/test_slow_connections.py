@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.server.connections import SURPLUS, Bounds
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
 
 TOKEN = "a-token-of-some-length"
 BEARER = f"Authorization: Bearer {TOKEN}\r\n".encode()

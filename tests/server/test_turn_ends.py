@@ -10,7 +10,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec, FinishReason, Rollout
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import Settings, finished, group, serving
+from tests.server.application import Settings, finished, group, serving
 
 pytestmark = pytest.mark.processes
 

@@ -18,8 +18,8 @@ from prorl_service.server.connections import Bounds
 from prorl_service.server.run import http_config
 from prorl_service.testing import StubEngine
 from tests.front.test_hang import NETWORK, ip, namespace
-from tests.server.scored import SCORED, scored
-from tests.server.serving import Server, Settings, application, running, until
+from tests.server.application import Server, Settings, application, running, until
+from tests.server.scored_agent import SCORED, scored
 
 __all__ = ["namespace"]
 

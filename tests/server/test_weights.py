@@ -13,7 +13,7 @@ from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from prorl_service.client import RolloutClient
 from prorl_service.front.discovery import Announcements
 from prorl_service.schemas import RolloutState
 from prorl_service.testing import StubEngine
-from tests.faults.helpers import stub_engine
+from tests.faults.processes import stub_engine
 from tests.rollouts.journals import rollout_states
 from tests.slurm.cluster import CHECKOUT, Cluster, cluster
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slurm]
 
 GROUPS, SIZE, SLEEP_S = 6, 3, 1.5
 SERVICES = (
@@ -104,7 +104,7 @@ def test_a_preempted_service_drains_and_returns_and_nothing_is_lost(
     trainer = run.sbatch(
         *("recipes/slurm/trainer.sbatch", "--wait-for", "2", "--backend", engine.url),
         *("--agent", "tests.faults.agents:Shell", "--"),
-        *("python", "-m", "tests.slurm.client", *map(str, (GROUPS, SIZE, SLEEP_S, results))),
+        *("python", "-m", "tests.slurm.trainer", *map(str, (GROUPS, SIZE, SLEEP_S, results))),
     )
     until((run.directory / "token").exists)
     until(lambda: [one for one in run.running().values() if one] == [SIZE, SIZE])

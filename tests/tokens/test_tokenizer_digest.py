@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_service.tokens.chat import ChatFormat
-from tests.tokens.swapped import with_tokens_swapped
+from tests.tokens.swapped_model import with_tokens_swapped
 
 
 def test_a_trainers_tokenizer_is_compared_with_the_services(

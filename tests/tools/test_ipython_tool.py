@@ -3,7 +3,7 @@ import pytest
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.ipython import IPython
-from tests.sandbox.helpers import running
+from tests.sandbox.sandboxes import running
 
 
 def test_the_schema_has_code_and_restart() -> None:

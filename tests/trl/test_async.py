@@ -20,7 +20,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import TERMINAL_STATES, Group, Limits, Rollout, RolloutState, Segment
 from prorl_service.schemas.sampling import SamplerSpec
-from tests.tokens.swapped import with_tokens_swapped
+from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS
 
 if Version(trl.__version__) < Version("1.16"):

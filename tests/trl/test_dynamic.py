@@ -15,7 +15,7 @@ from prorl_service.schemas import TERMINAL_STATES, Rollout, RolloutState, Sampli
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_trl import ProRLRollout, checks, rollout
 from prorl_trl.dynamic import prompts_without_end
-from tests.faults.helpers import port_to_come_back_to
+from tests.faults.processes import port_to_come_back_to
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, dataset, logged, make_trainer
 
 pytestmark = [

@@ -17,7 +17,7 @@ from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import BackendState, Rollout, RolloutState
 from prorl_trl import ProRLRollout, RolloutsFailed, rollout
 from tests import vllm_engine
-from tests.tokens.swapped import with_tokens_swapped
+from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.training import ALL_FAIL, SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
 pytestmark = [

@@ -12,10 +12,10 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from prorl_trl import convert
 from prorl_trl.conversation import run_groups
+from tests.server.application import serving
 from tests.server.conftest import engine  # noqa: F401
-from tests.server.sampling import scored_settings
-from tests.server.scored import scored
-from tests.server.serving import serving
+from tests.server.draws import scored_settings
+from tests.server.scored_agent import scored
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.inference.nccl_vllm import (
     installed,
 )
 from tests.inference.old_vllm import serving as engine_at
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
 
 VLLM = Path(__file__).parents[2] / ".venv-vllm/bin/python"
 UPDATE = [

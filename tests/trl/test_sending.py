@@ -14,7 +14,7 @@ from prorl_service.schemas import BackendSpec, WeightsQuery, WeightsReport, Weig
 from prorl_service.testing import StubEngine
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, send
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
 
 
 class Client(RolloutClient):

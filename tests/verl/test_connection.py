@@ -10,7 +10,7 @@ from prorl_service.schemas import BackendState
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.connection import Connection
 from prorl_verl.settings import settings_of
-from tests.tokens.swapped import with_tokens_swapped
+from tests.tokens.swapped_model import with_tokens_swapped
 from tests.verl.test_settings import config
 
 OPTIONS = ["--sandbox", "process"]

@@ -13,7 +13,7 @@ from prorl_service.schemas import Group, Message, Task
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl.dynamic import DynamicSampling
 from prorl_verl.store import Prompt
-from tests.faults.helpers import port_to_come_back_to, stub_engine
+from tests.faults.processes import port_to_come_back_to, stub_engine
 
 OPTIONS = ["--sandbox", "process", "--agent", "bench.verl.agent:MixAgent", "--run-workers", "4"]
 

@@ -21,7 +21,7 @@ from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl import contract
 from prorl_verl.settings import BY_MODE
 from prorl_verl.start import CheckBeforeStart
-from tests.faults.helpers import stub_engine
+from tests.faults.processes import stub_engine
 from tests.verl.test_settings import CONFIG
 from tests.verl.training import ROOT
 

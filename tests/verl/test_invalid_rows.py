@@ -8,10 +8,10 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import RolloutState
 from prorl_service.testing import StubEngine
 from prorl_verl.runs import ended
+from tests.server.application import serving
 from tests.server.conftest import engine  # noqa: F401
-from tests.server.sampling import scored_settings
-from tests.server.scored import scored
-from tests.server.serving import serving
+from tests.server.draws import scored_settings
+from tests.server.scored_agent import scored
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import RolloutState
-from tests.faults.helpers import port_to_come_back_to
+from tests.faults.processes import port_to_come_back_to
 from tests.verl.test_training import DIFFERENCE, EXACT, SERVICE_OPTIONS, train, write_tasks
 
 pytestmark = pytest.mark.timeout(1800)

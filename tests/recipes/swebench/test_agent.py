@@ -30,7 +30,7 @@ from recipes.swebench.report import of_rollout
 from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.instances import checkout, instance, instances
 from tests.sandbox.images.debian import debian_image
-from tests.server.serving import Settings, finished, serving
+from tests.server.application import Settings, finished, serving
 
 pytestmark = pytest.mark.processes
 

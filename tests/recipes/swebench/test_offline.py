@@ -14,8 +14,8 @@ from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from recipes.swebench import grading, offline
 from recipes.swebench.rows import read_rows, write_rows
 from tests.recipes.swebench.instances import checkout, instance, patch_of
-from tests.sandbox.helpers import new_provider
 from tests.sandbox.images.debian import debian_image
+from tests.sandbox.sandboxes import new_provider
 
 pytestmark = pytest.mark.processes
 

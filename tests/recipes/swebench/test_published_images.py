@@ -24,8 +24,8 @@ from recipes.swebench.rows import SweInstance
 from tests.recipes.swebench.data import published
 from tests.recipes.swebench.data.published import Fields
 from tests.recipes.swebench.instances import instance
-from tests.sandbox.helpers import new_provider, started
 from tests.sandbox.images.debian import debian_directory
+from tests.sandbox.sandboxes import new_provider, started
 
 pytestmark = pytest.mark.processes
 

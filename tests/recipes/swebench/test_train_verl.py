@@ -19,7 +19,7 @@ from prorl_verl.settings import plain, settings_of
 from recipes.common.settings import Training
 from recipes.common.training import verl
 from tests.recipes.commands import progress, running
-from tests.recipes.composed import MODELS, TASKS, settings
+from tests.recipes.composed_settings import MODELS, TASKS, settings
 from tests.recipes.swebench.commands import QUICK, rows_of_tiny
 from tests.verl.training import worker_command
 

@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.images import ImageCache, Pulled
-from tests.sandbox.images.helpers import files, litter, marker
+from tests.sandbox.images.cache_files import files, litter, marker
 from tests.sandbox.images.oci import ARCHITECTURE, Layout, docker_archive, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
 

@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images import ImageCache, definitions
-from tests.sandbox.images.helpers import litter, marker
+from tests.sandbox.images.cache_files import litter, marker
 from tests.sandbox.images.oci import Layout, root_file_system
 
 pytestmark = pytest.mark.processes

@@ -7,8 +7,8 @@ import pytest
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
-from tests.sandbox.helpers import output, started
 from tests.sandbox.images.oci import Layout
+from tests.sandbox.sandboxes import output, started
 from tests.sandbox.test_apptainer import make_tiny_image
 
 pytestmark = pytest.mark.processes

@@ -13,7 +13,7 @@ import pytest
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.images import Entry, ImageCache
-from tests.sandbox.images.helpers import builds, files, litter, marker, use_in_other_process
+from tests.sandbox.images.cache_files import builds, files, litter, marker, use_in_other_process
 from tests.sandbox.images.oci import Layout, root_file_system
 from tests.sandbox.images.registry import FakeRegistry
 
@@ -189,7 +189,7 @@ import asyncio
 from pathlib import Path
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.images import ImageCache
-from tests.sandbox.images.helpers import files
+from tests.sandbox.images.cache_files import files
 async def main():
     try:
         await ImageCache(Path("{small}")).build("x", "{tree}")

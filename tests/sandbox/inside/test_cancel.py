@@ -7,12 +7,12 @@ import pytest
 
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import Kind, bash, output, running
 from tests.sandbox.inside.test_execd_trees import assert_only_the_shell_runs
 from tests.sandbox.inside.test_shell_traps import IGNORES_SIGNALS
 from tests.sandbox.inside.test_streaming import Viewer
+from tests.sandbox.sandboxes import Kind, bash, output, running
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 async def begin(sandbox: RemoteSandbox, command: str) -> asyncio.Task[object]:

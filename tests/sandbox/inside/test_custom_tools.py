@@ -8,9 +8,9 @@ from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.tokens.formats import ToolCall
 from prorl_service.tools.base import Toolset
-from tests.sandbox.helpers import bash
+from tests.sandbox.sandboxes import bash
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 INSIDE = """
 def tool(request):

@@ -9,9 +9,9 @@ import pytest
 
 from prorl_service.sandbox.host import direct_shell
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import bash, output
+from tests.sandbox.sandboxes import bash, output
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 def lent(sandbox: RemoteSandbox) -> bool:

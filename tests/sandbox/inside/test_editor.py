@@ -8,9 +8,9 @@ import pytest
 from prorl_service.sandbox.base import SandboxLimits, ToolResult
 from prorl_service.sandbox.guest.execd.editor import HISTORY_BYTES
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import bash, output, running
+from tests.sandbox.sandboxes import bash, output, running
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 class Files:

@@ -1,7 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl_service.sandbox.guest.execd.output import HeadTail
+
+pytestmark = pytest.mark.unprivileged
 
 
 def kept(chunks: list[bytes], limit_bytes: int) -> tuple[str, int]:

@@ -11,6 +11,8 @@ from prorl_service.sandbox.guest.execd.protocol import (
     encode,
 )
 
+pytestmark = pytest.mark.unprivileged
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

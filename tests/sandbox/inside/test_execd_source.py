@@ -10,6 +10,8 @@ import pytest
 
 from prorl_service.sandbox.guest import execd
 
+pytestmark = pytest.mark.unprivileged
+
 SOURCES = sorted(Path(execd.__path__[0]).glob("*.py"))
 LARGE = {
     "asyncio",

@@ -11,9 +11,9 @@ import pytest
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import LIMITS, Kind, bash, output, running
+from tests.sandbox.sandboxes import LIMITS, Kind, bash, output, running
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 def members(tar: bytes) -> dict[str, tarfile.TarInfo]:

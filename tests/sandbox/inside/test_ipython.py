@@ -9,9 +9,13 @@ import pytest_asyncio
 
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import Kind, output, running
+from tests.sandbox.sandboxes import Kind, output, running
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.processes,
+    pytest.mark.unprivileged,
+]
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

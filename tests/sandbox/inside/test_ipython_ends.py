@@ -10,12 +10,12 @@ import pytest
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host import spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import Kind, bash, output, running
 from tests.sandbox.inside.test_cancel import cancelled
 from tests.sandbox.inside.test_ipython import ipython, value
 from tests.sandbox.inside.test_streaming import Viewer
+from tests.sandbox.sandboxes import Kind, bash, output, running
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 @pytest.fixture(params=["process", "bubblewrap"])

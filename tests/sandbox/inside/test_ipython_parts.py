@@ -15,6 +15,8 @@ from prorl_service.sandbox.guest.execd.protocol import ProtocolError
 from prorl_service.sandbox.guest.execd.request import Request
 from prorl_service.sandbox.host.kernel_packages import kernel_packages
 
+pytestmark = pytest.mark.unprivileged
+
 
 @pytest.mark.processes
 def test_the_kernel_needs_no_other_packages(tmp_path: Path) -> None:

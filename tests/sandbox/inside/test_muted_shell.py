@@ -3,9 +3,9 @@
 import pytest
 
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import bash, output
+from tests.sandbox.sandboxes import bash, output
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 NOTE = "[the command redirected the shell's own output with `exec`; it is shown again from now on]"
 

@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import Kind, bash, output, running
+from tests.sandbox.sandboxes import Kind, bash, output, running
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 class Trap(NamedTuple):

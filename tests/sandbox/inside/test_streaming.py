@@ -6,9 +6,9 @@ import pytest
 
 from prorl_service.sandbox.guest.execd.stream import INTERVAL_S, PIECE_BYTES
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
-from tests.sandbox.helpers import bash
+from tests.sandbox.sandboxes import bash
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
 
 
 class Viewer:

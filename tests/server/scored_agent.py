@@ -7,7 +7,7 @@ from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verd
 from prorl_service.errors import EvaluatorError
 from prorl_service.schemas import FinishReason, Group, Message, Stage, Task
 
-SCORED = "tests.server.scored:Scored"
+SCORED = "tests.server.scored_agent:Scored"
 
 
 class Scored(AgentHandler):

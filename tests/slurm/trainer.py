@@ -1,6 +1,6 @@
 """Stand-in for a trainer: submits groups of rollouts, waits for them, writes their states.
 
-python -m tests.slurm.client GROUPS SIZE SLEEP_S RESULTS
+python -m tests.slurm.trainer GROUPS SIZE SLEEP_S RESULTS
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from prorl_service.client import RolloutClient
-from tests.faults.helpers import WAIT_S, group, ids_of
+from tests.faults.processes import WAIT_S, group, ids_of
 
 
 def main(count: int, n: int, sleep_s: float, results: Path) -> None:

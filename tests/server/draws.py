@@ -4,8 +4,8 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
 from prorl_service.schemas.sampling import Draw, DrawState
 from prorl_service.testing import StubEngine
-from tests.server.scored import SCORED
-from tests.server.serving import Settings
+from tests.server.application import Settings
+from tests.server.scored_agent import SCORED
 
 INFORMATIVE = (0, 1, 0, 1)
 

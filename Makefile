@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test check bench test-vllm test-verl test-slurm clean
+.PHONY: setup sandboxes demo test test-fast check bench test-vllm test-verl test-slurm clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -8,6 +8,8 @@ demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
 test: setup sandboxes ## static checks and all tests; as root, also as an ordinary user
 	scripts/test
+test-fast: setup ## tests without processes and waits, in under a minute
+	scripts/test --fast -n 2 --dist loadfile
 check: setup
 	scripts/check
 bench: setup sandboxes ## the measurements the docs quote

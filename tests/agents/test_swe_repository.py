@@ -201,6 +201,24 @@ async def test_binary_files_that_expand_to_gigabytes_are_not_given_to_git(
     assert "8000000000 bytes of binary files" in report.summary
 
 
+@pytest.mark.parametrize("content", [b"\xff\n", None])
+async def test_a_patch_that_ruins_a_test_it_may_change_is_the_policys_failure(
+    sandbox: RemoteSandbox, content: bytes | None
+) -> None:
+    base = await prepare(sandbox, ENVIRONMENT)
+    await (
+        run(sandbox, f"rm {AT}/a.py") if content is None else sandbox.upload(f"{AT}/a.py", content)
+    )
+    patch = await extract_patch(sandbox, ENVIRONMENT, base)
+    assert patch
+    await run(sandbox, f"cd {AT}; git reset -q --hard")
+    report = await grade_patch(
+        sandbox, data(FAIL_TO_PASS=["a.py::test"], allowed_files=["a.py"]), patch
+    )
+    assert report.outcome is SweOutcome.PATCH_FAILED
+    assert "a.py cannot be read" in report.summary
+
+
 FORGED = "diff --git a/forged b/forged\nnew file mode 100644\n"
 HOSTILE = f"""
 forge() {{

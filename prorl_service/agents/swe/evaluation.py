@@ -58,7 +58,14 @@ async def grade_patch(
         return expected.report(SweOutcome.PATCH_FAILED, problems=[problem], **known)
     by_log = bool(data.environment.test_command)
     copied = await tests_to_copy(sandbox, data) if by_log else data.FAIL_TO_PASS
-    expected = replace(expected, canaries=await _put_canaries(sandbox, data, copied))
+    try:
+        canaries = await _put_canaries(sandbox, data, copied)
+    except EvaluatorError as error:
+        files = {test.partition("::")[0] for test in copied}
+        if files.isdisjoint(change.path for change in applied[0]):
+            raise
+        return expected.report(SweOutcome.PATCH_FAILED, problems=[error.message], **known)
+    expected = replace(expected, canaries=canaries)
     run = run_test_command if by_log else _run_tests
     return (await run(sandbox, data, expected)).model_copy(update=known)
 

@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from prorl_service import local
@@ -199,7 +198,7 @@ def test_directories_of_a_killed_service_are_removed_by_the_next(
     with stub_engine(tiny_model) as engine:
         log = tmp_path / "log"
         with local.service([engine.url], log=log) as running:
-            psutil.Process(running.pid)
+            traces.note(running)
             running.kill()
         with local.service([engine.url], log=log):
             pass

@@ -57,7 +57,7 @@ class Command:
         self._process.wait()
 
     def survivors(self) -> list[str]:
-        """Ends processes that the command left; returns command lines of any that still run."""
+        """Kills what the command left running; returns the command lines."""
         return end_survivors(self._mark)
 
     @property

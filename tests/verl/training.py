@@ -30,7 +30,7 @@ MARK = "PRORL_TEST_RUN"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 TIMEOUT_S = 1500
 """Seconds that a run may take: usually a minute, more on a busy machine."""
-GRACE_S = 10
+GRACE_S = 60
 """Seconds for Ray's processes to notice that the command has ended."""
 
 CPU = OmegaConf.load(ROOT / "configs/cluster/cpu.yaml")
@@ -86,7 +86,7 @@ class CompletedRun:
     lines: list[str]
     metrics: list[dict[str, float]]
     survivors: list[str]
-    """Command lines of processes that outlived the command and could not be ended."""
+    """Command lines of processes that outlived the command."""
 
     def values(self, name: str) -> list[float]:
         """Returns `name` at each step. Raises `KeyError` if a step did not log it."""
@@ -185,17 +185,19 @@ def _metrics(file: Path) -> list[dict[str, float]]:
 
 
 def end_survivors(mark: str) -> list[str]:
-    """Ends a run's processes; returns command lines of any that still run.
+    """Kills what a run left running; returns the command lines.
 
     Ray's processes leave the command's group and session, but keep its environment.
     """
     started = [process for process in psutil.process_iter() if _is_marked(process, mark)]
     _, survivors = psutil.wait_procs([*started, *_forks()], timeout=GRACE_S)
+    command_lines = []
     for process in survivors:
         with suppress(psutil.NoSuchProcess):
+            command_lines.append(" ".join(process.cmdline()))
             process.kill()
-    psutil.wait_procs(survivors, timeout=GRACE_S)
-    return [" ".join(process.cmdline()) for process in survivors if process.is_running()]
+    psutil.wait_procs(survivors)
+    return command_lines
 
 
 def _is_marked(process: psutil.Process, mark: str) -> bool:

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -82,34 +81,36 @@ class WeightUpdate:
         except (OSError, SafetensorError) as error:
             raise WeightsRejected(f"cannot read {file.name}: {error}") from error
         if adapter_config is not None:
-            self._add_adapter(tensors, json.loads(adapter_config))
+            self._add_adapter(tensors, _scale(adapter_config))
             return
         problems = (self._problem(name, tensor) for name, tensor in tensors.items())
         _reject_if([problem for problem in problems if problem])
         self._tensors |= tensors
 
-    def _add_adapter(self, tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+    def _add_adapter(self, tensors: Mapping[str, torch.Tensor], scale: float) -> None:
         """Adds plain LoRA: the change of a matrix is B A times a constant (arXiv 2106.09685)."""
-        rank = config["r"]
-        scale = config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank)
         pairs = {one: one.replace(".lora_A.", ".lora_B.") for one in tensors if ".lora_A." in one}
         odd = sorted(tensors.keys() ^ {*pairs.keys(), *pairs.values()})
         _reject_if([f"{name} has no counterpart" for name in odd])
         problems = []
         for first, second in pairs.items():
             name = first.removeprefix("base_model.model.").replace(".lora_A.", ".")
-            shape = [tensors[second].shape[0], tensors[first].shape[-1]]
+            left, right = list(tensors[second].shape), list(tensors[first].shape)
             if name not in self._parameters:
                 problems.append(f"{name} is not a tensor of the model")
-            elif shape != list(self._parameters[name].shape):
-                problems.append(f"{name} is not of shape {shape}")
+            elif len(left) != 2 or len(right) != 2 or left[1] != right[0]:
+                problems.append(f"{name}: {left} times {right} is no matrix product")
+            elif [left[0], right[1]] != list(self._parameters[name].shape):
+                problems.append(f"{name} is not of shape {[left[0], right[1]]}")
             else:
                 self._changes[name] = scale * tensors[second].float() @ tensors[first].float()
         _reject_if(problems)
 
     def check_complete(self) -> None:
-        """Raises `WeightsRejected` if a parameter is missing or two tied ones differ."""
+        """Raises `WeightsRejected` if a parameter is missing, two tied ones differ, or an adapter
+        comes with other weights."""
         if self._changes:
+            _reject_if([f"{name} is not part of the adapter" for name in self._tensors])
             return
         assigned: dict[torch.Tensor, str] = {}
         problems = []
@@ -137,6 +138,16 @@ class WeightUpdate:
             return f"{name} is {tensor.dtype}, not a floating-point type"
         shape, expected = list(tensor.shape), list(self._parameters[name].shape)
         return None if shape == expected else f"{name} is {shape}, not {expected}"
+
+
+def _scale(adapter_config: str) -> float:
+    """Returns the constant of PEFT's configuration. Raises `WeightsRejected`."""
+    try:
+        config = json.loads(adapter_config)
+        rank = config["r"]
+        return float(config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank))
+    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise WeightsRejected(f"the adapter's configuration is invalid: {error!r}") from error
 
 
 def _reject_if(problems: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""From the engine's sampler to the client: a trainer gets exactly what the policy sampled.
+"""Token exactness from the engine's sampler to the client: a trainer gets what the policy sampled.
 
 Runs against the reference engine and, with `scripts/test-vllm`, against vLLM.
 """

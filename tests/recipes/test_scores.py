@@ -40,7 +40,7 @@ def test_pass_at_k_is_the_share_of_k_subsets_with_a_success() -> None:
 
 
 def test_the_interval_of_pass_at_k_is_a_bootstrap() -> None:
-    """If every share is 0 or 1, the interval is binomial: near Wilson's for large samples."""
+    """Shares of 0 and 1 alone give a binomial interval: near Wilson's for large samples."""
     solved = {str(number): [number < 60, number < 60] for number in range(200)}
     found = pass_at_k(solved, 2)
     assert (found.low, found.high) == pytest.approx(wilson(0.3, 200), abs=0.01)

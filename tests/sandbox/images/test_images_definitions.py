@@ -94,5 +94,5 @@ def test_a_debian_definition_names_suite_mirror_and_packages() -> None:
         definitions.of_debian("x\n%post", mirror="http://mirror.example/d")
     with pytest.raises(TaskError, match="not the URL"):
         definitions.of_debian("trixie", mirror="http://x\n%post")
-    with pytest.raises(SandboxError, match="no source of nosuchsuite"):
+    with pytest.raises(SandboxError, match="no source for nosuchsuite"):
         definitions.of_debian("nosuchsuite")

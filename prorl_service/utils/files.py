@@ -7,9 +7,11 @@ can remove it if this one was killed.
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from prorl_service.utils import processes
 
@@ -38,9 +40,21 @@ def remove_stale_tempdirs() -> None:
 def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Replaces the file in one step. Not synced: a crash of the machine may lose it. The umask
     applies to `mode`. Raises `OSError`."""
+    with whole_file(path, mode=mode) as file:
+        file.write(text)
+
+
+@contextmanager
+def whole_file(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
+    """Opens a file that replaces `path` when the block ends without an exception; otherwise as
+    `write_whole`."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    unfinished.replace(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -113,6 +113,7 @@ class Row(Outcome):
     """One completion as TRL takes it, and how the rollout went.
 
     `left_out_tokens`: number of tokens sampled in other segments of the trajectory.
+    `label`: rollout, task and failure, for people. `text`: all of it, where that is asked for.
     """
 
     prompt_ids: list[int]
@@ -120,6 +121,8 @@ class Row(Outcome):
     logprobs: list[float]
     env_mask: list[int]
     left_out_tokens: int = 0
+    label: str = ""
+    text: str = ""
 
 
 def row_of(
@@ -137,7 +140,7 @@ def row_of(
         assert rollout.trajectory is not None
         failure = _trajectory_failure(rollout.trajectory, eos_ids, segments)
     if failure is not None:
-        return unused_row(eos_ids, failure)
+        return replace(unused_row(eos_ids, failure), label=_label(rollout, failure))
     assert rollout.trajectory is not None
     segment, finish_reason = _chosen(rollout.trajectory, segments), rollout.trajectory.finish_reason
     is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
@@ -149,8 +152,16 @@ def row_of(
         logprobs=segment.logprobs,
         env_mask=[0] * len(segment.loss_mask) if is_masked else segment.loss_mask,
         left_out_tokens=sum(map(_sampled_tokens, others)),
+        label=_label(rollout),
         **outcome.as_fields(),
     )
+
+
+def _label(rollout: Rollout, failure: ErrorInfo | None = None) -> str:
+    lines = [rollout.rollout_id, f"task {rollout.task_id}"]
+    if failure is not None:
+        lines.append(f"failed, blame {failure.blame.value}: {failure.message}")
+    return "\n".join(lines)
 
 
 def _chosen(trajectory: Trajectory, segments: Segments) -> Segment:

@@ -35,6 +35,17 @@ class AtEnd(TrainerCallback):  # type: ignore[misc]
             self._work()
 
 
+class AfterEvaluation(TrainerCallback):  # type: ignore[misc]
+    """Does `work` on the main process whenever an evaluation is over."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self._work()
+
+
 TOO_FEW = ErrorInfo(
     kind="TooFewInformativeGroups",
     blame=Blame.TASK,

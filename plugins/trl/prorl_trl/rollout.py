@@ -2,12 +2,10 @@
 
 Each call pushes the weights if the policy has moved, gathers the prompts of all processes, has one
 conversation with the service on the main process, and gives every process its rows, or the error.
-
-TRL corrects for the difference between the engine's logprobs and its own only when it believes that
-it drives vLLM. Three attributes make it believe so (`_correct_sampling`); `checks` guards them.
 """
 
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,13 +25,15 @@ from prorl_service.client.trainable import outage_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_trl import checks, convert
+from prorl_trl import checks, completions, convert
 from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
-from prorl_trl.dynamic import TOO_FEW, AtEnd, prompts_without_end
+from prorl_trl.correction import correct_sampling
+from prorl_trl.dynamic import TOO_FEW, AfterEvaluation, AtEnd, prompts_without_end
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
+from prorl_trl.saved import Replay, Saver, step_of
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
@@ -47,12 +47,6 @@ MAX_LOST_CALLS = 3
 
 class RolloutsFailed(ProRLError):
     """No rollout of a call can be trained on, or one failed under `on_failure="raise"`."""
-
-
-class _WeightsArePushed:
-    """Stand-in for TRL's vLLM engine, which answers the one call that TRL makes to it."""
-
-    def sync_weights(self) -> None: ...
 
 
 class ProRLRollout:
@@ -71,6 +65,8 @@ class ProRLRollout:
     there are enough (DAPO); a `SamplerSpec` says what is informative, and more.
     `importance_sampling`: "auto" corrects for the engine's logprobs, "off" ignores them.
     `observe`: gets every call's rollouts, failed ones too, on the main process, to log or show.
+    `save`: a directory for every step's rollouts, a JSONL file each; see `client.saved`.
+    `replay`: such a directory, whose rollouts are trained on again, without a service.
     """
 
     @checked
@@ -91,6 +87,8 @@ class ProRLRollout:
         importance_sampling: Literal["auto", "off"] = "auto",
         wire: Wire = "packed",
         observe: Callable[[Sequence[Rollout]], None] | None = None,
+        save: str | Path | None = None,
+        replay: str | Path | None = None,
     ) -> None:
         checks.check_version()
         if weights not in ("auto", "stream", "none") and not Path(weights).is_absolute():
@@ -103,7 +101,16 @@ class ProRLRollout:
         self._on_failure, self._overlong, self._segments = on_failure, overlong, segments
         self._weights, self._importance_sampling = weights, importance_sampling
         self._observe = observe
+        self._save_to = None if save is None else Path(save)
+        self._replay_from = None if replay is None else Path(replay)
+        if save is not None and self._save_to == self._replay_from:
+            raise ValueError(f"save={str(save)!r} would replace what replay reads: name another")
+        self._saver: Saver | None = None
+        self._replay: Replay | None = None
+        self._ended: list[Rollout] = []
+        """Rollouts of the last attempt at a call."""
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
+        self._is_dynamic = self._sampler_spec is not None
         self._dynamic: StepDraws | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._calls = 0
@@ -114,6 +121,8 @@ class ProRLRollout:
         self._broadcaster = Broadcaster()
         self._pushed_version: int | None = None
         self._metrics: dict[str, float] = {}
+        self._rows_here: list[Row] = []
+        """This process' rows of the last call."""
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
@@ -123,11 +132,16 @@ class ProRLRollout:
         self,
         prorl_reward: list[float | None],
         log_metric: Callable[[str, float], None],
+        log_extra: Callable[[str, list[Any]], None],
         **_: Any,
     ) -> list[float | None]:
-        """Returns the service's rewards. Logs the metrics of all processes' rollouts on each."""
+        """Returns the service's rewards. Logs the metrics of all processes' rollouts on each, and
+        what `GRPOConfig.log_completions` shows beside TRL's own columns."""
         for name, value in self._metrics.items():
             log_metric(name, value)
+        if self._trainer.log_completions:
+            for name, values in completions.columns(self._rows_here, text=self._shows_text).items():
+                log_extra(name, values)
         return prorl_reward
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -138,7 +152,8 @@ class ProRLRollout:
         everyones = gather_object(prompts)
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
-        return convert.columns(rows[start : start + len(prompts)])
+        self._rows_here = rows[start : start + len(prompts)]
+        return convert.columns(self._rows_here)
 
     # --- first contact --------------------------------------------------------------------------
 
@@ -146,6 +161,8 @@ class ProRLRollout:
         sampling = self._sampling or Sampling(temperature=trainer.temperature)
         checks.check_trainer(trainer, sampling)
         on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        if self._save_to is not None:
+            trainer.add_callback(AfterEvaluation(self._end_evaluation))
         max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
         limits = self._limits.model_copy(update={"max_response_tokens": max_tokens})
         self._groups_of = partial(
@@ -156,10 +173,12 @@ class ProRLRollout:
         )
         self._pushed_version = None
         if self._importance_sampling == "auto" and not trainer.use_vllm:
-            _correct_sampling(trainer)
+            correct_sampling(trainer)
         self._trainer = trainer
+        self._shows_text = completions.shows_text(trainer, has_other_prompts=self._is_dynamic)
         if self._sampler_spec is not None:
             checks.warn_about_rewards(trainer, self.reward_funcs)
+        if self._sampler_spec is not None and self._replay_from is None:
             self._dynamic = self._dynamic_sampling(self._sampler_spec)
             trainer.add_callback(AtEnd(self._end_sampling))
 
@@ -167,8 +186,9 @@ class ProRLRollout:
         n, numbers = self._trainer.num_generations, count()
 
         def group_of(prompt: Any) -> Group:
-            (group,) = self._groups_of([prompt] * n, n=n, name=f"other-{next(numbers)}")
-            return group.model_copy(update={"lease_s": None})
+            groups = self._groups_of([prompt] * n, n=n, name=f"other-{next(numbers)}")
+            self._save_tasks(groups)
+            return groups[0].model_copy(update={"lease_s": None})
 
         prompts = prompts_without_end(self._trainer.train_dataset, self._trainer.args.seed)
         self._candidates = CandidateQueue(map(group_of, prompts))
@@ -176,8 +196,15 @@ class ProRLRollout:
 
     def _greet(self, trainer: Any, sampling: Sampling) -> None:
         checks.warn_about(trainer, sampling, self._deadline_s)
+        if self._save_to is not None:
+            self._saver = Saver(self._save_to, step_of(trainer))
+        if self._replay_from is not None:
+            self._replay = Replay(self._replay_from)
+            tqdm.write(f"prorl: rollouts are replayed from {self._replay_from}", sys.stderr)
+            return
         with self._client(retry_s=FIRST_CONTACT_S) as client:
             checks.check_tokenizer(trainer._tokenizer, client.status())
+        tqdm.write(f"prorl: rollouts are run, and shown in a browser, by {self._url}", sys.stderr)
 
     # --- weights --------------------------------------------------------------------------------
 
@@ -187,6 +214,9 @@ class ProRLRollout:
         A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
         version = self._trainer.state.global_step
+        if self._replay_from is not None:
+            self._pushed_version = version
+            return
         weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
         on_main_with(weights, accelerator, lambda: self._send_weights(weights, version))
         self._pushed_version = version
@@ -219,32 +249,42 @@ class ProRLRollout:
     def _roll_out(
         self, prompts: Sequence[Any], deadline: float
     ) -> tuple[list[Row], dict[str, float]] | None:
+        """Returns None if the service was restarted. Raises `RolloutsFailed`."""
+        self._ended = []
+        try:
+            rows = self._rows(prompts, deadline)
+        except ServiceForgot:
+            self._ended = []
+            self._wait_for_restart(deadline)
+            return None
+        finally:
+            if self._saver is not None and self._ended:
+                self._saver.add(step_of(self._trainer), self._ended)
+        self._count_lost_calls(rows)
+        values = self._metrics_of(rows)
+        return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
+
+    def _rows(self, prompts: Sequence[Any], deadline: float) -> list[Row]:
         """Retries while all rollouts fail for a temporary reason, such as an engine that is down.
 
         Training steps without rollouts would move the learning rate schedule, and with it the
-        policy. Returns None if the service was restarted. Raises `RolloutsFailed`.
+        policy. Raises `RolloutsFailed` and `ServiceForgot`.
         """
         while True:
-            try:
-                rows = self._attempt(prompts, deadline)
-            except ServiceForgot:
-                self._wait_for_restart(deadline)
-                return None
+            rows = self._attempt(prompts, deadline)
             failures = [row.failure for row in rows if row.failure is not None]
             if not failures:
-                break
+                return rows
             summary = convert.failure_summary(rows)
             can_pass = any(failure.retryable for failure in failures)
             is_lost = len(failures) == len(rows)
             if self._on_failure == "raise" or (is_lost and not can_pass):
                 raise RolloutsFailed(summary)
             logger.warning(summary)
-            if not is_lost or time.monotonic() + RETRY_DELAY_S > deadline:
-                break
+            is_over = self._replay is not None or time.monotonic() + RETRY_DELAY_S > deadline
+            if not is_lost or is_over:
+                return rows
             time.sleep(RETRY_DELAY_S)
-        self._count_lost_calls(rows)
-        values = self._metrics_of(rows)
-        return convert.with_one_token(rows) if checks.DIVIDES_BY_MASK else rows, values
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
         values = convert.row_metrics(rows, self._pushed_version)
@@ -280,11 +320,16 @@ class ProRLRollout:
             name = f"{self._run_id}-{trainer.state.global_step}-{self._calls}"
             self._inflight = self._groups_of(prompts, n=n, name=name), {}
         groups, ended = self._inflight
-        if self._dynamic is not None and trainer.model.training:
-            rollouts = self._draw(self._dynamic, groups, deadline)
+        self._save_tasks(groups)
+        is_dynamic = self._is_dynamic and trainer.model.training
+        if self._replay is not None:
+            rollouts = self._replay.next(step_of(trainer), groups, same_tasks=not is_dynamic)
+        elif is_dynamic:
+            rollouts = self._draw(groups, deadline)
         else:
             rollouts = run_groups(self._client, groups, ended, deadline, self._bar)
         self._inflight = None
+        self._ended = rollouts
         if self._observe is not None:
             self._observe(rollouts)
         eos_ids = _eos_ids(trainer)
@@ -294,10 +339,21 @@ class ProRLRollout:
             )
             for rollout in rollouts
         ]
+        if self._shows_text:
+            rows = [completions.with_text(row, trainer._tokenizer) for row in rows]
         return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
 
-    def _draw(self, dynamic: StepDraws, groups: Sequence[Group], deadline: float) -> list[Rollout]:
+    def _save_tasks(self, groups: Sequence[Group]) -> None:
+        if self._saver is not None:
+            self._saver.add_tasks(groups)
+
+    def _end_evaluation(self) -> None:
+        if self._saver is not None:
+            self._saver.end_evaluation()
+
+    def _draw(self, groups: Sequence[Group], deadline: float) -> list[Rollout]:
         """Returns rollouts of informative groups: as many as `groups`, or those found in time."""
+        assert self._dynamic is not None
         bar = self._bar("informative groups", len(groups))
 
         def show(status: SamplerStatus) -> None:
@@ -309,7 +365,7 @@ class ProRLRollout:
             with self._client() as client, bar, restarts_noticed():
                 left_s = max(deadline - time.monotonic(), 1.0)
                 spec = DrawSpec(target=len(groups), deadline_s=left_s)
-                draw, drawn = dynamic.draw(client, draw_id, spec, show)
+                draw, drawn = self._dynamic.draw(client, draw_id, spec, show)
                 if draw.state is DrawState.OVERDUE:
                     self._shortage = outage_of(client.backends()) or TOO_FEW
         except BaseException:
@@ -329,13 +385,6 @@ class ProRLRollout:
     def _client(self, retry_s: float | None = None) -> RolloutClient:
         retry_s = self._deadline_s if retry_s is None else retry_s
         return RolloutClient(self._url, token=self._token, retry_s=retry_s, wire=self._wire)
-
-
-def _correct_sampling(trainer: Any) -> None:
-    checks.check_hooks()
-    trainer.use_vllm = True
-    trainer.vllm_generation = _WeightsArePushed()
-    trainer._last_loaded_step = trainer.state.global_step
 
 
 def _eos_ids(trainer: Any) -> list[int]:

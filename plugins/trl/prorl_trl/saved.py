@@ -1,0 +1,138 @@
+"""Rollouts of a training run kept in a directory, and a run fed from one. Main process only.
+
+Knows the trainer's step and its prompts as groups; no service, no rows and no weights.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from prorl_service.client.saved import (
+    SavedStep,
+    StepFiles,
+    UnusableFile,
+    read_rollouts,
+    saved_steps,
+)
+from prorl_service.schemas import Group, Rollout
+
+logger = logging.getLogger(__name__)
+
+
+def step_of(trainer: Any) -> SavedStep:
+    """The step that `trainer` makes rollouts for, as TRL's log will count it."""
+    if trainer.model.training:
+        return SavedStep(trainer.state.global_step + 1)
+    return SavedStep(trainer.state.global_step, "eval")
+
+
+class Saver:
+    """Training goes on where the disk does not: what cannot be written is logged."""
+
+    def __init__(self, directory: Path, step: SavedStep) -> None:
+        """`step`: the first. Raises `UnusableFile` for a directory that cannot be written."""
+        try:
+            self._files = StepFiles(directory)
+            later = [one for one in saved_steps(directory) if one >= step]
+        except OSError as error:
+            raise UnusableFile(
+                f"save={str(directory)!r}: {error.strerror}", hint="name a directory to write to"
+            ) from error
+        if later:
+            logger.warning(
+                "%s has rollouts up to %s: each file is replaced when training gets there",
+                directory,
+                later[-1],
+            )
+
+    def add_tasks(self, groups: Iterable[Group]) -> None:
+        try:
+            self._files.add_tasks(group.task for group in groups)
+        except OSError as error:
+            logger.warning("tasks are not saved: %s", error)
+
+    def add(self, step: SavedStep, rollouts: Sequence[Rollout]) -> None:
+        """A step's are there at once, an evaluation's, which come call by call, when it is over."""
+        try:
+            self._files.add(step, rollouts)
+            if step.kind == "step":
+                self._files.finish_all()
+        except OSError as error:
+            logger.warning("rollouts of %s are not saved: %s", step, error)
+
+    def end_evaluation(self) -> None:
+        try:
+            self._files.finish_all()
+        except OSError as error:
+            logger.warning("rollouts of an evaluation are not saved: %s", error)
+
+
+class Replay:
+    """Saved rollouts, in the order in which a run asked for them."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises `UnusableFile`."""
+        try:
+            self._steps = saved_steps(directory)
+        except OSError as error:
+            raise UnusableFile(f"replay={str(directory)!r}: {error.strerror}") from error
+        if not self._steps:
+            raise UnusableFile(
+                f"replay={str(directory)!r} has no file such as {SavedStep(1).file_name}",
+                hint="name the directory that a training run had as `save`",
+            )
+        self._directory = directory
+        self._step: SavedStep | None = None
+        self._left: list[Rollout] = []
+
+    def next(self, step: SavedStep, groups: Sequence[Group], *, same_tasks: bool) -> list[Rollout]:
+        """What `groups` came to. `same_tasks`: they are of these very tasks; else, as dynamic
+        sampling leaves them, of any, and there may be fewer.
+
+        Raises `UnusableFile` if the run asks for something else than the one that was saved.
+        """
+        if step != self._step:
+            self._open(step)
+        count = sum(group.n for group in groups)
+        taken, self._left = self._left[:count], self._left[count:]
+        if same_tasks:
+            _check_tasks(taken, groups, self._directory / step.file_name)
+        elif not taken:
+            raise self._mismatch(f"{step} was saved with fewer rollouts")
+        return taken
+
+    def _open(self, step: SavedStep) -> None:
+        if self._left:
+            raise self._mismatch(f"{self._step} was saved with {len(self._left)} rollouts more")
+        if step not in self._steps:
+            ends = dict.fromkeys((str(self._steps[0]), str(self._steps[-1])))
+            raise self._mismatch(f"there is no {step}: there is {' to '.join(ends)}")
+        self._left = list(read_rollouts(self._directory / step.file_name))
+        self._step = step
+
+    def _mismatch(self, problem: str) -> UnusableFile:
+        return _mismatch(self._directory, problem)
+
+
+def _check_tasks(rollouts: Sequence[Rollout], groups: Sequence[Group], file: Path) -> None:
+    """Raises `UnusableFile`."""
+    asked = [(group.task, index) for group in groups for index in range(group.n)]
+    for number, (rollout, (task, index)) in enumerate(zip(rollouts, asked, strict=False), 1):
+        saved = rollout.task_id, rollout.agent, rollout.index
+        if saved != (task.task_id, task.agent, index):
+            raise _mismatch(
+                file,
+                f"rollout {number} is number {rollout.index} of task {rollout.task_id!r}, this "
+                f"training asks for number {index} of {task.task_id!r}",
+            )
+    if len(rollouts) < len(asked):
+        raise _mismatch(file, f"{len(rollouts)} rollouts are left, training asks for {len(asked)}")
+
+
+def _mismatch(place: Path, problem: str) -> UnusableFile:
+    return UnusableFile(
+        f"{place}: {problem}",
+        hint="replay with the data set, seed, batch size and num_generations that it was saved "
+        "with, and the same options of ProRLRollout",
+    )

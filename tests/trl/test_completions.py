@@ -1,0 +1,69 @@
+"""TRL's own table of completions, printed and as Parquet, for rollouts of the service."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from transformers import AutoTokenizer
+
+from prorl_service.schemas import Rollout
+from prorl_trl import ProRLRollout
+from tests.trl.training import TWO_TURNS, make_trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*rollout_func.*experimental:UserWarning",
+    "ignore:.*gradient_checkpointing.*:FutureWarning",
+)
+
+LOGGED = {"log_completions": True, "max_steps": 1}
+
+
+def table(url: str, policy: Path, directory: Path, **options: Any) -> tuple[Any, list[Rollout]]:
+    observed: list[Rollout] = []
+    tokenizer = options.pop("processing_class", None)
+    faults = options.pop("faults", (None,) * 8)
+    rollouts = ProRLRollout(url, observe=observed.extend, **TWO_TURNS | options)
+    trainer = make_trainer(
+        rollouts, policy, directory, faults=faults, options=LOGGED, processing_class=tokenizer
+    )
+    trainer.train()
+    return pd.read_parquet(directory / "completions/completions_00001.parquet"), observed
+
+
+def test_the_table_has_every_turn_what_answered_it_and_which_rollout_it_is(
+    alone: str, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, observed = table(alone, policy, tmp_path, faults=["agent", *[None] * 7])
+    assert "text" not in rows
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    for row, rollout in zip(rows.to_dict("records"), observed, strict=True):
+        label = f"{rollout.rollout_id}\ntask {rollout.task_id}"
+        if rollout.trajectory is None or rollout.error is not None:
+            assert row["rollout"] == f"{label}\nfailed, blame agent: this agent always fails"
+            continue
+        assert row["rollout"] == label
+        [completion] = row["completion"]
+        assert "<tool_response>\ngo on\n</tool_response>" in completion["content"]
+        segment = rollout.trajectory.segments[0]
+        whole = tokenizer.decode(segment.response_ids, skip_special_tokens=True)
+        assert completion["content"] == whole
+        assert row["prorl_reward"] == pytest.approx(rollout.reward)
+    assert "failed, blame" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("why", ["other prompts", "a response template"])
+def test_the_whole_text_is_there_where_trls_own_columns_would_be_wrong(
+    service_url: str, policy: Path, tmp_path: Path, why: str
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    if why == "other prompts":
+        options: dict[str, Any] = {"dynamic_sampling": True, "faults": [None, "easy"] * 4}
+    else:
+        tokenizer.response_template = {"fields": {"content": {"open": "<a>", "close": "<b>"}}}
+        options = {"processing_class": tokenizer}
+    rows, observed = table(service_url, policy, tmp_path, **options)
+    for row, rollout in zip(rows.to_dict("records"), observed, strict=True):
+        assert rollout.trajectory is not None
+        segment = rollout.trajectory.segments[0]
+        assert row["text"] == tokenizer.decode(segment.prompt_ids + segment.response_ids)

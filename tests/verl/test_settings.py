@@ -93,6 +93,7 @@ def test_a_response_is_as_long_as_both_limits_allow() -> None:
         {"prorl__dynamic_sampling": {"groups": 3}},
         {"prorl__dynamic_sampling": {"surplus": "kept"}},
         {"prorl__agent_loop": "maybe"},
+        {"prorl__save": "rollouts"},
         {"prorl__gateway": {"max_in_flight": 0}},
     ],
 )
@@ -110,6 +111,7 @@ def test_misspelt_and_impossible_options_are_refused(changes: dict[str, Any]) ->
             "custom_reward_function and reward.reward_manager have no effect",
         ),
         ({**DAPO, "prorl__agent_loop": True}, "reward_manager have no effect"),
+        ({"prorl__save": "/rollouts", "trainer__use_v1": False}, "prorl.save has no effect"),
         (
             {**FUNCTION, "algorithm__filter_groups__enable": True},
             "uses the service's rewards, which reward.custom_reward_function.path replaces",

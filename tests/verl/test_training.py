@@ -2,7 +2,7 @@
 processes of their own."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.saved import SavedStep, read_rollouts, read_tasks
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import TERMINAL_STATES
 from prorl_verl import task_payload
@@ -67,6 +68,9 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
         service.url,
         trainer__total_training_steps=3,
         trainer__val_before_train=True,
+        trainer__rollout_data_dir=directory / "dump",
+        trainer__validation_data_dir=directory / "dump-val",
+        prorl__save=directory / "saved",
         **{"prorl.overlong": "{max_tokens: 20, buffer_tokens: 8}"},
     )
     steps = [one for one in run.metrics if DIFFERENCE in one]
@@ -83,7 +87,39 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     assert [one["prorl/turns"] for one in steps] == [2, 2, 2]
     assert [one["prorl/policy_lag"] for one in steps] == [0, 0, 0]
     assert all(0 < one["prorl/rollout_s"] <= one["prorl/rollout_max_s"] for one in steps)
+    assert any(line.endswith(f"by {service.url}") for line in run.lines)
+    assert_saved(directory / "saved", directory / "dump", steps=[1, 2, 3], rollouts=16)
+    assert_dumped_text(directory / "dump-val" / "0.jsonl", rollouts=2)
+    assert len([*read_rollouts(directory / "saved" / "eval-000000.jsonl")]) == 2
     assert_nothing_is_left(service, run)
+
+
+def assert_saved(saved: Path, dump: Path, *, steps: Sequence[int], rollouts: int) -> None:
+    """Every rollout that VeRL trained on in a step is in its file, with the reward VeRL dumped."""
+    files = [SavedStep(number).file_name for number in steps]
+    assert sorted(path.name for path in saved.glob("step-*")) == files
+    for number, file in zip(steps, files, strict=True):
+        kept = {one.rollout_id: one for one in read_rollouts(saved / file)}
+        assert len(kept) == rollouts
+        assert {one.task_id for one in kept.values()} <= read_tasks(saved).keys()
+        for dumped in assert_dumped_text(dump / f"{number}.jsonl", rollouts=rollouts):
+            uid, session, _ = dumped["uid"].rsplit("_", 2)
+            of_group = [
+                one for one in kept.values() if uid in one.rollout_id and one.index == int(session)
+            ]
+            assert len(of_group) == 1
+            assert of_group[0].trajectory is not None
+            texts = [turn.text for turn in of_group[0].trajectory.turns]
+            assert all(text.strip() in dumped["output"] for text in texts if text.isascii())
+
+
+def assert_dumped_text(file: Path, *, rollouts: int) -> list[dict[str, Any]]:
+    """VeRL's own dump shows all turns, and what tools answered between them."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == rollouts
+    assert all("count to" in row["input"] for row in rows)
+    assert all("<tool_response>" in row["output"] for row in rows)
+    return rows
 
 
 def test_a_users_reward_function_scores_rollouts_of_the_service(
@@ -146,9 +182,11 @@ def test_dynamic_sampling_trains_only_on_informative_groups(
         algorithm__filter_groups__enable=True,
         algorithm__filter_groups__metric="acc",
         trainer__rollout_data_dir=directory / "dump",
+        prorl__save=directory / "saved",
     )
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert sum(run.values("prorl/sampling/uninformative")) > 0
+    assert_saved(directory / "saved", directory / "dump", steps=[1, 2, 3], rollouts=16)
     assert run.values("prorl/sampling/carried") == [0, 0, 0]
     assert all(value > 0 for value in run.values("prorl/reward/letters"))
     for file in sorted((directory / "dump").glob("*.jsonl")):

@@ -22,7 +22,14 @@ class BadConfiguration(ProRLError):
 
 def check_configuration(config: Mapping[str, Any], settings: Settings) -> None:
     """Raises `BadConfiguration`."""
-    checks = (_check_ignored, _check_reward, _check_filter, _check_lengths, _check_sampling)
+    checks = (
+        _check_ignored,
+        _check_save,
+        _check_reward,
+        _check_filter,
+        _check_lengths,
+        _check_sampling,
+    )
     for check in checks:
         check(config, settings)
 
@@ -38,6 +45,14 @@ def _check_ignored(config: Mapping[str, Any], _: Settings) -> None:
             "rollout=prorl",
             hint="remove the column, and name agents of the service by prorl.agent or a column "
             "'prorl'",
+        )
+
+
+def _check_save(config: Mapping[str, Any], settings: Settings) -> None:
+    if settings.save and (settings.agent_loop or not config["trainer"]["use_v1"]):
+        raise BadConfiguration(
+            "prorl.save has no effect with prorl.agent_loop=true and with trainer.use_v1=False",
+            hint="use the V1 trainer, which is VeRL's default, or set trainer.rollout_data_dir",
         )
 
 

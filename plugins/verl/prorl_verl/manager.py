@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from prorl_service.client import RolloutClient
 from prorl_service.client.metrics import outcome_of
+from prorl_service.client.saved import SavedStep
 from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store
 from prorl_verl.connection import Connection
@@ -21,6 +22,7 @@ from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
 from prorl_verl.prompts import prompts_of
 from prorl_verl.runs import GroupRuns
+from prorl_verl.saving import Saving, step_of
 from prorl_verl.scoring import ComputeScore, Scored, Scoring, compute_score_of
 from prorl_verl.settings import (
     Settings,
@@ -79,6 +81,7 @@ class ProRLAgentLoopManager:
         threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
         self._connection = self._do(_connect(config, settings, llm_client))
         self._scoring = self._do(_scoring(config, settings, new_compute_score))
+        self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()
         add_to_log(self._measurements.take)
         self._runs = GroupRuns(
@@ -130,7 +133,13 @@ class ProRLAgentLoopManager:
         if self._dynamic is not None and not validate:
             self._dynamic.put(batch)
         else:
-            asyncio.run_coroutine_threadsafe(self._runs.run(batch), self._loop)
+            asyncio.run_coroutine_threadsafe(self._run(batch), self._loop)
+
+    async def _run(self, prompts: Sequence[Prompt]) -> None:
+        if self._saving is None:
+            await self._runs.run(prompts)
+        else:
+            await self._saving.during(prompts, self._runs.run(prompts))
 
     def draw(
         self, global_steps: int, target: int, refill: Callable[[int], object]
@@ -144,19 +153,30 @@ class ProRLAgentLoopManager:
         drawn, dropped = self._dynamic.draw(target, version=global_steps - 1, refill=refill)
         if self._mode == "sync":
             self._do(self._connection.engines.close())
-        return self._do(self._scored(drawn)), dropped, self._dynamic.metrics()
+        scored = self._do(self._scored(drawn, SavedStep(global_steps)))
+        return scored, dropped, self._dynamic.metrics()
 
-    async def _score(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """Scores rollouts, and logs and measures failures, whichever way groups come."""
+    async def _score(
+        self, prompt: Prompt, rollouts: Sequence[Rollout], step: SavedStep | None = None
+    ) -> list[Scored]:
+        """Scores and saves rollouts, and logs and measures failures, whichever way groups come.
+
+        `step`: the one that trains on them; None: that in which the prompt was given out.
+        """
         scored = await self._scoring.of(prompt, rollouts)
         rollouts = [rollout for rollout, _ in scored]
         store.warn_of_failures(prompt, rollouts)
         version = self._connection.engines.version
+        if self._saving is not None:
+            await self._saving.add(step or step_of(prompt), rollouts)
         self._measurements.add(prompt.partition, map(outcome_of, rollouts), newest_version=version)
         return scored
 
-    async def _scored(self, drawn: Drawn) -> list[tuple[Prompt, list[Scored]]]:
-        scored = await asyncio.gather(*(self._score(*group) for group in drawn))
+    async def _scored(self, drawn: Drawn, step: SavedStep) -> list[tuple[Prompt, list[Scored]]]:
+        scored = await asyncio.gather(*(self._score(*group, step) for group in drawn))
+        if self._saving is not None:
+            await self._saving.add_tasks(prompt for prompt, _ in drawn)
+            await self._saving.finish(step)
         return [(prompt, one) for (prompt, _), one in zip(drawn, scored, strict=True)]
 
     def _end(self) -> None:
@@ -164,6 +184,8 @@ class ProRLAgentLoopManager:
         atexit.unregister(self._end)
         sampler_id = self._dynamic.sampler_id if self._dynamic is not None else None
         self._connection.give_up(self._runs.rollout_ids(), sampler_id)
+        if self._saving is not None:
+            self._saving.close()
 
 
 async def _scoring(

@@ -73,6 +73,7 @@ class Settings(WireModel):
     overlong: OverlongSettings | None = None
     gateway: GatewaySettings = GatewaySettings()
     dynamic_sampling: SamplerSpec = SamplerSpec()
+    save: Path | None = None
     agent_loop: bool = False
     sampler_if_filtered: Mapping[str, str | None] = {}
 
@@ -82,6 +83,13 @@ class Settings(WireModel):
         if not isinstance(given, dict):
             return given
         return {key: one for key, one in given.items() if key not in BY_MODE or one is not None}
+
+    @field_validator("save")
+    @classmethod
+    def _is_absolute(cls, directory: Path | None) -> Path | None:
+        if directory is not None and not directory.is_absolute():
+            raise ValueError("must be absolute: it is written where Ray runs the trainer")
+        return directory
 
     def token(self) -> str | None:
         """Returns None to leave it to the client. Raises `OSError` for an unreadable file."""

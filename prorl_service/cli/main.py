@@ -18,6 +18,8 @@ COMMANDS = {
     "front": ("prorl_service.cli.front:front", "Put one address in front of several services."),
     "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
+    "export": ("prorl_service.cli.export:export", "Write rollouts in formats that others read."),
+    "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or reward them anew."),
     "token": ("prorl_service.cli.token:token", "Print the token of your services."),
     "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
     "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),

@@ -128,6 +128,25 @@ class ChatFormat:
         """Computes the digest, in some tenths of a second for a large vocabulary."""
         return tokenizer_digest(self._tokenizer)
 
+    def text(
+        self,
+        messages: Sequence[RenderedMessage],
+        tools: Sequence[ToolSchema] = (),
+        thinking: bool | None = None,
+        *,
+        generation: bool = True,
+    ) -> str:
+        """What the template makes of messages in its own form; nothing in them is defused.
+
+        Raises `InvalidRequest`.
+        """
+        return self._template.render(messages, tools, thinking, generation=generation)
+
+    def next_end(self, text: str, at: int) -> int | None:
+        """Where in a rendered text the next token is that ends a turn."""
+        end = self._ends.search(text, at)
+        return None if end is None else end.start()
+
     def encode(self, text: str) -> list[int]:
         """Encodes text with template syntax: special tokens spelt out in it count as such."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -149,10 +168,11 @@ class ChatFormat:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
     def _rendered(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        turns = [rendered(message, self._defuse) for message in messages]
+        turns = [rendered(message, self.defuse) for message in messages]
         return fold_systems(turns, self.findings)
 
-    def _defuse(self, content: str) -> str:
+    def defuse(self, content: str) -> str:
+        """`content` without special tokens: those that it spells out are broken."""
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
 
     def _after_stand_in(self, turns: Sequence[RenderedMessage], thinking: bool | None) -> str:

@@ -1,0 +1,161 @@
+"""`prorl export`: rollouts in the formats that others read."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from prorl_service.agents.base import Prompt
+from prorl_service.errors import ProRLError
+from prorl_service.exports import atif, sft, tokens
+from prorl_service.exports.output import Row, write_document, write_lines, write_rows
+from prorl_service.exports.record import Record
+from prorl_service.exports.sources import records
+from prorl_service.exports.transcript import PromptOf, Transcriber
+from prorl_service.schemas import Task
+from prorl_service.schemas.arrays import PACKED
+from prorl_service.tokens.chat import ChatFormat
+
+NO_TOKENIZER = "name the model that the rollouts are of: its directory, or its name on the hub"
+
+
+def export(
+    sources: list[str],
+    /,
+    *,
+    format: Literal["jsonl", "sft", "tokens", "atif"],
+    out: Path | None = None,
+    tokenizer: str | None = None,
+    reply_format: str | None = None,
+    min_reward: float | None = None,
+    agent: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
+    only: Literal["done", "failed", "cancelled"] | None = None,
+) -> None:
+    """Write rollouts in formats that others read.
+
+    Parameters
+    ----------
+    sources
+        JSONL files, directories of them (as trainers save them), journals; '-' is standard input.
+    format
+        jsonl: as the API gives them; sft: conversations; tokens: ids and logprobs; atif: ATIF 1.8.
+    out
+        File, JSONL or (by its ending) Parquet; for atif a directory (default: standard output).
+    tokenizer
+        Directory or hub name of the model that the rollouts are of, to read what they say.
+    reply_format
+        Format to read calls in (default: the format that the model's template writes).
+    min_reward
+        Only rollouts with a reward of at least this.
+    agent
+        Only rollouts of agents of this name.
+    only
+        Only rollouts that ended so.
+    """
+    wanted = Wanted(min_reward, tuple(agent or ()), only)
+    try:
+        match format:
+            case "jsonl":
+                lines = (one.rollout.model_dump_json(context=PACKED) for one in wanted.of(sources))
+                written = write_lines(lines, out)
+            case "tokens":
+                rows = wanted.rows(sources, tokens.rows)
+                written = write_rows(rows, out, tokens.COLUMNS)
+            case "sft":
+                transcriber = _transcriber(tokenizer, reply_format)
+                if transcriber.chat is None:
+                    raise ProRLError(
+                        "--format sft needs --tokenizer: prompts are there as tokens alone",
+                        hint=NO_TOKENIZER,
+                    )
+                rows = wanted.rows(sources, lambda record: sft.rows(record, transcriber))
+                written = write_rows(rows, out, sft.COLUMNS)
+            case "atif":
+                transcriber = _transcriber(tokenizer, reply_format)
+                written = _write_documents(wanted.of(sources), transcriber, out)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    _report(wanted, written, out)
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Which rollouts to write; counts what is left out, and why."""
+
+    min_reward: float | None
+    agents: tuple[str, ...]
+    state: str | None
+    filtered: int = 0
+    unreadable: int = 0
+    """Segments that the format has no row for."""
+
+    def of(self, sources: Iterable[str]) -> Iterator[Record]:
+        for record in records(list(sources)):
+            if self._is_wanted(record):
+                yield record
+            else:
+                self.filtered += 1
+
+    def _is_wanted(self, record: Record) -> bool:
+        rollout = record.rollout
+        if self.min_reward is not None and (
+            rollout.reward is None or rollout.reward < self.min_reward
+        ):
+            return False
+        is_of_agent = not self.agents or rollout.agent in self.agents
+        return is_of_agent and self.state in (None, rollout.state.value)
+
+    def rows(
+        self, sources: Iterable[str], rows_of: Callable[[Record], Iterator[Row]]
+    ) -> Iterator[Row]:
+        for record in self.of(sources):
+            trajectory = record.rollout.trajectory
+            self.unreadable += len(trajectory.segments) if trajectory else 1
+            for row in rows_of(record):
+                self.unreadable -= 1
+                yield row
+
+
+def _transcriber(tokenizer: str | None, reply_format: str | None) -> Transcriber:
+    """Raises `InvalidRequest`."""
+    if tokenizer is None:
+        return Transcriber()
+    path = Path(tokenizer)
+    return Transcriber(
+        ChatFormat.load(path if path.is_dir() else tokenizer, reply_format), _prompt_of()
+    )
+
+
+def _prompt_of() -> PromptOf:
+    """The prompts of agents that are installed here."""
+    from prorl_service.agents.registry import AgentRegistry
+
+    agents = AgentRegistry()
+
+    def prompt_of(task: Task) -> Prompt | None:
+        try:
+            return agents[task.agent](task).prompt()
+        except Exception:  # an agent of another version, or of somebody else
+            return None
+
+    return prompt_of
+
+
+def _write_documents(found: Iterable[Record], transcriber: Transcriber, out: Path | None) -> int:
+    documents = (document for record in found for document in atif.documents(record, transcriber))
+    return sum(1 for name, document in documents if write_document(document, name, out) is None)
+
+
+def _report(wanted: Wanted, written: int, out: Path | None) -> None:
+    """To standard error: standard output is for rollouts."""
+    parts = [f"{written} written" + (f" to {out}" if out else "")]
+    if wanted.filtered:
+        parts.append(f"{wanted.filtered} rollouts not wanted")
+    if wanted.unreadable:
+        parts.append(f"{wanted.unreadable} left out: nothing was sampled, or the prompt is unread")
+    print(f"prorl: {', '.join(parts)}", file=sys.stderr)

@@ -1,0 +1,122 @@
+"""Rows into a file or to standard output: JSONL, or Parquet where a file's name ends so.
+
+A file is there whole or not at all. Parquet needs pyarrow, which is imported when it is asked for.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from prorl_service.errors import ProRLError
+from prorl_service.utils.files import whole_file, write_whole
+
+Row = dict[str, Any]
+
+BATCH = 64
+"""Rows that are in memory at once."""
+
+
+def write_rows(rows: Iterable[Row], out: Path | None, columns: Mapping[str, str]) -> int:
+    """How many there were. `out` None: standard output. `columns`: their types, for Parquet.
+
+    Raises `ProRLError`.
+    """
+    if out is not None and out.suffix == ".parquet":
+        return _write_parquet(rows, out, columns)
+    return write_lines(map(_line, rows), out)
+
+
+def write_lines(lines: Iterable[str], out: Path | None) -> int:
+    if out is None:
+        return _count(map(_print, lines))
+    try:
+        with whole_file(out) as file:
+            return _count(file.write(line + "\n") for line in lines)
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+
+
+def write_document(document: Row, name: str, out: Path | None) -> None:
+    """As the file `name` in the directory `out`. Raises `ProRLError`."""
+    if out is None:
+        return _print(_line(document))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / name, _line(document) + "\n")
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _count(things: Iterable[object]) -> int:
+    return sum(1 for _ in things)
+
+
+def _cannot_write(out: Path, error: OSError) -> ProRLError:
+    return ProRLError(f"--out {out}: {error.strerror}")
+
+
+def _write_parquet(rows: Iterable[Row], out: Path, columns: Mapping[str, str]) -> int:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = pa.schema([(name, _type(pa, type_)) for name, type_ in columns.items()])
+    except (ImportError, AttributeError):
+        raise ProRLError(
+            f"--out {out}: Parquet needs pyarrow 19 or newer",
+            hint="`pip install 'pyarrow>=19'`, or name a file that ends in .jsonl",
+        ) from None
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    written = 0
+    try:
+        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+            for batch in _batches(rows):
+                texts = [_encoded(row, columns) for row in batch]
+                writer.write_table(pa.Table.from_pylist(texts, schema=schema))
+                written += len(batch)
+        unfinished.replace(out)
+    except OSError as error:
+        raise _cannot_write(out, error) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return written
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    left = iter(rows)
+    while batch := list(islice(left, BATCH)):
+        yield batch
+
+
+def _type(pa: Any, name: str) -> Any:
+    """JSON, since messages differ in their fields, and arguments of calls in all: struct columns
+    would fill up each with those of all others."""
+    if name.startswith("list<"):
+        return pa.list_(_type(pa, name.removeprefix("list<").removesuffix(">")))
+    return {
+        "json": pa.json_,
+        "text": pa.string,
+        "int": pa.int32,
+        "mask": pa.int8,
+        "float": pa.float64,
+        "logprob": pa.float32,
+        "bool": pa.bool_,
+    }[name]()
+
+
+def _encoded(row: Row, columns: Mapping[str, str]) -> Row:
+    return {
+        name: [_line(one) for one in value] if columns[name] == "list<json>" else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,70 @@
+"""Rows for supervised fine-tuning: a conversation for each segment, in OpenAI's form.
+
+Trainers render `messages` and `tools` with the model's chat template. `exact` says whether that
+gives the very tokens that were sampled: templates drop reasoning of earlier turns, and write calls
+their own way.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from prorl_service.exports.record import Record
+from prorl_service.exports.transcript import Transcriber, Transcript
+from prorl_service.schemas import Segment
+
+Row = dict[str, Any]
+
+COLUMNS = {
+    "messages": "list<json>",
+    "tools": "list<json>",
+    "reward": "float",
+    "agent": "text",
+    "policy_version": "int",
+    "finish_reason": "text",
+    "turns": "int",
+    "exact": "bool",
+    "whole": "bool",
+    "rollout_id": "text",
+    "group_id": "text",
+    "task_id": "text",
+    "segment": "int",
+    "segments": "int",
+}
+"""Types of the columns in Parquet."""
+
+
+def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
+    """None for a segment whose prompt cannot be read, or in which nothing was said."""
+    rollout = record.rollout
+    if rollout.trajectory is None:
+        return
+    segments = rollout.trajectory.segments
+    for segment, transcript in zip(segments, transcriber.transcripts(record), strict=True):
+        if transcript.prompt is None or not transcript.said:
+            continue
+        yield {
+            "messages": transcript.messages,
+            "tools": transcript.tools,
+            "reward": rollout.reward,
+            "agent": rollout.agent,
+            "policy_version": rollout.newest_policy_version,
+            "finish_reason": rollout.trajectory.finish_reason.value,
+            "turns": len(transcript.said),
+            "exact": _is_exact(transcript, segment, transcriber),
+            "whole": transcript.is_whole,
+            "rollout_id": rollout.rollout_id,
+            "group_id": rollout.group_id,
+            "task_id": rollout.task_id,
+            "segment": transcript.segment,
+            "segments": len(segments),
+        }
+
+
+def _is_exact(transcript: Transcript, segment: Segment, transcriber: Transcriber) -> bool:
+    """Templates end a conversation with white space that nobody samples."""
+    if transcriber.reader is None or transcriber.chat is None:
+        return False
+    sampled = segment.prompt_ids + segment.response_ids
+    rendered = transcriber.reader.renders(transcript.messages, transcript.tools)
+    rest = rendered[len(sampled) :]
+    return rendered[: len(sampled)] == sampled and not transcriber.chat.decode(rest).strip()

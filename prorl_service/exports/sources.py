@@ -1,0 +1,113 @@
+"""Where rollouts to be exported come from: files and directories of JSON, and journals.
+
+Several rollouts are never in memory for longer than they are looked at. A running service is read
+through its journal, until it can list its rollouts (`of_service`).
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from prorl_service.client.saved import TASKS, UnusableFile, read_rollouts, read_tasks, saved_steps
+from prorl_service.errors import ProRLError
+from prorl_service.exports.record import Record
+from prorl_service.rollouts.journal.copy import groups_in, is_database
+from prorl_service.schemas import Group, Rollout
+
+STANDARD_INPUT = "-"
+_SPACE = re.compile(r"\s*")
+
+
+def records(sources: Sequence[str]) -> Iterator[Record]:
+    """Rollouts of all sources in turn. Raises `ProRLError`."""
+    for source in sources:
+        if source == STANDARD_INPUT:
+            yield from map(Record, _in_text(sys.stdin.read(), "standard input"))
+        elif source.startswith(("http://", "https://")):
+            yield from of_service(source)
+        else:
+            yield from _of_path(Path(source))
+
+
+def of_service(url: str) -> Iterator[Record]:
+    """Raises `ProRLError`: no route lists rollouts yet."""
+    raise ProRLError(
+        f"{url}: a service's rollouts cannot be listed",
+        hint="name its journal, which may be read while it runs: prorl serve --journal FILE",
+    )
+
+
+def _of_path(path: Path) -> Iterator[Record]:
+    try:
+        if path.is_dir():
+            yield from _of_directory(path)
+        elif is_database(path):
+            yield from _of_journal(path)
+        else:
+            tasks = read_tasks(path.parent)
+            yield from (Record(one, tasks.get(one.task_id)) for one in _of_file(path))
+    except OSError as error:
+        raise UnusableFile(f"{path}: {error.strerror}") from error
+
+
+def _of_directory(directory: Path) -> Iterator[Record]:
+    """Of training steps if it has any: what was evaluated is not to be trained on unasked."""
+    steps = [directory / one.file_name for one in saved_steps(directory) if one.kind == "step"]
+    others = sorted(path for path in directory.glob("*.json*") if path.name != TASKS)
+    if not (files := steps or others):
+        raise UnusableFile(f"{directory} has no file of rollouts, such as step-000001.jsonl")
+    tasks = read_tasks(directory)
+    for file in files:
+        yield from (Record(one, tasks.get(one.task_id)) for one in _of_file(file))
+
+
+def _of_journal(file: Path) -> Iterator[Record]:
+    for request, answers in groups_in(file):
+        task = Group.model_validate_json(request).task
+        yield from (Record(Rollout.model_validate_json(one), task) for one in answers)
+
+
+def _of_file(file: Path) -> Iterator[Rollout]:
+    """A rollout a line; or one JSON document over several lines."""
+    with file.open("rb") as content:
+        is_document = not _is_json(content.readline())
+    if is_document:
+        yield from _in_text(file.read_text(encoding="utf-8", errors="replace"), str(file))
+    else:
+        yield from read_rollouts(file)
+
+
+def _is_json(line: bytes) -> bool:
+    """Also of a blank line, and of the line of a list."""
+    try:
+        return not line.strip() or isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _in_text(text: str, name: str) -> Iterator[Rollout]:
+    """One rollout, several in a row, or a list of them. Raises `UnusableFile`."""
+    decoder = json.JSONDecoder()
+    at = _SPACE.match(text).end()  # type: ignore[union-attr]
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise UnusableFile(f"{name}: neither JSON nor a journal: {error}") from error
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        for one in value if isinstance(value, list) else [value]:
+            yield _rollout(one, name)
+
+
+def _rollout(value: Any, name: str) -> Rollout:
+    try:
+        return Rollout.model_validate(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise UnusableFile(f"{name}: no rollout: {where}: {problem['msg']}") from error

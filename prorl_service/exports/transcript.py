@@ -1,0 +1,181 @@
+"""What was said in each segment of a rollout, as messages.
+
+A rollout has the text of its turns; the prompt, and what answered a turn, are there as tokens. They
+are read back with the model's tokenizer; without it, all that is known are the task's own messages
+and what tools answered. What agents and tools wrote is given as the policy saw it: with special
+tokens broken, so that nothing that renders it again can be made to see a turn that was none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from prorl_service.agents.base import Prompt
+from prorl_service.errors import InvalidRequest
+from prorl_service.exports.record import Record
+from prorl_service.schemas import Message, Segment, Task, ToolCallRecord, Trajectory, Turn
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.formats import ToolSchema
+from prorl_service.tokens.reading import Numbers, Reader, ReadMessage, ReadPrompt, spoken
+
+PromptOf = Callable[[Task], Prompt | None]
+"""The prompt that a task's agent makes; None for an agent that is not to be had here."""
+
+CALL_LIMIT = 512
+"""Calls of one turn that are told apart; hostile text can spell any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A turn, and what answered it within the segment."""
+
+    turn: Turn
+    message: ReadMessage
+    """The assistant's; with calls if a tokenizer was there to read them."""
+    answers: list[ReadMessage]
+    context_ids: list[int]
+    """Tokens from the turn before, or from the prompt, to this turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    segment: int
+    said: list[Said]
+    prompt: list[ReadMessage] | None = None
+    """None if nobody knows its text."""
+    prompt_from: Literal["tokens", "task"] | None = None
+    """"tokens": it is what the policy saw; "task": the task's own messages, to which the agent may
+    have added a system prompt and tools."""
+    tools: list[ToolSchema] = field(default_factory=list)
+    is_whole: bool = False
+    """Every message is known for certain to be what the policy saw."""
+
+    @property
+    def messages(self) -> list[ReadMessage]:
+        turns = [message for one in self.said for message in (one.message, *one.answers)]
+        return [*(self.prompt or []), *turns]
+
+
+class Transcriber:
+    def __init__(
+        self, chat: ChatFormat | None = None, prompt_of: PromptOf = lambda _: None
+    ) -> None:
+        """`chat`: of the model that the rollouts are of; None: what it takes is left unknown."""
+        self.chat = chat
+        self.reader = None if chat is None else Reader(chat)
+        self._prompt_of = prompt_of
+
+    def transcripts(self, record: Record) -> list[Transcript]:
+        """One for each segment."""
+        trajectory = record.rollout.trajectory
+        if trajectory is None:
+            return []
+        return [self._of(record, trajectory, index) for index in range(len(trajectory.segments))]
+
+    def _of(self, record: Record, trajectory: Trajectory, index: int) -> Transcript:
+        segment = trajectory.segments[index]
+        turns = sorted(
+            (turn for turn in trajectory.turns if turn.segment == index), key=lambda one: one.start
+        )
+        numbers, thinking = Numbers(), trajectory.sampling.thinking
+        if self.reader is None or self.chat is None:
+            task = record.task if index == 0 else None
+            return Transcript(
+                index,
+                [_as_recorded(turn, _context(segment, turns, n)) for n, turn in enumerate(turns)],
+                prompt=None if task is None else _plain(task.messages),
+                prompt_from=None if task is None else "task",
+            )
+        prompt = self._prompt(record.task, segment, thinking, numbers)
+        tools = prompt.tools if prompt is not None else []
+        said, is_whole = [], prompt is not None
+        for n, turn in enumerate(turns):
+            before = segment.prompt_ids + segment.response_ids[: turn.start]
+            message = self._message(turn, before, tools, numbers)
+            answers: list[ReadMessage] | None = []
+            if n + 1 < len(turns):
+                between = segment.response_ids[turn.stop : turns[n + 1].start]
+                answers = self._answers(turn, message, between, segment, thinking)
+            is_whole &= answers is not None
+            if answers is None:
+                answers = [self._defused(one) for one in _results(turn, message)]
+            said.append(Said(turn, message, answers, _context(segment, turns, n)))
+        if prompt is None:
+            return Transcript(index, said)
+        return Transcript(index, said, prompt.messages, "tokens", tools, is_whole)
+
+    def _prompt(
+        self, task: Task | None, segment: Segment, thinking: bool | None, numbers: Numbers
+    ) -> ReadPrompt | None:
+        """The agent's own, if it is what the policy saw: it tells tools from text in any case."""
+        assert self.chat is not None
+        assert self.reader is not None
+        made = None if task is None else self._prompt_of(task)
+        if made is not None:
+            try:
+                ids = self.chat.prompt_ids(made.messages, tools=made.tools, thinking=thinking)
+            except InvalidRequest:
+                ids = []
+            if ids == segment.prompt_ids:
+                messages = [self._defused(one) for one in _plain(made.messages)]
+                return ReadPrompt(messages, list(made.tools))
+        return self.reader.prompt(segment.prompt_ids, thinking=thinking, numbers=numbers)
+
+    def _message(
+        self, turn: Turn, before: Sequence[int], tools: Sequence[ToolSchema], numbers: Numbers
+    ) -> ReadMessage:
+        assert self.chat is not None
+        reply = self.chat.read(turn.text, before, tools)
+        if reply.problem is not None or turn.format_error or len(reply.calls) > CALL_LIMIT:
+            return {"role": "assistant", "content": turn.text}
+        return spoken(reply.content, reply.reasoning, reply.calls, numbers.ids(reply.calls))
+
+    def _answers(
+        self,
+        turn: Turn,
+        message: ReadMessage,
+        between: Sequence[int],
+        segment: Segment,
+        thinking: bool | None,
+    ) -> list[ReadMessage] | None:
+        """None if they cannot be told for certain."""
+        assert self.reader is not None
+        after = segment.response_ids[turn.stop - 1]
+        results = _results(turn, message)
+        if results and self.reader.is_rendered(results, between, after, thinking):
+            return [self._defused(one) for one in results]
+        calls = [(call["id"], call["function"]["name"]) for call in message.get("tool_calls", ())]
+        return self.reader.between(between, after=after, calls=calls, thinking=thinking)
+
+    def _defused(self, message: ReadMessage) -> ReadMessage:
+        assert self.chat is not None
+        return {**message, "content": self.chat.defuse(message["content"])}
+
+
+def _context(segment: Segment, turns: Sequence[Turn], index: int) -> list[int]:
+    start = turns[index - 1].stop if index else 0
+    return segment.response_ids[start : turns[index].start]
+
+
+def _as_recorded(turn: Turn, context_ids: list[int]) -> Said:
+    message = {"role": "assistant", "content": turn.text}
+    return Said(turn, message, _results(turn, message), context_ids)
+
+
+def _results(turn: Turn, message: ReadMessage) -> list[ReadMessage]:
+    """As `agents.loop` words them."""
+    if turn.format_error:
+        return [{"role": "tool", "content": f"Format error: {turn.format_error}."}]
+    ids = [call["id"] for call in message.get("tool_calls", ())]
+    ids += [""] * (len(turn.tool_calls) - len(ids))
+    return [_result(call, id_) for call, id_ in zip(turn.tool_calls, ids, strict=False)]
+
+
+def _result(call: ToolCallRecord, id_: str) -> ReadMessage:
+    result = {"role": "tool", "content": call.output, "name": call.name}
+    return {**result, "tool_call_id": id_} if id_ else result
+
+
+def _plain(messages: Sequence[Message]) -> list[ReadMessage]:
+    dumped = [message.model_dump(exclude_none=True) for message in messages]
+    return [{key: one for key, one in message.items() if one != []} for message in dumped]

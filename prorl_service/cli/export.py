@@ -147,8 +147,12 @@ def _prompt_of() -> PromptOf:
 
 
 def _write_documents(found: Iterable[Record], transcriber: Transcriber, out: Path | None) -> int:
-    documents = (document for record in found for document in atif.documents(record, transcriber))
-    return sum(1 for name, document in documents if write_document(document, name, out) is None)
+    written = 0
+    for record in found:
+        for name, document in atif.documents(record, transcriber):
+            write_document(document, name, out)
+            written += 1
+    return written
 
 
 def _report(wanted: Wanted, written: int, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`prorl replay`: what a training run saved, step by step, and what another reward would make of it.
+"""`prorl replay`: what a training run saved, step by step, and what another reward makes of it.
 
 A reward function sees a rollout and its task, and nothing of sandboxes, which are gone: EVAL of an
 agent that grades what it took out of one cannot be repeated.

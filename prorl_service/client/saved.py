@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TextIO
+from typing import Self, TextIO
 
 from pydantic import ValidationError
 
@@ -23,7 +23,6 @@ from prorl_service.utils.files import whole_file
 
 TASKS = "tasks.jsonl"
 
-Kind = Literal["step", "eval"]
 _FILE = re.compile(r"(?P<kind>step|eval)-(?P<number>\d{6,})\.jsonl")
 
 
@@ -36,21 +35,21 @@ class SavedStep:
     """Training step `number`, counted from 1 as trainers log it, or the evaluation after it."""
 
     number: int
-    kind: Kind = "step"
+    is_evaluation: bool = False
 
     @property
     def file_name(self) -> str:
-        return f"{self.kind}-{self.number:06d}.jsonl"
+        return f"{'eval' if self.is_evaluation else 'step'}-{self.number:06d}.jsonl"
 
     @classmethod
     def named(cls, file_name: str) -> Self | None:
         """None: it is the name of another file."""
         if (found := _FILE.fullmatch(file_name)) is None:
             return None
-        return cls(int(found["number"]), "eval" if found["kind"] == "eval" else "step")
+        return cls(int(found["number"]), is_evaluation=found["kind"] == "eval")
 
     def __str__(self) -> str:
-        return f"step {self.number}" if self.kind == "step" else f"the evaluation at {self.number}"
+        return f"evaluation {self.number}" if self.is_evaluation else f"step {self.number}"
 
 
 def saved_steps(directory: Path) -> list[SavedStep]:

@@ -22,6 +22,7 @@ VERSION = "ATIF-v1.8"
 UNKNOWN_PROMPT = (
     "The text of the prompt is not known: its token ids are with the first step of the agent."
 )
+TASK_ALONE = "The prompt is the task's messages: what the agent added to them is not known."
 UNCERTAIN = "What answered a turn is as recorded: it could not be read back from the tokens."
 NOT_READ = "Replies are not read: tool calls are in the text of messages as well."
 
@@ -73,6 +74,8 @@ def _notes(transcript: Transcript, *, is_read: bool) -> str:
     notes = []
     if transcript.prompt is None:
         notes.append(UNKNOWN_PROMPT)
+    if transcript.prompt_from == "task":
+        notes.append(TASK_ALONE)
     if is_read and transcript.prompt is not None and not transcript.is_whole:
         notes.append(UNCERTAIN)
     if not is_read and transcript.said:

@@ -5,7 +5,7 @@ A file is there whole or not at all. Parquet needs pyarrow, which is imported wh
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ def write_lines(lines: Iterable[str], out: Path | None) -> int:
 def write_document(document: Row, name: str, out: Path | None) -> None:
     """As the file `name` in the directory `out`. Raises `ProRLError`."""
     if out is None:
-        return _print(_line(document))
+        _print(_line(document))
+        return
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / name, _line(document) + "\n")
@@ -82,8 +83,11 @@ def _write_parquet(rows: Iterable[Row], out: Path, columns: Mapping[str, str]) -
     try:
         with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
             for batch in _batches(rows):
-                texts = [_encoded(row, columns) for row in batch]
-                writer.write_table(pa.Table.from_pylist(texts, schema=schema))
+                arrays = [
+                    _column(pa, [row[name] for row in batch], type_)
+                    for name, type_ in columns.items()
+                ]
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 written += len(batch)
         unfinished.replace(out)
     except OSError as error:
@@ -115,8 +119,9 @@ def _type(pa: Any, name: str) -> Any:
     }[name]()
 
 
-def _encoded(row: Row, columns: Mapping[str, str]) -> Row:
-    return {
-        name: [_line(one) for one in value] if columns[name] == "list<json>" else value
-        for name, value in row.items()
-    }
+def _column(pa: Any, values: Sequence[Any], name: str) -> Any:
+    if name != "list<json>":
+        return pa.array(values, _type(pa, name))
+    texts = pa.array([[_line(one) for one in value] for value in values], pa.list_(pa.string()))
+    items = pa.ExtensionArray.from_storage(pa.json_(), texts.values)
+    return pa.ListArray.from_arrays(texts.offsets, items)

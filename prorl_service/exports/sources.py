@@ -57,7 +57,7 @@ def _of_path(path: Path) -> Iterator[Record]:
 
 def _of_directory(directory: Path) -> Iterator[Record]:
     """Of training steps if it has any: what was evaluated is not to be trained on unasked."""
-    steps = [directory / one.file_name for one in saved_steps(directory) if one.kind == "step"]
+    steps = [directory / one.file_name for one in saved_steps(directory) if not one.is_evaluation]
     others = sorted(path for path in directory.glob("*.json*") if path.name != TASKS)
     if not (files := steps or others):
         raise UnusableFile(f"{directory} has no file of rollouts, such as step-000001.jsonl")

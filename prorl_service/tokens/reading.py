@@ -225,7 +225,7 @@ class Reader:
     def _between_marks(
         self, text: str, conversation: Sequence[ReadMessage], generation: bool
     ) -> Iterator[_Frame]:
-        spans = []
+        spans: list[tuple[int, int] | None] = []
         at = 0
         for number, message in enumerate(conversation):
             mark = _MARK % number

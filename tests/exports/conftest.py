@@ -12,5 +12,5 @@ def made(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="session")
-def session_chat(tiny_model: Path) -> ChatFormat:
+def model_chat(tiny_model: Path) -> ChatFormat:
     return ChatFormat.load(tiny_model)

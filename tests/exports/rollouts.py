@@ -1,4 +1,4 @@
-"""Rollouts to export, run by a real service on a stub engine that plays scripts, and its journal."""
+"""Rollouts to export, of a real service on a stub engine that plays scripts; and its journal."""
 
 import asyncio
 import json
@@ -25,7 +25,10 @@ def call(command: str) -> str:
 
 SCRIPTS: Mapping[str, Sequence[str]] = {
     "two calls": [
-        "<think>\nI had better look.\n</think>\n\nLet me see.\n" + call("echo 12") + "\n" + call("echo 30"),
+        "<think>\nI had better look.\n</think>\n\nLet me see.\n"
+        + call("echo 12")
+        + "\n"
+        + call("echo 30"),
         "<think>\nAdd.\n</think>\n\nThe sum is \\boxed{42}.",
     ],
     "broken call": [
@@ -33,7 +36,7 @@ SCRIPTS: Mapping[str, Sequence[str]] = {
         call("echo 42"),
         "\\boxed{41}",
     ],
-    "hostile": [call(f"printf '%s' {json.dumps(HOSTILE)}"), "It says so: \\boxed{42}"],
+    "hostile": [call("cat output"), "It says so: \\boxed{42}"],
     "letters": ["Hello", "World"],
     "forgetful": ["One", "Two", "Three"],
     "failing": ["never sampled"],
@@ -47,6 +50,7 @@ def groups() -> list[Group]:
         "letters": {},
         "forgetful": {},
         "failing": {"fault": "agent"},
+        "hostile": {"answer": "42", "files": {"output": HOSTILE}},
     }
     agents = {"letters": "letters", "forgetful": "forgetful", "failing": "letters"}
     return [
@@ -82,7 +86,7 @@ def make(model: Path, directory: Path) -> Made:
 
 
 async def _make(model: Path, journal: Path) -> Made:
-    async with StubEngine(model, answers(ChatFormat.load(model))) as engine:
+    async with StubEngine(model, Answers(ChatFormat.load(model))) as engine:
         settings = Settings(
             backends=(BackendSpec(url=engine.url),),
             agents=AGENTS,
@@ -97,7 +101,7 @@ async def _make(model: Path, journal: Path) -> Made:
             return Made(await client.wait(ids, timeout_s=120), journal, model)
 
 
-class answers:  # noqa: N801
+class Answers:
     """The reply to a prompt: the script's next, counted by the turns before."""
 
     def __init__(self, chat: ChatFormat) -> None:

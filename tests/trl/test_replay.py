@@ -62,7 +62,7 @@ def test_dynamic_sampling_is_replayed_with_the_groups_that_were_drawn(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = TWO_TURNS | {"dynamic_sampling": True}
-    tasks = {"faults": [None, "easy"] * 4}
+    tasks: dict[str, Any] = {"faults": [None, "easy"] * 4}
     rollouts = ProRLRollout(service_url, save=tmp_path / "saved", **options)
     first = make_trainer(rollouts, policy, tmp_path, **tasks)
     first.train()
@@ -144,11 +144,12 @@ def test_directories_that_cannot_be_used_are_refused(policy: Path, tmp_path: Pat
     with pytest.raises(ValueError, match="would replace what replay reads"):
         ProRLRollout(NOBODY, save=tmp_path, replay=str(tmp_path))
     (tmp_path / "file").touch()
-    for options, problem in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"replay": tmp_path / "none"}, "No such file"),
         ({"replay": tmp_path}, "no file such as step-000001.jsonl"),
         ({"save": tmp_path / "file" / "x"}, "Not a directory"),
-    ):
+    ]
+    for options, problem in cases:
         rollouts = ProRLRollout(NOBODY, **options, **TWO_TURNS)
         with pytest.raises(UnusableFile, match=problem):
             make_trainer(rollouts, policy, tmp_path).train()

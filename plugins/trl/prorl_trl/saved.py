@@ -24,7 +24,7 @@ def step_of(trainer: Any) -> SavedStep:
     """The step that `trainer` makes rollouts for, as TRL's log will count it."""
     if trainer.model.training:
         return SavedStep(trainer.state.global_step + 1)
-    return SavedStep(trainer.state.global_step, "eval")
+    return SavedStep(trainer.state.global_step, is_evaluation=True)
 
 
 class Saver:
@@ -56,7 +56,7 @@ class Saver:
         """A step's are there at once, an evaluation's, which come call by call, when it is over."""
         try:
             self._files.add(step, rollouts)
-            if step.kind == "step":
+            if not step.is_evaluation:
                 self._files.finish_all()
         except OSError as error:
             logger.warning("rollouts of %s are not saved: %s", step, error)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 def step_of(prompt: Prompt) -> SavedStep:
     """The step in which `prompt` was given out."""
-    return SavedStep(prompt.global_steps, "eval" if prompt.partition == "val" else "step")
+    return SavedStep(prompt.global_steps, is_evaluation=prompt.partition == "val")
 
 
 class Saving:

@@ -8,7 +8,7 @@ trainer.
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +100,8 @@ class StepFiles:
     def __init__(self, directory: Path) -> None:
         """Raises `OSError` for a directory that cannot be made or written."""
         directory.mkdir(parents=True, exist_ok=True)
+        for unfinished in directory.glob(".*.jsonl.*"):  # of a writer that was killed
+            unfinished.unlink()
         self.directory = directory
         self._tasks_file = directory / TASKS
         with self._tasks_file.open("a+b") as file:
@@ -120,7 +122,7 @@ class StepFiles:
                 file.write(b"".join(line + b"\n" for line in new))
             self._tasks.update(new)
 
-    def add(self, step: SavedStep, rollouts: Sequence[Rollout]) -> None:
+    def add(self, step: SavedStep, rollouts: Iterable[Rollout]) -> None:
         """To a file that is not to be seen before `finish`. Raises `OSError`."""
         if step not in self._open:
             self._begin(step)

@@ -10,7 +10,9 @@ import pytest
 
 from prorl_service.client.saved import SavedStep, StepFiles, read_rollouts, read_tasks
 from prorl_service.schemas import Rollout
-from tests.exports.rollouts import Made, groups, make
+from tests.exports.made_rollouts import Made, groups, make
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.tokens.chat import ChatFormat
-from tests.exports.rollouts import Made, make
+from tests.exports.made_rollouts import Made, make
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,9 @@ from prorl_service.exports.sources import records
 from prorl_service.exports.transcript import Transcriber
 from prorl_service.schemas import Rollout
 from prorl_service.tokens.chat import ChatFormat
-from tests.exports.rollouts import HOSTILE, SCRIPTS, Made
+from tests.exports.made_rollouts import HOSTILE, SCRIPTS, Made
+
+pytestmark = pytest.mark.processes
 
 HARBOR = Path(__file__).parents[2] / ".venv-harbor"
 

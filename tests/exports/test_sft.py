@@ -13,7 +13,9 @@ from prorl_service.exports.record import Record
 from prorl_service.exports.sources import records
 from prorl_service.exports.transcript import Transcriber
 from prorl_service.tokens.chat import ChatFormat
-from tests.exports.rollouts import HOSTILE, SCRIPTS, Made
+from tests.exports.made_rollouts import HOSTILE, SCRIPTS, Made
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")

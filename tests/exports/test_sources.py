@@ -16,8 +16,10 @@ from prorl_service.schemas import BackendSpec, Rollout, Rollouts
 from prorl_service.schemas.arrays import PACKED
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.exports.rollouts import AGENTS, Answers, Made, groups
-from tests.server.serving import Settings, serving
+from tests.exports.made_rollouts import AGENTS, Answers, Made, groups
+from tests.server.application import Settings, serving
+
+pytestmark = pytest.mark.processes
 
 
 def read(*sources: Path | str) -> list[Rollout]:

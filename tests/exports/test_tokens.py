@@ -9,7 +9,9 @@ from prorl_service.exports import tokens
 from prorl_service.exports.output import write_rows
 from prorl_service.exports.record import Record
 from prorl_service.schemas import Rollout
-from tests.exports.rollouts import Made
+from tests.exports.made_rollouts import Made
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_what_is_read_renders_to_the_very_prompt(
     try:
         prompt_ids = chat.prompt_ids(messages(said), tools=tools, thinking=thinking)
     except InvalidRequest:
-        pytest.skip("the template refuses it")
+        return  # by the template: there is nothing to read
     read = Reader(chat).prompt(prompt_ids, thinking=thinking, numbers=Numbers())
     if family.name in READ_IN_FULL:
         assert read is not None
@@ -94,6 +94,7 @@ def test_what_answered_a_turn_is_read_for_certain_or_not_at_all(
             assert read in (None, answers)
 
 
+@pytest.mark.slow
 @given(
     contents=st.lists(
         st.text(st.sampled_from("ab \n{}<>|_/\"'") | st.characters(), max_size=40)

@@ -5,13 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.saved import read_rollouts
 
 pytestmark = pytest.mark.processes
 
@@ -56,13 +59,24 @@ def test_one_group_is_split_over_two_processes_and_both_see_its_failure(
     assert second["error"] == f"RuntimeError: on the main process: {first['error']}"
 
 
-def test_an_informative_group_is_drawn_once_for_both_processes(
+def test_an_informative_group_is_drawn_once_for_both_processes_and_replayed_to_both(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     first, second = train_on_two(service_url, policy, tmp_path, "dynamic")
     assert [first["error"], second["error"]] == ["", ""]
     assert len({tuple(row) for row in first["completion_ids"] + second["completion_ids"]}) == 4
     assert [entry["frac_reward_zero_std"] for entry in first["log"][:2]] == [0, 0]
+    table = pd.read_parquet(tmp_path / "completions/completions_00002.parquet")
+    saved = [*read_rollouts(tmp_path / "saved/step-000002.jsonl")]
+    assert [label.split("\n")[0] for label in table["rollout"]] == [one.rollout_id for one in saved]
+
+    again = train_on_two(f"http://127.0.0.1:{local.free_port()}", policy, tmp_path, "replay")
+    for before, after in zip((first, second), again, strict=True):
+        assert after["error"] == ""
+        assert after["completion_ids"] == before["completion_ids"]
+        for name in ("loss", "grad_norm"):
+            values = [[entry.get(name) for entry in one["log"][:2]] for one in (before, after)]
+            assert values[0] == values[1] != [None, None]
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")

@@ -1,7 +1,8 @@
 """One of several training processes: `worker.py URL POLICY OUTPUT KIND`, started by torchrun.
 
 Writes what this process was given and how training ended to OUTPUT/rank-N.json. KIND "failing": the
-second step fails as a whole; "dynamic": half of the tasks teach nothing.
+second step fails as a whole; "dynamic": half of the tasks teach nothing; "replay": what "dynamic"
+saved in OUTPUT, again.
 """
 
 import json
@@ -23,7 +24,8 @@ class RecordingRollout(ProRLRollout):
         return self.given
 
 
-FAULTS = {"failing": [None, "agent"], "dynamic": ["easy", None]}
+HALF_EASY = ["easy", None]
+FAULTS = {"failing": [None, "agent"], "dynamic": HALF_EASY, "replay": HALF_EASY}
 
 
 def main(url: str, policy: Path, output: Path, kind: str) -> None:
@@ -31,9 +33,11 @@ def main(url: str, policy: Path, output: Path, kind: str) -> None:
         url,
         overlong="keep",
         sampling=Sampling(max_tokens_per_turn=8),
-        dynamic_sampling=kind == "dynamic",
+        dynamic_sampling=kind != "failing",
+        save=output / "saved" if kind == "dynamic" else None,
+        replay=output / "saved" if kind == "replay" else None,
     )
-    options = {"per_device_train_batch_size": 2, "ddp_timeout": 1900}
+    options = {"per_device_train_batch_size": 2, "ddp_timeout": 1900, "log_completions": True}
     trainer = make_trainer(rollouts, policy, output, faults=FAULTS[kind], options=options)
     error = ""
     try:

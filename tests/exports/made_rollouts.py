@@ -11,7 +11,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Sampling, Task
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
 
 AGENTS = ("tests.trl.letters:LettersAgent", "tests.trl.letters:ForgetfulAgent")
 START = "<|im_start|>assistant\n"

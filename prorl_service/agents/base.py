@@ -133,6 +133,10 @@ class AgentHandler(ABC):
     async def eval(self, rollout: "RolloutContext") -> Verdict: ...
 
 
+Observer = Callable[["RolloutContext"], None]
+"""Callback after each change of a rollout that somebody watches. It must not block or raise."""
+
+
 @dataclass(slots=True)
 class RolloutContext:
     """One rollout's resources and its record of what was sampled."""
@@ -160,6 +164,19 @@ class RolloutContext:
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
+    stage: Stage = Stage.INIT
+    """Stage whose work began last."""
+    observer: Observer | None = None
+
+    def enter(self, stage: Stage) -> None:
+        self.stage = stage
+        self.changed()
+
+    def changed(self) -> None:
+        """Calls the observer, if there is one. An agent with a loop of its own may call this after
+        it has added to a turn."""
+        if self.observer is not None:
+            self.observer(self)
 
     async def open_sandbox(self, limits: SandboxLimits = SandboxLimits()) -> Sandbox:
         """Starts a sandbox of the task's image. Raises `TaskError`, `SandboxError`."""
@@ -195,6 +212,7 @@ class RolloutContext:
             raise AgentError(f"no room to sample after {len(prompt_ids)} prompt tokens")
         started, waited_s = time.monotonic(), self.clock.waited_s
         self.calls_model = True
+        self.changed()
         generation = await self.generator.generate(
             prompt_ids,
             sampling=self.sampling,
@@ -212,6 +230,7 @@ class RolloutContext:
             took_s=turn.model_s,
         )
         self.turns.append(turn)
+        self.changed()
         return turn
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply:

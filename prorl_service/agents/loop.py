@@ -34,7 +34,7 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
         reply = _read(turn, rollout, tools)
         if reply.problem is None and not reply.calls:
             return FinishReason.FINISHED
-        answers = await _answers(reply, turn, tools)
+        answers = await _answers(reply, turn, rollout, tools)
         if tools.ended_rollout:
             return FinishReason.FINISHED
         prompt_ids = rollout.next_prompt(answers)
@@ -52,13 +52,16 @@ def _read(turn: Turn, rollout: RolloutContext, tools: Toolset) -> Reply:
     return reply
 
 
-async def _answers(reply: Reply, turn: Turn, tools: Toolset) -> list[Message]:
+async def _answers(
+    reply: Reply, turn: Turn, rollout: RolloutContext, tools: Toolset
+) -> list[Message]:
     if reply.problem is not None:
         return [Message(role="tool", content=f"Format error: {reply.problem.message}.")]
     answers = []
     for call in reply.calls:
         record = await tools.call(call)
         turn.tool_calls.append(record)
+        rollout.changed()
         answers.append(
             Message(role="tool", content=record.output, name=call.name, tool_call_id=call.id)
         )

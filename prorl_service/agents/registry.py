@@ -34,9 +34,9 @@ class AgentRegistry:
             agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
         }
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-            self._add(entry_point.load(), entry_point.value)
+            self.add(entry_point.load(), entry_point.value)
         for path in import_paths:
-            self._add(_imported(path), path)
+            self.add(imported(path), path)
 
     @property
     def names(self) -> list[str]:
@@ -46,7 +46,8 @@ class AgentRegistry:
         """Raises `KeyError`."""
         return self._handlers[name]
 
-    def _add(self, handler: Any, source: str) -> None:
+    def add(self, handler: Any, source: str) -> None:
+        """`source` names it in errors. Raises `InvalidRequest` like the constructor."""
         _check(handler, source)
         other = self._handlers.setdefault(handler.name, handler)
         if other is not handler:
@@ -70,21 +71,22 @@ def _check(handler: Any, source: str) -> None:
         )
 
 
-def _imported(path: str) -> Any:
+def imported(path: str) -> Any:
+    """Returns the object at the import path 'package.module:Class'. Raises `InvalidRequest`."""
     module_name, _, class_name = path.partition(":")
     if module_name.endswith(".py"):
         name = module_name.removesuffix(".py").replace("/", ".")
         hint = f"write it as '{name}:{class_name or 'Class'}'"
-        raise InvalidRequest(f"--agent {path!r} names a file, not a module", hint=hint)
+        raise InvalidRequest(f"agent {path!r} names a file, not a module", hint=hint)
     if not class_name:
-        raise InvalidRequest(f"--agent {path!r} names no class", hint=FORM)
+        raise InvalidRequest(f"agent {path!r} names no class", hint=FORM)
     module = _import(module_name, path)
     found = module
     for name in class_name.split("."):
         found = getattr(found, name, None)
         if found is None:
             raise InvalidRequest(
-                f"--agent {path!r}: {module_name} has no {class_name}", hint=_offer(module)
+                f"agent {path!r}: {module_name} has no {class_name}", hint=_offer(module)
             )
     return found
 
@@ -99,9 +101,9 @@ def _import(name: str, path: str) -> Any:
             problem, hint = f"no module {error.name!r} in {directory} or among installed ones", FORM
         else:
             problem, hint = f"it imports {error.name!r}, which is not installed", ""
-        raise InvalidRequest(f"--agent {path!r}: {problem}", hint=hint) from error
+        raise InvalidRequest(f"agent {path!r}: {problem}", hint=hint) from error
     except Exception as error:  # importing a module can raise anything
-        raise InvalidRequest(f"--agent {path!r}: {_place(error)}{_said(error)}") from error
+        raise InvalidRequest(f"agent {path!r}: {_place(error)}{_said(error)}") from error
 
 
 def _said(error: Exception) -> str:

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
 
-from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Observer, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
@@ -74,8 +74,9 @@ class Pipeline(RolloutExecutor):
         services: OperatorServices | None = None,
         *,
         max_unfinished: int = 50_000,
+        observer: Observer | None = None,
     ) -> None:
-        """`journal` must be open for as long as this runs."""
+        """`journal` must be open for as long as this runs. `observer` watches all rollouts."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
@@ -85,6 +86,7 @@ class Pipeline(RolloutExecutor):
         self._slots = config.run_workers + config.ready_rollouts
         self._backends = backends
         self._sandboxes = sandboxes
+        self._observer = observer
         self._scoring = ScoringPool()
         self._executions: dict[RolloutRecord, Execution] = {}
         """Attempts in flight whose agent has been made."""
@@ -219,6 +221,7 @@ class Pipeline(RolloutExecutor):
             with clock.waiting():
                 await record.begin()
             execution = self._executions[record] = await self._prepare(record, clock)
+            execution.context.enter(Stage.INIT)
             await execution.handler.init(execution.context)
 
     async def _prepare(self, record: RolloutRecord, clock: WorkClock) -> Execution:
@@ -249,6 +252,7 @@ class Pipeline(RolloutExecutor):
                 services=self._services,
                 clock=clock,
                 resources=resources.pop_all(),
+                observer=self._observer,
             )
         return Execution(handler, context)
 
@@ -265,6 +269,7 @@ class Pipeline(RolloutExecutor):
         execution = self._executions[record]
         handler = execution.handler
         async with self._budget(Stage.RUN, record, execution.clock):
+            execution.context.enter(Stage.RUN)
             reason = await handler.run(execution.context)
             if reason not in tuple(FinishReason):
                 raise AgentError(
@@ -285,6 +290,7 @@ class Pipeline(RolloutExecutor):
         execution = self._executions[record]
         handler = execution.handler
         async with self._budget(Stage.EVAL, record, execution.clock):
+            execution.context.enter(Stage.EVAL)
             verdict = await handler.eval(execution.context)
             if not isinstance(verdict, Verdict):
                 name = type(handler).__name__

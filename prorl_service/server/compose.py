@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from prorl_service import sandbox
+from prorl_service.agents.base import Observer
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.front.claim import DirectoryClaim
@@ -26,6 +27,7 @@ from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.owner import WEIGHTS
 from prorl_service.rollouts.validation import Validator
 from prorl_service.sampling.manager import SamplerManager
+from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
 from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendSpec
@@ -51,15 +53,27 @@ ROOM_TIMEOUT_S = 60.0
 
 
 @asynccontextmanager
-async def rollout_service(settings: ServiceSettings) -> AsyncIterator[Service]:
+async def rollout_service(
+    settings: ServiceSettings,
+    *,
+    agents: AgentRegistry | None = None,
+    provider: SandboxProvider | None = None,
+    observer: Observer | None = None,
+) -> AsyncIterator[Service]:
     """Runs a service that does the rollouts itself. Raises `ProRLError` for settings that cannot
-    work: agents, sandbox, tokenizers, journal, MCP servers."""
+    work: agents, sandbox, tokenizers, journal, MCP servers.
+
+    `agents` and `provider` replace those of the settings; `observer` watches the rollouts.
+    """
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
-        agents = AgentRegistry(settings.agent)
+        agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
-        sandboxes = _sandboxes(settings.sandboxes)
+        if provider is None:
+            sandboxes = _sandboxes(settings.sandboxes)
+        else:
+            sandboxes = WarmPool(provider, spares=settings.sandboxes.warm_sandboxes)
         stack.push_async_callback(sandboxes.close)
         run, journal = await _journal(settings.run, stack)
         backends = await _backends(journal, settings.run, settings.pool, stack)
@@ -76,6 +90,7 @@ async def rollout_service(settings: ServiceSettings) -> AsyncIterator[Service]:
             settings.pipeline,
             operator_services,
             max_unfinished=settings.run.max_unfinished,
+            observer=observer,
         )
         yield await _started(
             run, journal, backends, pipeline, specs, stack, sandboxes=sandboxes, mcp=servers

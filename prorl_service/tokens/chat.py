@@ -63,7 +63,8 @@ class ChatFormat:
         ends = [added[id_].content for id_ in self.end_ids & added.keys()]
         self._ends = _any_of(ends)
         given = None if reply_format is None else [named(reply_format)]
-        self.findings = probe.Probe(self._template, self._special_text, ends).findings(given)
+        self._probe = probe.Probe(self._template, self._special_text, ends)
+        self.findings = self._probe.findings(given)
         self.replies: ReplyFormat = given[0] if given else self.findings.format or PLAIN
         """The format in which the model's replies are read."""
         self.problem = self.findings.problem
@@ -123,6 +124,22 @@ class ChatFormat:
         """Parses a sampled turn. `text`: its decoded ids; `prompt_ids`: the ids before it."""
         tail = self._tokenizer.decode(list(prompt_ids[-_TAIL:]), skip_special_tokens=False)
         return self.replies.parse(text, tools, is_reasoning=probe.ends_in_reasoning(tail))
+
+    def written(self, message: Message) -> str:
+        """Returns what the model would sample to say an assistant's message.
+
+        Raises `InvalidRequest` where the template does not write calls that can be read back.
+        """
+        text, is_reasoning = self._probe.rendered_reply(self._rendered([message])[0])
+        wanted = [call.function.name for call in message.tool_calls]
+        tools = [{"type": "function", "function": {"name": name}} for name in wanted]
+        reply = self.replies.parse(text, tools, is_reasoning=is_reasoning)
+        if wanted and [call.name for call in reply.calls] != wanted:
+            raise InvalidRequest(
+                f"the chat template does not write calls of {', '.join(wanted)} that can be read",
+                hint="give the reply as text, in the form in which the model writes it",
+            )
+        return text
 
     def tokenizer_digest(self) -> str:
         """Computes the digest, in some tenths of a second for a large vocabulary."""

@@ -152,7 +152,7 @@ class Probe:
     def _misread(self, one: ReplyFormat, calls: Sequence[ToolCall]) -> str | None:
         """Reads back calls that the template writes. Returns what is wrong, or None."""
         try:
-            text, is_reasoning = self._rendered_reply(calls)
+            text, is_reasoning = self.rendered_reply(assistant(*calls))
         except InvalidRequest as error:
             return error.message
         reply = one.parse(text, [TOOL], is_reasoning=is_reasoning)
@@ -163,11 +163,11 @@ class Probe:
             return None
         return f"a call is read as {_described(reply)}"
 
-    def _rendered_reply(self, calls: Sequence[ToolCall]) -> tuple[str, bool]:
-        """Returns what the model would sample to make these calls, and whether it begins in
-        reasoning. Raises `InvalidRequest`."""
+    def rendered_reply(self, message: RenderedMessage) -> tuple[str, bool]:
+        """Returns what the model would sample to say this, and whether it begins in reasoning.
+        Raises `InvalidRequest`."""
         prompt = self._template.render([user()], [TOOL])
-        whole = self._template.render([user(), assistant(*calls)], [TOOL], generation=False)
+        whole = self._template.render([user(), message], [TOOL], generation=False)
         start = self._shared(prompt, whole)
         end = self._ends.search(whole, start)
         is_reasoning = ends_in_reasoning(whole[:start])

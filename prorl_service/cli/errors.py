@@ -8,6 +8,7 @@ from cyclopts import CycloptsError
 from pydantic import ValidationError
 
 from prorl_service.errors import ProRLError, problems_of
+from prorl_service.utils.visible import visible
 
 
 @contextmanager
@@ -45,6 +46,6 @@ def _options(error: ValidationError) -> str:
 
 
 def _print(problem: str, hint: str = "") -> None:
-    print(f"prorl: {problem}", file=sys.stderr)
+    print(f"prorl: {visible(problem)}", file=sys.stderr)
     if hint and hint not in problem:
-        print(f"  {hint}", file=sys.stderr)
+        print(f"  {visible(hint)}", file=sys.stderr)

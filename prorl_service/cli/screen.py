@@ -1,0 +1,148 @@
+"""Lines for a terminal or a pipe, in which text of models and tools can do no harm.
+
+Each line of such text stands behind a margin, so that it cannot pass for a line of this program;
+`utils.visible` disarms what is in it. Colours are for terminals alone, without NO_COLOR.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TextIO
+
+from rich.cells import get_character_cell_size
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from prorl_service.utils.visible import visible
+
+FOLD_LINES = 20
+"""Most lines of a folded block."""
+TAIL_LINES = 6
+"""Lines of those that are the block's last."""
+FOLD_CHARS = 2000
+"""Most characters of a line in a folded block."""
+LABEL_CHARS = 10
+MARGIN_CHARS = LABEL_CHARS + len(" | ")
+MIN_CHARS = 20
+"""Least width of text, however narrow the terminal."""
+PIPE_CHARS = 1000
+"""Width where there is no terminal: a row of a table is one line."""
+TAB_CHARS = 4
+
+
+class Screen:
+    def __init__(
+        self, file: TextIO, *, full: bool = False, on_hang_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """`full`: nothing is folded. `on_hang_up` is called when nobody reads a pipe any more."""
+        if hasattr(file, "reconfigure"):
+            file.reconfigure(errors="backslashreplace")  # a locale may have few characters
+        self._is_terminal = file.isatty()
+        has_colours = self._is_terminal and not os.environ.get("NO_COLOR")
+        self._console = _Console(
+            file=file,
+            color_system="auto" if has_colours else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            width=None if self._is_terminal else PIPE_CHARS,
+        )
+        self._console.on_hang_up = on_hang_up
+        self._full = full
+
+    def line(self, text: str, style: str = "", *, prefix: str = "") -> None:
+        """Prints a line of this program's own."""
+        self._print(Text.assemble((prefix, "dim"), (text, style)))
+
+    def note(self, text: str, *, prefix: str = "") -> None:
+        """Prints a remark on the block above, of one line without control characters."""
+        margin = f"{prefix}{'':{MARGIN_CHARS}}"
+        for part in self._wrapped(text, len(margin)):
+            self._print(Text(margin + part, "dim"))
+
+    def block(
+        self, label: str, text: str, style: str = "", *, prefix: str = "", fold: bool = False
+    ) -> None:
+        """Prints text of others behind a margin. `fold` leaves out the middle of long text."""
+        lines = visible(text).strip("\n").split("\n")
+        if fold and not self._full:
+            lines = folded(lines)
+        for line in lines:
+            for part in self._wrapped(line, len(prefix) + MARGIN_CHARS):
+                margin = f"{label:>{LABEL_CHARS}} | "
+                self._print(Text.assemble((prefix + margin, "dim"), (part, style)))
+                label = ""
+
+    def table(self, table: RenderableType) -> None:
+        """Prints a table of this program's own text."""
+        self._console.print(table, crop=False)
+
+    def _wrapped(self, line: str, margin_chars: int) -> Iterable[str]:
+        """Breaks a line for a terminal, which would continue it where no margin is."""
+        if not self._is_terminal:
+            return [line]
+        return wrapped(line, max(self._console.width - margin_chars, MIN_CHARS))
+
+    def _print(self, text: Text) -> None:
+        try:
+            self._console.print(text, soft_wrap=True)
+        except OSError:  # a full disk: no fault of the rollout in which something is shown
+            self._console.on_broken_pipe()
+
+
+class _Console(Console):
+    """Goes quiet when nobody reads, where rich would end the program from within a callback."""
+
+    on_hang_up: Callable[[], None]
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with open(os.devnull, "w") as devnull:
+            os.dup2(devnull.fileno(), self.file.fileno())
+        self.on_hang_up()
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """Returns the first and the last lines of many, and the beginning of long ones. Pure."""
+    kept = [_cut(line) for line in lines]
+    if len(kept) <= FOLD_LINES:
+        return kept
+    left_out = len(kept) - FOLD_LINES
+    note = f"[... {left_out} lines left out; --full shows them ...]"
+    return [*kept[: FOLD_LINES - TAIL_LINES], note, *kept[-TAIL_LINES:]]
+
+
+def _cut(line: str) -> str:
+    left_out = len(line) - FOLD_CHARS
+    if left_out <= 0:
+        return line
+    return f"{line[:FOLD_CHARS]} [... {left_out} characters left out; --full shows them ...]"
+
+
+def wrapped(line: str, width: int) -> Iterator[str]:
+    """Breaks a line at spaces, or within words where it must. Pure.
+
+    Counts cells character by character: terminals differ in what they draw as one, and none draws
+    more cells than that.
+    """
+    line = line.expandtabs(TAB_CHARS)
+    start = 0
+    while (stop := _end(line, start, width)) < len(line):
+        space = line.rfind(" ", start + 1, stop + 1)
+        end = space if space > start else stop
+        yield line[start:end]
+        start = end + (line[end] == " ")
+    yield line[start:]
+
+
+def _end(line: str, start: int, width: int) -> int:
+    """Returns how far the line from `start` on fits, but for its first character in any case."""
+    cells = 0
+    for place in range(start, len(line)):
+        cells += _cells(line[place])
+        if cells > width:
+            return max(place, start + 1)
+    return len(line)
+
+
+def _cells(character: str) -> int:
+    return max(1, get_character_cell_size(character))

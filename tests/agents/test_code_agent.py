@@ -1,7 +1,6 @@
 """The code agent and its grading in real sandboxes: what programs can see and what they earn."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,24 +13,15 @@ from prorl_service.agents.code.data import CodeData
 from prorl_service.agents.code.evaluation import RUNNER, SOLUTION, grade_solution
 from prorl_service.errors import SandboxError
 from prorl_service.rewards.code.grade import CodeReport
-from prorl_service.rewards.pool import ScoringPool
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, ToolResult
-from prorl_service.schemas import FinishReason, Message, Task
-from prorl_service.tokens.chat import ChatFormat
-from tests.agents.scripted_agent import call, context, played
+from prorl_service.schemas import FinishReason, Limits, Message, Task
+from prorl_service.testing import Reply, call, play
 from tests.sandbox.sandboxes import Kind, new_provider, started
 
 pytestmark = pytest.mark.processes
 
 SUM = "n = int(input())\nprint(sum(map(int, input().split())))\n"
 SUMS = {"inputs": ["2\n1 2\n", "1\n5\n", "3\n1 1 1\n"], "outputs": ["3\n", "5\n", "3\n"]}
-
-
-@pytest.fixture(scope="module")
-def scoring() -> Iterator[ScoringPool]:
-    pool = ScoringPool(workers=1)
-    yield pool
-    asyncio.run(pool.close())
 
 
 @asynccontextmanager
@@ -239,31 +229,29 @@ def test_tests_that_cannot_be_run_are_refused(tests: dict[str, Any], problem: st
         CodeData(tests=tests)
 
 
-def agent(tests: dict[str, Any] = SUMS, **data: Any) -> CodeAgent:
+def task(tests: dict[str, Any] = SUMS, **data: Any) -> Task:
     messages = [Message(role="user", content="Add up the numbers of the second line.")]
-    return CodeAgent(
-        Task(task_id="t", agent="code", messages=messages, data={"tests": tests, **data})
-    )
+    return Task(task_id="t", agent="code", messages=messages, data={"tests": tests, **data})
 
 
-async def test_from_prompt_to_verdict(chat: ChatFormat, scoring: ScoringPool) -> None:
-    code = agent(files={"example.txt": "2\n1 2\n"}, ipython=True)
-    replies = [
+async def test_from_prompt_to_verdict() -> None:
+    replies: list[Reply] = [
         call("str_replace_editor", command="create", path=SOLUTION, file_text=SUM),
         call("bash", command=f"python3 {SOLUTION} < example.txt"),
         call("ipython", code="import os; sorted(os.listdir('/workspace'))"),
         call("bash", command="grep -rl '1 1 1' /workspace /tmp /dev/shm /proc/*/environ; env"),
         "Done.",
     ]
-    rollout = context(code, replies, chat, scoring)
-    reason, outputs, verdict = await played(code, rollout)
-    assert reason is FinishReason.FINISHED
-    assert outputs[1:3] == ["3", "['example.txt', 'solution.py']"]
-    assert "1 1 1" not in outputs[3]
-    assert verdict.reward == 1.0
-    assert verdict.components["cases_passed"] == 3.0
-    assert verdict.components["time_scale"] >= 1.0
-    assert verdict.report == {"outcomes": ["passed"] * 3}
+    wanted = task(files={"example.txt": "2\n1 2\n"}, ipython=True)
+    played = await play(CodeAgent, wanted, replies, sandboxes="bubblewrap")
+    assert played.finish_reason is FinishReason.FINISHED
+    assert played.outputs[1:3] == ["3", "['example.txt', 'solution.py']"]
+    assert "1 1 1" not in played.outputs[3]
+    assert played.reward == 1.0
+    components = played.rollout.reward_components
+    assert components["cases_passed"] == 3.0
+    assert components["time_scale"] >= 1.0
+    assert played.rollout.report == {"outcomes": ["passed"] * 3}
 
 
 @pytest.mark.parametrize(
@@ -279,21 +267,26 @@ async def test_from_prompt_to_verdict(chat: ChatFormat, scoring: ScoringPool) ->
     ],
 )
 async def test_the_solution_is_the_file_left_at_the_end(
-    chat: ChatFormat, scoring: ScoringPool, command: str, reward: float, has_solution: float
+    command: str, reward: float, has_solution: float
 ) -> None:
-    code = agent(partial_credit=True)
-    rollout = context(code, [call("bash", command=command)], chat, scoring, max_turns=1)
-    reason, _, verdict = await played(code, rollout)
-    assert reason is FinishReason.MAX_TURNS
-    assert verdict.reward == pytest.approx(reward)
-    assert verdict.components["has_solution"] == has_solution
+    played = await play(
+        CodeAgent,
+        task(partial_credit=True),
+        [call("bash", command=command)],
+        sandboxes="bubblewrap",
+        limits=Limits(max_turns=1),
+    )
+    assert played.finish_reason is FinishReason.MAX_TURNS
+    assert played.reward == pytest.approx(reward)
+    assert played.rollout.reward_components["has_solution"] == has_solution
 
 
 def test_the_prompt_says_what_to_write_where_but_shows_no_test() -> None:
-    prints = agent().prompt()
+    prints = CodeAgent(task()).prompt()
     assert SOLUTION in prints.messages[0].content
     assert "standard input" in prints.messages[0].content
     assert [tool["function"]["name"] for tool in prints.tools] == ["bash", "str_replace_editor"]
-    calls = agent({"fn_name": "total", "inputs": [[[4711]]], "outputs": [4711]}).prompt()
+    function = {"fn_name": "total", "inputs": [[[4711]]], "outputs": [4711]}
+    calls = CodeAgent(task(function)).prompt()
     assert "`total`" in calls.messages[0].content
     assert not [message for message in calls.messages if "4711" in message.content]

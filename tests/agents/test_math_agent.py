@@ -1,60 +1,44 @@
 """The math agent from prompt to verdict: what counts as its answer, and who is blamed."""
 
-import asyncio
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from prorl_service.agents.base import Verdict
 from prorl_service.agents.math import SYSTEM_PROMPT, MathAgent
-from prorl_service.errors import EvaluatorError
-from prorl_service.rewards.pool import ScoringPool
-from prorl_service.schemas import FinishReason, Message, Task
-from prorl_service.tokens.chat import ChatFormat
-from tests.agents.scripted_agent import call, context, played
+from prorl_service.schemas import Blame, FinishReason, Message, Stage, Task
+from prorl_service.testing import Played, Reply, call, play
 
 pytestmark = pytest.mark.processes
 
 HANGS = "9^{9^{9^{9}}}"
 
 
-@pytest.fixture(scope="module")
-def scoring() -> Iterator[ScoringPool]:
-    pool = ScoringPool(workers=1, cpu_s=2)
-    yield pool
-    asyncio.run(pool.close())
+def task(answer: str = "42", *messages: Message, **data: Any) -> Task:
+    asked = messages or (Message(role="user", content="What is 6 times 7?"),)
+    data = {"answer": answer, **data}
+    return Task(task_id="t", agent="math", messages=list(asked), data=data)
 
 
 def agent(answer: str = "42", *messages: Message, **data: Any) -> MathAgent:
-    asked = messages or (Message(role="user", content="What is 6 times 7?"),)
-    return MathAgent(
-        Task(task_id="t", agent="math", messages=list(asked), data={"answer": answer, **data})
-    )
+    return MathAgent(task(answer, *messages, **data))
 
 
-async def verdict_on(
-    chat: ChatFormat, scoring: ScoringPool, reply: str, answer: str = "42", **data: Any
-) -> Verdict:
-    math = agent(answer, **data)
-    _, _, verdict = await played(math, context(math, [reply], chat, scoring))
-    return verdict
+async def played(reply: str, answer: str = "42", **data: Any) -> Played:
+    return await play(MathAgent, task(answer, **data), [reply], sandboxes="bubblewrap")
 
 
-async def test_the_agent_computes_with_ipython_and_bash(
-    chat: ChatFormat, scoring: ScoringPool
-) -> None:
-    math = agent(tools=["ipython", "bash"])
-    replies = [
+async def test_the_agent_computes_with_ipython_and_bash() -> None:
+    replies: list[Reply] = [
         call("ipython", code="x = 6 * 7\nx"),
         call("bash", command="echo $((6*7))"),
         r"<think>\boxed{41}?</think>Hence \boxed{42}.",
     ]
-    reason, outputs, verdict = await played(math, context(math, replies, chat, scoring))
-    assert reason is FinishReason.FINISHED
-    assert outputs == ["42", "42"]
-    assert (verdict.reward, verdict.components["answered"]) == (1.0, 1.0)
+    computed = await play(MathAgent, task(tools=["ipython", "bash"]), replies)
+    assert computed.finish_reason is FinishReason.FINISHED
+    assert computed.outputs == ["42", "42"]
+    assert (computed.reward, computed.rollout.reward_components["answered"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -71,32 +55,31 @@ async def test_the_agent_computes_with_ipython_and_bash(
     ],
 )
 async def test_the_answer_is_the_box_or_the_whole_plain_reply(
-    chat: ChatFormat,
-    scoring: ScoringPool,
-    reply: str,
-    answer_format: str,
-    reward: float,
-    answered: float,
+    reply: str, answer_format: str, reward: float, answered: float
 ) -> None:
-    verdict = await verdict_on(chat, scoring, reply, answer_format=answer_format)
-    assert (verdict.reward, verdict.components["answered"]) == (reward, answered)
-    assert verdict.components["scoring_failed"] == 0.0
+    answer = await played(reply, answer_format=answer_format)
+    components = answer.rollout.reward_components
+    assert (answer.reward, components["answered"]) == (reward, answered)
+    assert components["scoring_failed"] == 0.0
 
 
-async def test_an_answer_that_cannot_be_scored_is_wrong(
-    chat: ChatFormat, scoring: ScoringPool
-) -> None:
-    verdict = await verdict_on(chat, scoring, f"\\boxed{{{HANGS}}}")
-    assert verdict.reward == 0.0
-    assert verdict.components["scoring_failed"] == 1.0
+async def test_an_answer_that_cannot_be_scored_is_wrong() -> None:
+    answer = await played(f"\\boxed{{{HANGS}}}")
+    assert answer.reward == 0.0
+    assert answer.rollout.reward_components["scoring_failed"] == 1.0
 
 
 @pytest.mark.parametrize("gold", ["}{", HANGS])
-async def test_a_gold_answer_that_cannot_be_scored_is_an_evaluator_error(
-    chat: ChatFormat, scoring: ScoringPool, gold: str
-) -> None:
-    with pytest.raises(EvaluatorError, match=r"gold answer|no answer can be compared"):
-        await verdict_on(chat, scoring, r"\boxed{42}", answer=gold)
+async def test_a_gold_answer_that_cannot_be_scored_is_an_evaluator_error(gold: str) -> None:
+    answer = await played(r"\boxed{42}", answer=gold)
+    error = answer.rollout.error
+    assert error is not None
+    assert (error.kind, error.blame, error.stage) == (
+        "EvaluatorError",
+        Blame.EVALUATOR,
+        Stage.EVAL,
+    )
+    assert re.search(r"gold answer|no answer can be compared", error.message)
 
 
 def test_the_prompt_asks_for_a_box_unless_the_task_says_otherwise() -> None:

@@ -339,6 +339,11 @@ class StubEngine(_Loopback):
         self.weights = weights
         return web.json_response({})
 
+    def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
+        """Returns the ids of one reply, and whether they end its turn. `session_id` is the
+        rollout's id."""
+        return list(self._answer(prompt)), True
+
     async def _sample(self) -> None:
         if self._is_lent:
             raise asyncio.CancelledError
@@ -366,11 +371,11 @@ class StubEngine(_Loopback):
         prompt, limit = body["token_ids"], body["sampling_params"]["max_tokens"]
         if len(prompt) + limit > self._max_model_len:
             return web.json_response({"error": {"message": "too long"}}, status=400)
-        ids = list(self._answer(prompt))
+        ids, ends_turn = self.answer(prompt, request.headers.get("X-Session-ID", ""))
         kept = ids[:limit]
         choice = {
             "index": 0,
-            "finish_reason": "stop" if kept == ids else "length",
+            "finish_reason": "stop" if ends_turn and kept == ids else "length",
             "token_ids": kept,
             "logprobs": {"content": [{"token_id": id_, "logprob": -0.5} for id_ in kept]},
             "weight_versions": [{"version": self._label(), "start": 0, "end": len(kept)}],

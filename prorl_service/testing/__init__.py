@@ -1,0 +1,27 @@
+"""Helpers for the tests of agent authors: `play` plays a rollout of an agent with scripted replies,
+and fakes stand for engines, sandboxes and judges. The service itself uses none of it.
+"""
+
+from prorl_service.testing.fakes import (
+    Answer,
+    FakeSandbox,
+    FakeSandboxes,
+    ScriptedGenerator,
+    StubEngine,
+    StubJudge,
+)
+from prorl_service.testing.playing import Played, play
+from prorl_service.testing.replies import Reply, call
+
+__all__ = [
+    "Answer",
+    "FakeSandbox",
+    "FakeSandboxes",
+    "Played",
+    "Reply",
+    "ScriptedGenerator",
+    "StubEngine",
+    "StubJudge",
+    "call",
+    "play",
+]

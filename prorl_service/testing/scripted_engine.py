@@ -1,0 +1,78 @@
+"""An engine that plays scripts: real HTTP on loopback, without a model."""
+
+import json
+import secrets
+import tempfile
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from prorl_service.schemas import BackendSpec
+from prorl_service.testing import byte_model
+from prorl_service.testing.fakes import StubEngine
+from prorl_service.testing.replies import Reply, token_ids
+from prorl_service.tokens.chat import ChatFormat
+
+CONTEXT_TOKENS = 1 << 20
+
+
+class ScriptedEngine(StubEngine):
+    """Gives each rollout the replies of its script, in order.
+
+    Rollouts take turns with the scripts, by their index in the group. A call beyond the end of a
+    script is refused, so that the rollout fails with that reason.
+    """
+
+    def __init__(
+        self, model: Path, chat: ChatFormat, scripts: Sequence[Sequence[Reply]], tokenizer: str
+    ) -> None:
+        """Raises `InvalidRequest` for a reply that the model cannot write."""
+        super().__init__(model, lambda _: (), max_model_len=CONTEXT_TOKENS)
+        self.chat = chat
+        self.api_key = secrets.token_hex(16)
+        self.model_id = "scripted"
+        self.prompts: defaultdict[str, list[list[int]]] = defaultdict(list)
+        """Prompts of each rollout's calls, by its id."""
+        self._tokenizer = tokenizer
+        self._scripts = [[token_ids(one, chat) for one in script] for script in scripts]
+
+    @property
+    def spec(self) -> BackendSpec:
+        return BackendSpec(url=self.url, tokenizer=self._tokenizer, api_key=self.api_key)
+
+    def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
+        prompts, script = self.prompts[session_id], self._script(session_id)
+        if len(prompts) == len(script):
+            message = f"the script ends after reply {len(script)}, and the agent asks for another"
+            error = {"error": {"type": "EndOfScript", "message": message}}
+            raise web.HTTPBadRequest(text=json.dumps(error), content_type="application/json")
+        prompts.append(prompt)
+        return script[len(prompts) - 1]
+
+    def unused_replies(self, rollout_id: str) -> int:
+        return len(self._script(rollout_id)) - len(self.prompts[rollout_id])
+
+    def _script(self, rollout_id: str) -> list[tuple[list[int], bool]]:
+        index = int(rollout_id.rpartition(".")[2])
+        return self._scripts[index % len(self._scripts)]
+
+
+@asynccontextmanager
+async def scripted_engine(
+    scripts: Sequence[Sequence[Reply]],
+    *,
+    tokenizer: str | Path | None = None,
+    reply_format: str | None = None,
+) -> AsyncIterator[ScriptedEngine]:
+    """Runs a scripted engine. `tokenizer`: a model's directory or hub name; None: one whose tokens
+    are bytes. Raises `InvalidRequest`."""
+    with tempfile.TemporaryDirectory(prefix="prorl-bytes-") as directory:
+        if tokenizer is None:
+            byte_model.write(Path(directory))
+        chat = ChatFormat.load(tokenizer or directory, reply_format)
+        engine = ScriptedEngine(Path(directory), chat, scripts, str(tokenizer or directory))
+        async with engine:
+            yield engine

@@ -1,0 +1,72 @@
+"""A service in this process, and what an observer sees of its rollouts as they happen."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.math import MathAgent
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import BackendUnavailable
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import BackendSpec, Group, Task
+from prorl_service.server.settings import SandboxOptions, ServiceSettings
+from prorl_service.testing import FakeSandboxes, Reply, call
+from prorl_service.testing.scripted_engine import scripted_engine
+from prorl_service.testing.trial import rollouts, trial_service
+
+QUESTION = {"messages": [{"role": "user", "content": "What is 17 * 3?"}], "data": {"answer": "51"}}
+NO_SPARES = ServiceSettings(sandboxes=SandboxOptions(warm_sandboxes=0))
+
+
+@pytest.mark.processes
+async def test_an_observer_sees_each_step_when_it_happens() -> None:
+    seen: list[tuple[str, bool, int, int]] = []
+
+    def answer(name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        seen.append(("tool", False, 0, 0))
+        return ToolResult(arguments["command"])
+
+    def observe(rollout: RolloutContext) -> None:
+        outputs = sum(len(turn.tool_calls) for turn in rollout.turns)
+        seen.append((rollout.stage.value, rollout.calls_model, len(rollout.turns), outputs))
+
+    task = Task.model_validate({"task_id": "t", "agent": "math", **QUESTION})
+    group = Group(group_id="g", task=task)
+    replies: list[Reply] = [call("bash", command="echo 51"), r"\boxed{51}"]
+    async with (
+        scripted_engine([replies]) as engine,
+        trial_service(
+            AgentRegistry(),
+            [engine.spec],
+            NO_SPARES,
+            provider=FakeSandboxes(answer),
+            observer=observe,
+        ) as service,
+    ):
+        await service.submit([group])
+        [rollout] = [one async for one in rollouts(service, group)]
+    assert rollout.reward == 1.0
+    assert seen == [
+        ("init", False, 0, 0),
+        ("run", False, 0, 0),
+        ("run", True, 0, 0),
+        ("run", False, 1, 0),
+        ("tool", False, 0, 0),
+        ("run", False, 1, 1),
+        ("run", True, 1, 1),
+        ("run", False, 2, 1),
+        ("eval", False, 2, 1),
+    ]
+
+
+async def test_an_engine_that_does_not_answer_is_an_error_at_once() -> None:
+    nobody = BackendSpec(url="http://127.0.0.1:9")
+    provider = FakeSandboxes(lambda name, arguments: ToolResult(""))
+    with pytest.raises(BackendUnavailable):
+        async with trial_service(AgentRegistry(), [nobody], NO_SPARES, provider=provider):
+            raise AssertionError("it is ready without an engine")
+    assert MathAgent.name in AgentRegistry().names
+    assert len(asyncio.all_tasks()) == 1

@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": ("prorl_service.cli.serve:serve", "Run the rollout service."),
     "front": ("prorl_service.cli.front:front", "Put one address in front of several services."),
     "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
+    "try": ("prorl_service.cli.try_agent:try_agent", "Try an agent on one task, here and now."),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
     "export": ("prorl_service.cli.export:export", "Write rollouts in formats that others read."),
     "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or reward them anew."),

@@ -1,0 +1,166 @@
+"""`prorl try`: rollouts of one agent in the foreground, without a trainer and without a service."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import uvloop
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+
+from prorl_service.agents import loading
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.cli import try_log
+from prorl_service.cli.screen import Screen
+from prorl_service.cli.stop import Stop
+from prorl_service.cli.try_display import Display
+from prorl_service.cli.try_options import ModelOptions, OutputOptions, Source
+from prorl_service.cli.try_task import overridden, read_task
+from prorl_service.errors import AgentError, InvalidRequest, ProRLError
+from prorl_service.inference.pool import PoolConfig
+from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Sampling
+from prorl_service.server.service import Service
+from prorl_service.server.settings import (
+    JudgeOptions,
+    McpOptions,
+    SandboxOptions,
+    ServiceSettings,
+    panel,
+)
+from prorl_service.testing.trial import rollouts, trial_service
+from prorl_service.tokens.formats import ToolSchema
+from prorl_service.tools.base import function_schema
+from prorl_service.utils.runs import new_run
+from prorl_service.utils.visible import visible_line
+
+
+def try_agent(
+    agent: str,
+    /,
+    *,
+    task: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    attempts: Annotated[PositiveInt, Parameter(name=("--attempts", "-n"))] = 1,
+    output: Annotated[OutputOptions, Parameter(name="*")] = OutputOptions(),
+    model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
+    sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
+    limits: Annotated[Limits, panel("Limits")] = Limits(),
+    sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
+    mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
+    judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
+) -> int:
+    """Run one task with an agent, here and now, and show what happens turn by turn.
+
+    Ends with code 0 if all rollouts are done, 1 if one failed.
+
+    Parameters
+    ----------
+    agent
+        The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math.
+    task
+        JSON file of the task, as a trainer sends it; '-' is standard input. Or the JSON itself.
+    attempts
+        Rollouts of the task, all at the same time.
+    """
+    source = model.source()
+    output.check()
+    registry, name = loading.load(agent)
+    given = read_task(task, name)
+    group = Group(
+        group_id=f"try-{new_run()}",
+        task=given.task,
+        n=attempts,
+        sampling=overridden(given.sampling, sampling),
+        limits=overridden(given.limits, limits),
+    )
+    pool = PoolConfig(reply_format=model.reply_format)
+    settings = ServiceSettings(pool=pool, sandboxes=sandboxes, mcp=mcp, judge=judge)
+    try_log.configure(verbose=output.verbose)
+    stop = Stop()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        ended = runner.run(_Try(registry, group, source, settings, output, stop).run())
+    output.save(ended)
+    stop.end_process()
+    return 0 if ended and all(one.state is RolloutState.DONE for one in ended) else 1
+
+
+class _Try:
+    """One group of rollouts, from the engine to the last line on the screen."""
+
+    def __init__(
+        self,
+        registry: AgentRegistry,
+        group: Group,
+        source: Source,
+        settings: ServiceSettings,
+        output: OutputOptions,
+        stop: Stop,
+    ) -> None:
+        self._registry = registry
+        self._group = group
+        self._source = source
+        self._settings = settings
+        self._stop = stop
+        file = sys.stderr if output.json == Path("-") else sys.stdout
+        self._screen = Screen(file, full=output.full, on_hang_up=stop.ask)
+        self._display = Display(self._screen, group.n)
+
+    async def run(self) -> list[Rollout]:
+        """The rollouts that ended, by index. Raises `ProRLError`."""
+        this_task = asyncio.current_task()
+        assert this_task is not None
+        self._stop.does(this_task.cancel)
+        try:
+            return await self._run()
+        except asyncio.CancelledError:
+            if not self._stop.is_asked_for:
+                raise
+            return []
+        except (AgentError, InvalidRequest) as error:
+            if isinstance(error, AgentError):
+                try_log.show_cause(error)
+            where = re.compile(r"\bgroups\.0\.")
+            raise ProRLError(where.sub("", error.message), hint=error.hint) from None
+
+    async def _run(self) -> list[Rollout]:
+        ended: list[Rollout] = []
+        async with (
+            self._source.engines() as (specs, scripted),
+            trial_service(
+                self._registry,
+                specs,
+                self._settings,
+                parallel=self._group.n,
+                observer=self._display.observe,
+            ) as service,
+        ):
+            self._show_heading(service)
+            self._display.tools = lambda: self._tools(service)
+            await service.submit([self._group])
+            self._stop.does(lambda: self._cancel(service))
+            async for rollout in rollouts(service, self._group):
+                unused = scripted.unused_replies(rollout.rollout_id) if scripted else 0
+                self._display.ended(rollout, unused)
+                ended.append(rollout)
+        ended.sort(key=lambda one: one.index)
+        if self._group.n > 1:
+            self._display.summary(ended)
+        return ended
+
+    def _show_heading(self, service: Service) -> None:
+        task = self._group.task
+        model = self._source.describe(service.backends.model.require().name)
+        sandboxes = service.sandboxes.kind if service.sandboxes is not None else "none"
+        parts = (f"agent {task.agent}", f"task {task.task_id}", model, f"sandboxes: {sandboxes}")
+        self._screen.line(visible_line(", ".join(parts), limit=1000), "dim")
+
+    def _tools(self, service: Service) -> list[ToolSchema]:
+        task = self._group.task.model_copy(deep=True)
+        handler = self._registry[task.agent](task)
+        others = service.mcp.tools(handler.uses.mcp) if service.mcp is not None else ()
+        return [*handler.prompt().tools, *map(function_schema, others)]
+
+    def _cancel(self, service: Service) -> None:
+        cancel = service.executor.cancel(self._group.rollout_ids())
+        service.background.run_once(cancel, name="cancel the rollouts")

@@ -1,0 +1,255 @@
+"""What `prorl try` shows: rollouts turn by turn as they happen, verdicts, and a table of them.
+
+Looks at rollouts and changes none. How text of models is made harmless is `screen`'s.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from prorl_service.agents.base import RolloutContext
+from prorl_service.cli.screen import Screen
+from prorl_service.schemas import (
+    Rollout,
+    RolloutState,
+    Stage,
+    Timings,
+    ToolCallRecord,
+    Turn,
+)
+from prorl_service.tokens.formats import ToolCall, ToolSchema
+from prorl_service.utils.visible import visible_line
+
+STYLES = {RolloutState.DONE: "bold green", RolloutState.FAILED: "bold red"}
+SHORT_CHARS = 100
+"""Longest argument that stands on the line of its call."""
+
+
+class Display:
+    """`observe` is the pipeline's observer."""
+
+    def __init__(self, screen: Screen, attempts: int) -> None:
+        self.tools: Callable[[], Sequence[ToolSchema]] = tuple
+        """Returns the tools that the model is offered; called once the task was accepted."""
+        self._screen = screen
+        self._attempts = attempts
+        self._tools: Sequence[ToolSchema] = ()
+        self._views: dict[str, _View] = {}
+
+    def observe(self, rollout: RolloutContext) -> None:
+        if not self._views:  # all attempts have the same tools and prompt
+            self._tools = self.tools()
+            self._screen.block("prompt", rollout.chat.decode(rollout.prompt_ids), "dim", fold=True)
+            self._screen.note(f"{len(rollout.prompt_ids)} tokens")
+        self._view(rollout.rollout_id).update(rollout)
+
+    def ended(self, rollout: Rollout, unused_replies: int = 0) -> None:
+        self._view(rollout.rollout_id).end(rollout)
+        if unused_replies and rollout.state is RolloutState.DONE:
+            self._view(rollout.rollout_id).note(f"{unused_replies} scripted replies were not used")
+
+    def summary(self, rollouts: Sequence[Rollout]) -> None:
+        """Shows a table of several attempts."""
+        names = ("attempt", "state", "reward", "turns", "tokens", "seconds", "finish")
+        table = Table(*names, box=None, pad_edge=False, header_style="bold")
+        for one in rollouts:
+            reward = "" if one.reward is None else f"{one.reward:g}"
+            counts = (str(len(_turns(one))), str(_sampled(one)), f"{_seconds(one.timings):.1f}")
+            state = Text(one.state.value, style=STYLES.get(one.state, ""))
+            table.add_row(str(one.index), state, reward, *counts, _finish(one))
+        self._screen.line("")
+        self._screen.table(table)
+        rewards = [one.reward for one in rollouts if one.reward is not None]
+        if rewards:
+            mean = sum(rewards) / len(rewards)
+            spread = f"{min(rewards):g} to {max(rewards):g}"
+            self._screen.line(f"reward {spread}, mean {mean:g}, of {len(rewards)} rollouts")
+
+    def _view(self, rollout_id: str) -> "_View":
+        if rollout_id not in self._views:
+            index = rollout_id.rpartition(".")[2]
+            prefix = f"[{index}] " if self._attempts > 1 else ""
+            self._views[rollout_id] = _View(self._screen, prefix, self._tools)
+        return self._views[rollout_id]
+
+
+class _View:
+    """One rollout, and how much of it was shown."""
+
+    def __init__(self, screen: Screen, prefix: str, tools: Sequence[ToolSchema]) -> None:
+        self._screen = screen
+        self._tools = tools
+        self._prefix = prefix
+        self._rollout: RolloutContext | None = None
+        self._stage: Stage | None = None
+        self._announced = 0
+        """Turns whose heading was shown."""
+        self._turns: list[Turn] = []
+        """Turns whose reply was shown."""
+        self._records = 0
+        """Tool calls of the last of them that were shown."""
+        self._is_closed = True
+        """Whether all that will ever be known of the last one was shown."""
+
+    def update(self, rollout: RolloutContext) -> None:
+        self._rollout = rollout
+        for turn in rollout.turns[len(self._turns) :]:
+            self._show_records()
+            self._close_turn()
+            self._show_reply(rollout, turn)
+        self._show_records()
+        if rollout.stage is not self._stage:
+            self._stage = rollout.stage
+            self._close_turn()
+            self._line(rollout.stage.value.upper(), "bold")
+        elif rollout.calls_model and self._announced == len(self._turns):
+            self._close_turn()
+            self._announce()
+
+    def end(self, rollout: Rollout) -> None:
+        if self._rollout is not None:
+            self.update(self._rollout)
+        self._close_turn()
+        state = rollout.state
+        self._line(f"{state.value}{_ending(rollout)}", STYLES.get(state, "bold yellow"))
+        if rollout.reward is not None:
+            parts = [f"{name} {value:g}" for name, value in rollout.reward_components.items()]
+            self._block("reward", f"{rollout.reward:g}", "bold")
+            if parts:
+                self._block("parts", "\n".join(parts), fold=True)
+        if rollout.report is not None:
+            self._block("report", _json(rollout.report), fold=True)
+        if rollout.error is not None:
+            self._block("error", rollout.error.message, "red", fold=True)
+            if rollout.error.hint:
+                self._block("hint", rollout.error.hint)
+        times = ", ".join(_times(rollout.timings))
+        self.note(f"{_sampled(rollout)} tokens sampled; {times}")
+
+    # --- parts of a rollout ---------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        self._announced += 1
+        self._line(f"turn {self._announced}", "bold")
+
+    def _show_reply(self, rollout: RolloutContext, turn: Turn) -> None:
+        if self._announced == len(self._turns):
+            self._announce()
+        self._show_context(rollout, turn)
+        reply = rollout.reply(turn, self._tools)
+        if reply.problem is not None:
+            self._block("says", turn.text)
+        if reply.reasoning and reply.problem is None:
+            self._block("thinks", reply.reasoning, "dim")
+        if reply.content and reply.problem is None:
+            self._block("says", reply.content)
+        for call in reply.calls:
+            self._block("calls", _call(call), "cyan", fold=True)
+        cached = f", {turn.cached_tokens} of the prompt cached" if turn.cached_tokens else ""
+        cut = "; stopped at the limit of tokens" if turn.finish_reason == "length" else ""
+        self.note(f"{turn.stop - turn.start} tokens, {turn.model_s:.2f} s{cached}{cut}")
+        self._turns.append(turn)
+        self._records, self._is_closed = 0, False
+
+    def _show_context(self, rollout: RolloutContext, turn: Turn) -> None:
+        """Shows what the model was told since its last turn, where no tool call says so."""
+        if not self._turns:
+            return
+        last, ids = self._turns[-1], rollout.ledger.before(turn.segment, turn.start)
+        if turn.segment != last.segment:
+            self._block("prompt", rollout.chat.decode(ids), "dim", fold=True)
+            self.note(f"{len(ids)} tokens, which do not continue the chain: a new segment")
+        elif not last.tool_calls and last.format_error is None:
+            seen = len(rollout.ledger.before(last.segment, last.stop))
+            self._block("is told", rollout.chat.decode(ids[seen:]), "dim", fold=True)
+
+    def _show_records(self) -> None:
+        if not self._turns:
+            return
+        records = self._turns[-1].tool_calls
+        for record in records[self._records :]:
+            self._show_record(record)
+        self._records = len(records)
+
+    def _show_record(self, record: ToolCallRecord) -> None:
+        self._block("output", record.output, "red" if record.is_error else "", fold=True)
+        error = ", an error" if record.is_error else ""
+        self.note(f"{visible_line(record.name, limit=60)}, {record.duration_s:.2f} s{error}")
+
+    def _close_turn(self) -> None:
+        """Shows a turn's format error, which is known by the time that something else begins."""
+        if not self._is_closed and (problem := self._turns[-1].format_error) is not None:
+            self._block("error", f"format error: {problem}", "red")
+        self._is_closed = True
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._screen.line(text, style, prefix=self._prefix)
+
+    def note(self, text: str) -> None:
+        self._screen.note(text, prefix=self._prefix)
+
+    def _block(self, label: str, text: str, style: str = "", *, fold: bool = False) -> None:
+        self._screen.block(label, text, style, prefix=self._prefix, fold=fold)
+
+
+def _call(call: ToolCall) -> str:
+    """Returns its name, and its arguments by line."""
+    name = visible_line(call.name, limit=60)
+    arguments = {visible_line(key): _value(value) for key, value in call.arguments.items()}
+    if len(arguments) == 1:
+        [(key, value)] = arguments.items()
+        if "\n" not in value and len(value) <= SHORT_CHARS:
+            return f"{name}  {key}: {value}"
+    lines = [name]
+    for key, value in arguments.items():
+        first, *rest = value.split("\n")
+        lines += [f"  {key}: {first}", *(f"    {line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _json(report: Any) -> str:
+    return json.dumps(report, ensure_ascii=False, indent=2)
+
+
+def _turns(rollout: Rollout) -> list[Turn]:
+    return rollout.trajectory.turns if rollout.trajectory is not None else []
+
+
+def _sampled(rollout: Rollout) -> int:
+    return sum(turn.stop - turn.start for turn in _turns(rollout))
+
+
+def _seconds(timings: Timings) -> float:
+    return timings.init_s + timings.run_s + timings.eval_s
+
+
+def _times(timings: Timings) -> list[str]:
+    parts = [
+        f"{stage.value.upper()} {getattr(timings, f'{stage.value}_s'):.2f} s" for stage in Stage
+    ]
+    if timings.queue_s + timings.waited_s >= 0.01:
+        parts.append(f"waiting {timings.queue_s + timings.waited_s:.2f} s")
+    return parts
+
+
+def _ending(rollout: Rollout) -> str:
+    """Returns what follows the state."""
+    if (error := rollout.error) is not None:
+        stage = f" in {error.stage.value.upper()}" if error.stage is not None else ""
+        return f"{stage}, blame {error.blame.value}"
+    turns = len(_turns(rollout))
+    finish = f": {_finish(rollout)}" if rollout.state is RolloutState.DONE else ""
+    return f"{finish} after {turns} turn{'s' * (turns != 1)}"
+
+
+def _finish(rollout: Rollout) -> str:
+    if rollout.error is not None:
+        return f"blame {rollout.error.blame.value}: {visible_line(rollout.error.kind)}"
+    return rollout.trajectory.finish_reason.value if rollout.trajectory is not None else ""

@@ -1,0 +1,70 @@
+"""The task of `prorl try`, as a trainer sends it: a file, standard input, or JSON itself."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from prorl_service.errors import ProRLError, problems_of
+from prorl_service.schemas import Limits, Sampling, Task
+from prorl_service.schemas.base import WireModel
+
+Options = TypeVar("Options", Sampling, Limits)
+
+IN_GROUPS = ("group_id", "n", "priority", "client", "lease_s", "owner")
+"""Fields of a group that do not matter to one rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTask:
+    task: Task
+    sampling: Sampling
+    limits: Limits
+
+
+def read_task(given: str, agent: str) -> GivenTask:
+    """Reads a task, or a group with a task, sampling and limits. The agent is `agent` in any case,
+    and `task_id` may be missing. Raises `ProRLError`."""
+    where, text = _text(given)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ProRLError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ProRLError(f"{where} is not a JSON object", hint="give one task")
+    group = value if isinstance(value.get("task"), dict) else {"task": value}
+    parts = {name: part for name, part in group.items() if name not in IN_GROUPS}
+    task = {"task_id": "try", **parts.pop("task"), "agent": agent}
+    try:
+        found = _Group.model_validate({**parts, "task": task})
+    except ValidationError as error:
+        raise ProRLError(f"{where}: {problems_of(error)}") from None
+    return GivenTask(found.task, found.sampling, found.limits)
+
+
+class _Group(WireModel):
+    task: Task
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+
+
+def overridden(options: Options, by: Options) -> Options:
+    """Returns `options` with those of `by` that were given: valid, as no field depends on
+    another."""
+    return options.model_copy(update={name: getattr(by, name) for name in by.model_fields_set})
+
+
+def _text(given: str) -> tuple[str, str]:
+    """Returns what to call it, and its text. Raises `ProRLError`."""
+    if given.lstrip().startswith("{"):
+        return "--task", given
+    where = f"--task {given}"
+    try:
+        return where, sys.stdin.read() if given == "-" else Path(given).read_text()
+    except OSError as error:
+        raise ProRLError(f"{where}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ProRLError(f"{where}: {error}") from None

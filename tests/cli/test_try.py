@@ -1,0 +1,355 @@
+"""`prorl try`, as its users run it."""
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cyclopts import CycloptsError
+
+from prorl_service import local
+from prorl_service.cli.errors import report
+from prorl_service.cli.main import app
+from prorl_service.errors import ProRLError
+from prorl_service.schemas import Rollout, RolloutState
+from tests.cli.try_process import (
+    COMMAND,
+    MATH,
+    STYLE,
+    TIMEOUT_S,
+    arguments,
+    bash,
+    done,
+    on_terminal,
+    running,
+    until,
+)
+from tests.testing.guess_agent import NUMBER
+
+pytestmark = pytest.mark.processes
+
+GUESS = "my_agents.py:Guess"
+TIMES = re.compile(r" {13}(\d+ tokens|bash, \d)")
+
+
+def saved(file: Path) -> list[Rollout]:
+    return [Rollout.model_validate_json(line) for line in file.read_text().splitlines()]
+
+
+def test_a_rollout_is_shown_turn_by_turn_with_its_verdict(tmp_path: Path) -> None:
+    thought = "<think>\nMultiply.\n</think>\n\nI compute it.\n"
+    replies = [thought + bash("echo $((17*3))"), "<tool_call>{no", r"It is \boxed{51}."]
+    command = arguments(tmp_path, "math", MATH, replies, "--json", "saved.jsonl")
+    tried = done(command, tmp_path)
+    assert (tried.returncode, tried.stderr) == (0, "")
+    shown = [line for line in tried.stdout.splitlines() if not TIMES.match(line)]
+    assert shown[shown.index("RUN") : shown.index("EVAL")] == [
+        "RUN",
+        "turn 1",
+        "    thinks | Multiply.",
+        "      says | I compute it.",
+        "     calls | bash  command: echo $((17*3))",
+        "    output | 51",
+        "turn 2",
+        "      says | <tool_call>{no",
+        "     error | format error: <tool_call> and </tool_call> do not pair up",
+        "turn 3",
+        r"      says | It is \boxed{51}.",
+    ]
+    assert len([line for line in tried.stdout.splitlines() if TIMES.match(line)]) == 6
+    assert "done: finished after 3 turns" in shown
+    assert "    reward | 1" in shown
+    assert "           | answered 1" in shown
+    [rollout] = saved(tmp_path / "saved.jsonl")
+    assert (rollout.state, rollout.reward) == (RolloutState.DONE, 1.0)
+    assert rollout.trajectory is not None
+    assert rollout.trajectory.turns[1].format_error is not None
+    again = done([*command, "--replies", "saved.jsonl"], tmp_path)
+    assert "done: finished after 3 turns" in again.stdout
+
+
+def test_turns_are_shown_while_the_rollout_runs(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = bash(f"until [ -e {go} ]; do sleep 0.05; done; echo released")
+    command = arguments(tmp_path, "math", MATH, [waits, r"\boxed{51}"])
+    with running(command, tmp_path) as process:
+        until(process, "calls | bash")
+        assert process.poll() is None
+        go.touch()
+        until(process, "output | released")
+        until(process, "done: finished")
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_what_an_agent_without_tools_tells_the_model_is_shown(tmp_path: Path) -> None:
+    tried = done(arguments(tmp_path, GUESS, NUMBER, ["50", "60", "70"]), tmp_path)
+    assert "is told | <|im_start|>user\n           | higher<|im_end|>" in tried.stdout
+    assert "1 scripted replies were not used" in tried.stdout
+    assert "reward | 0.5" in tried.stdout
+
+
+def test_several_attempts_end_in_a_table_and_one_failure_is_the_exit_code(tmp_path: Path) -> None:
+    options = ("-n", "3", "--json", "saved.jsonl")
+    command = arguments(tmp_path, "my_agents.py:Picky", NUMBER, ["50", "60"], *options)
+    tried = done(command, tmp_path)
+    assert tried.returncode == 1
+    lines = tried.stdout.splitlines()
+    head = next(n for n, line in enumerate(lines) if line.startswith("attempt"))
+    rows = [line.split() for line in lines[head + 1 : head + 4]]
+    assert [row[:4] for row in rows] == [
+        ["0", "done", "0.5", "2"],
+        ["1", "failed", "1", "3"],
+        ["2", "done", "0.5", "2"],
+    ]
+    assert "blame agent: ValueError" in lines[head + 2]
+    assert lines[-1] == "reward 0.5 to 0.5, mean 0.5, of 2 rollouts"
+    assert "[1] failed in RUN, blame agent" in lines
+    assert [one.index for one in saved(tmp_path / "saved.jsonl")] == [0, 1, 2]
+    assert tried.stdout.count("Guess.<|im_end|>") == 1  # the prompt is that of all
+
+
+def test_a_traceback_begins_in_the_authors_own_code(tmp_path: Path) -> None:
+    command = arguments(tmp_path, "my_agents.py:Picky", NUMBER, ["50"], "-n", "2")
+    tried = done(command, tmp_path)
+    frames = [line for line in tried.stderr.splitlines() if ' |   File "' in line]
+    assert [frame.rpartition(", in ")[2] for frame in frames] == ["run", "helper"]
+    assert r"ValueError: of the author's own: \x1b[2J" in tried.stderr
+    assert "\x1b" not in tried.stderr + tried.stdout
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem", "hint"),
+    [
+        ("my_agents.py", "agent 'my_agents.py' names no class", "write it as"),
+        ("my_agents.py:Gues", "my_agents has no Gues", "Guess, Picky"),
+        ("nowhere.py:Guess", "there is no file", ""),
+        ("nobody", "no agent 'nobody'", "there are code, math"),
+        ("broken.py:Guess", "broken.py, line 2: SyntaxError: '(' was never closed", ""),
+        ("my_agents.py:Unready", "Unready.prompt raised KeyError: 'nothing'", ""),
+    ],
+)
+def test_a_broken_agent_is_one_line(agent: str, problem: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("\nclass Guess(\n")
+    tried = done(arguments(tmp_path, agent, NUMBER, ["60"]), tmp_path)
+    assert tried.returncode == 2
+    lines = tried.stderr.splitlines()
+    [line] = [line for line in lines if line.startswith("prorl: ")]
+    assert problem in line
+    assert hint in "".join(lines[lines.index(line) + 1 :])
+    assert ("raised | Traceback" in tried.stderr) == ("raised" in problem)
+
+
+@pytest.mark.parametrize(
+    ("task", "problem", "hint"),
+    [
+        (
+            {**MATH, "data": {"anwser": 1}},
+            "task.data.answer: Field required; task.data.anwser: Extra inputs are not permitted",
+            [],
+        ),
+        (
+            {**MATH, "image": "debian:12"},
+            "task.image: the process sandbox has no images, so 'debian:12' cannot be used",
+            [],
+        ),
+    ],
+)
+def test_a_task_that_the_agent_does_not_take_is_one_line(
+    task: object, problem: str, hint: list[str], tmp_path: Path
+) -> None:
+    tried = done(arguments(tmp_path, "math", task, ["51"]), tmp_path)
+    assert tried.returncode == 2
+    assert tried.stderr.splitlines() == [f"prorl: {problem}", *hint]
+
+
+QUESTION = json.dumps(MATH)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--task", "{}"], "who is to reply? Give either --engine or --replies"),
+        (["--task", "{}", "--engine", "http://a", "--replies", "b"], "who is to reply?"),
+        (["--task", "{", "--replies", "b"], "--task is not JSON: Expecting property name"),
+        (["--task", "none.json", "--replies", "b"], "--task none.json: No such file"),
+        (["--task", "list.json", "--replies", "b"], "--task list.json is not a JSON object"),
+        (["--task", "latin.json", "--replies", "b"], "--task latin.json: 'utf-8' codec can't"),
+        (["--task", "{}", "--replies", "b"], "--task: task.messages: Field required"),
+        (
+            ["--task", '{"task": {}, "limits": {"max_turns": 0}}', "--replies", "b"],
+            "--task: task.messages: Field required; limits.max_turns: Input should be",
+        ),
+        (["--task", '{"taks": 1}', "--replies", "b"], "--task: task.messages: Field required; ta"),
+        (["--task", QUESTION, "--replies", "c"], "replies in c: No such file or directory"),
+        (["--task", QUESTION, "--engine", "localhost"], "--engine: is not an engine's URL"),
+        (["--task", "{}", "--replies", "b", "--top-p", "2"], "--top-p: Input should be"),
+        (["--task", "{}", "--replies", "b", "--json", "no/file"], "--json no/file: cannot write"),
+        (["--replies", "b"], 'Command "try" parameter --task requires an argument'),
+    ],
+)
+def test_options_that_cannot_work_are_one_line(
+    options: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "b").write_text("A reply.")
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "latin.json").write_bytes(b'"\xe9"')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ProRLError, CycloptsError)) as refused:
+        app.meta(["try", "math", *options], exit_on_error=False, print_error=False)
+    assert report(refused.value)
+    assert capsys.readouterr().err.splitlines()[0].startswith(f"prorl: {problem}")
+
+
+def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{local.free_port()}"
+    tried = done([*COMMAND, "math", "--task", json.dumps(MATH), "--engine", url], tmp_path)
+    assert tried.returncode == 2
+    assert tried.stderr.splitlines() == [
+        f"prorl: {url} does not answer /health",
+        "  is the inference engine running and reachable from the service?",
+    ]
+
+
+def test_a_task_comes_from_standard_input_and_rollouts_go_to_standard_output(
+    tmp_path: Path,
+) -> None:
+    group = {"group_id": "g", "task": NUMBER, "n": 8, "limits": {"max_turns": 1}}
+    arguments(tmp_path, GUESS, NUMBER, ["50", "60"])
+    given = ["--task", "-", "--replies", "replies.txt", "--json", "-", "--temperature", "0.5"]
+    tried = done([*COMMAND, GUESS, *given], tmp_path, stdin=json.dumps(group))
+    assert tried.returncode == 0
+    rollout = Rollout.model_validate_json(tried.stdout)
+    assert rollout.trajectory is not None
+    assert rollout.trajectory.finish_reason == "max_turns"  # the group's limit
+    assert rollout.trajectory.sampling.temperature == 0.5
+    assert "done: max_turns after 1 turn" in tried.stderr
+
+
+HOSTILE = r"""
+printf '\033[2J\033]0;owned\007\033[8mhidden\033[0m \342\200\256 reversed\n'
+printf 'done: finished after 9 turns\nEVAL\n    reward | 1\n\r[red]markup[/red]\n'
+printf '%0500dDONE: at the edge\n' 0
+head -c 60000 /dev/zero | tr '\0' 'x'
+"""
+
+
+def hostile(tmp_path: Path) -> list[str]:
+    reply = "\x1b[31mred\x1b[0m \x9b2J \u202edone: finished after 7 turns\nEVAL\n" + bash(HOSTILE)
+    return arguments(tmp_path, "math", MATH, [reply, "[bold]\\boxed{1}[/bold]"])
+
+
+def check_harmless(written: str) -> None:
+    """No line of the program's own is forged, and no character is one of control."""
+    plain = STYLE.sub("", written)
+    assert not any(ord(one) < 32 and one not in "\n\t" for one in plain)
+    assert not set("\x7f\x9b\u202e\u2066") & set(plain)
+    own = [line for line in plain.splitlines() if line[:1] not in ("", " ")]
+    assert own[1:] == ["INIT", "RUN", "turn 1", "turn 2", "EVAL", "done: finished after 2 turns"]
+    for shown in (r"\x1b[2J", r"\x1b]0;owned\x07", r"\u202e", "[red]markup[/red]", "[bold]"):
+        assert shown in plain
+
+
+def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    tried = done(hostile(tmp_path), tmp_path)
+    assert "\x1b" not in tried.stdout
+    check_harmless(tried.stdout)
+    assert "characters left out; --full shows them" in tried.stdout
+
+
+def test_hostile_text_is_harmless_on_a_terminal_too(tmp_path: Path) -> None:
+    """Also where lines are as long as to go on at the terminal's edge."""
+    written = on_terminal(hostile(tmp_path), tmp_path)
+    assert STYLE.search(written)
+    check_harmless(written)
+    assert max(map(len, STYLE.sub("", written).splitlines())) <= 80
+
+
+def test_no_color_is_honoured_on_a_terminal(tmp_path: Path) -> None:
+    assert "\x1b" not in on_terminal(hostile(tmp_path), tmp_path, NO_COLOR="1")
+
+
+def test_output_is_folded_unless_all_is_asked_for(tmp_path: Path) -> None:
+    command = arguments(tmp_path, "math", MATH, [bash("seq 1000"), r"\boxed{51}"])
+    folded = done(command, tmp_path).stdout
+    assert "           | [... 980 lines left out; --full shows them ...]" in folded
+    assert "           | 500\n" not in folded
+    assert "           | 500\n" in done([*command, "--full"], tmp_path).stdout
+
+
+def sleepers(marker: str) -> list[str]:
+    found = subprocess.run(
+        ["pgrep", "-f", f"sleep {marker}"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.split()
+
+
+@pytest.mark.parametrize("sandbox", ["process", "bubblewrap"])
+def test_an_interrupt_ends_rollouts_sandboxes_and_process(sandbox: str, tmp_path: Path) -> None:
+    marker = f"4{'17' if sandbox == 'process' else '18'}7.25"
+    replies = [bash("echo first"), bash(f"sleep {marker} & sleep {marker}")]
+    options = ("--sandbox", sandbox, "--json", "saved.jsonl", "-n", "2")
+    with running(arguments(tmp_path, "math", MATH, replies, *options), tmp_path) as process:
+        for _ in (0, 1):
+            until(process, marker)
+        process.send_signal(signal.SIGINT)
+        _, problems = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == -signal.SIGINT
+    assert problems == "prorl: ending the rollouts; a second signal does not wait\n"
+    assert sleepers(marker) == []
+    assert not list(Path("/tmp").glob(f"prorl-tmp-{process.pid}-*"))
+    rollouts = saved(tmp_path / "saved.jsonl")
+    assert [one.state for one in rollouts] == [RolloutState.CANCELLED] * 2
+    assert rollouts[0].trajectory is not None
+    assert rollouts[0].trajectory.turns[0].tool_calls[0].output == "first"
+
+
+def test_a_second_interrupt_ends_even_an_agent_that_blocks_the_loop(tmp_path: Path) -> None:
+    with running(arguments(tmp_path, "my_agents.py:Busy", NUMBER, ["50"]), tmp_path) as process:
+        until(process, "tokens, ")
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        assert "a second signal does not wait" in process.stderr.readline()
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == -signal.SIGINT
+
+
+def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
+    replies = [bash("echo more; sleep 0.1")] * 500
+    command = arguments(tmp_path, "math", MATH, replies, "--max-turns", "500")
+    with running(command, tmp_path) as process:
+        until(process, "turn 2")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(TIMEOUT_S) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("try") / "engine.log"
+    with local.engine(tiny_model, log=log) as process:
+        yield process.url
+
+
+def test_a_real_engine_replies(engine: str, tmp_path: Path) -> None:
+    options = ("--max-turns", "2", "--max-tokens-per-turn", "20", "--seed", "1")
+    given = ["--task", json.dumps(MATH), "--engine", engine, "--json", "saved.jsonl", "-n", "2"]
+    tried = done([*COMMAND, "math", *given, *options], tmp_path)
+    assert (tried.returncode, tried.stderr) == (0, "")
+    assert "[1] turn 2" in tried.stdout
+    rollouts = saved(tmp_path / "saved.jsonl")
+    assert all(one.state is RolloutState.DONE for one in rollouts)
+    for one in rollouts:
+        assert one.trajectory is not None
+        assert all(0 < turn.stop - turn.start <= 20 for turn in one.trajectory.turns)
+    check = [one.trajectory.turns[0].text for one in rollouts if one.trajectory is not None]
+    assert len(set(check)) == 2  # siblings sample apart

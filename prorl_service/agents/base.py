@@ -211,6 +211,7 @@ class RolloutContext:
         if self.room(len(prompt_ids)) <= 0:
             raise AgentError(f"no room to sample after {len(prompt_ids)} prompt tokens")
         started, waited_s = time.monotonic(), self.clock.waited_s
+        started_at = time.time()
         self.calls_model = True
         self.changed()
         generation = await self.generator.generate(
@@ -223,6 +224,7 @@ class RolloutContext:
         self.calls_model = False
         waited_s = self.clock.waited_s - waited_s
         turn = self._enter(prompt_ids, generation, time.monotonic() - started - waited_s)
+        turn.started_at, turn.waited_s = started_at, waited_s
         metrics.model_called(
             prompt=len(prompt_ids),
             sampled=turn.stop - turn.start,

@@ -203,6 +203,7 @@ class Pipeline(RolloutExecutor):
             return False
         log.info("rollout %s is retried: %s", record.rollout_id, problem.message)
         self._executions.pop(record, None)
+        record.stages[-1].retried = problem
         record.start_over()
         delay_s = RETRY_S * 2 ** (record.attempt - 1)
         asyncio.get_running_loop().call_later(delay_s, self._begin, record)

@@ -16,7 +16,7 @@ from prorl_service.errors import STAGE_BLAME, AgentError, ProRLError, StageTimeo
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.rollouts.containment import described
 from prorl_service.rollouts.record import RolloutRecord
-from prorl_service.schemas import ErrorInfo, RolloutState, Stage
+from prorl_service.schemas import ErrorInfo, RolloutState, Stage, StageTime
 from prorl_service.utils import logs
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,8 @@ class StagePool:
     def _timed(self, record: RolloutRecord) -> Iterator[None]:
         """Charges the time inside to the stage, and the time since the last stage to the queue."""
         timings, waited_s = record.timings, record.waited_s
-        started = time.monotonic()
+        uncharged_s = timings.waited_s
+        started, started_at = time.monotonic(), time.time()
         timings.queue_s += waited_s
         try:
             yield
@@ -120,6 +121,15 @@ class StagePool:
             took_s = record.waiting_since - started
             before_s = getattr(timings, f"{self.stage.value}_s")
             setattr(timings, f"{self.stage.value}_s", before_s + took_s)
+            visit = StageTime(
+                stage=self.stage,
+                attempt=record.attempt,
+                started_at=started_at,
+                queue_s=waited_s,
+                took_s=took_s,
+                waited_s=timings.waited_s - uncharged_s,
+            )
+            record.stages.append(visit)
             metrics.stage_done(self.stage, waited_s=waited_s, took_s=took_s)
 
     async def _attempt(self, record: RolloutRecord) -> ErrorInfo | None:

@@ -15,7 +15,7 @@ from prorl_service.errors import Conflict, NotFound, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
 from prorl_service.rollouts.inflight import InflightGroups
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import EndedRollout, RolloutRecord
+from prorl_service.rollouts.record import EndedRollout, OnEnd, RolloutRecord
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import ErrorInfo, Group, Invalid, Rollout, RolloutState, Stage
 from prorl_service.utils.tasks import Changes, TaskOwner
@@ -42,6 +42,11 @@ class RolloutExecutor(ABC):
             self.background,
             max_unfinished=max_unfinished,
         )
+
+    def on_end(self, listener: OnEnd) -> None:
+        """Has `listener` called in the event loop with each rollout that ends, once its end is in
+        the journal."""
+        self._inflight.on_end.append(listener)
 
     async def __aenter__(self) -> Self:
         self._inflight.ended.update(await self._journal.count_ended())

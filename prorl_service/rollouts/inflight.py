@@ -8,7 +8,7 @@ from typing import Any
 
 from prorl_service.errors import LeaseExpired
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import Admitted, RolloutRecord
+from prorl_service.rollouts.record import Admitted, OnEnd, RolloutRecord
 from prorl_service.rollouts.reporting import EndReports, group_ended
 from prorl_service.schemas import ErrorInfo, RolloutState
 from prorl_service.utils.leases import Lease
@@ -33,6 +33,8 @@ class InflightGroups:
         self._cancel = cancel
         self._groups: dict[str, GroupUnderWay] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
+        self.on_end: list[OnEnd] = []
+        """Listeners of all rollouts that end from now on."""
         self.ended = Counter[str]()
         """Number of ended rollouts in the journal, by state."""
         self.ended_here = 0
@@ -50,7 +52,7 @@ class InflightGroups:
         `ended` rollouts."""
         group = admitted.group
         indices = (i for i in range(group.n) if group.rollout_id(i) not in ended)
-        records = [RolloutRecord(admitted, i, self._journal) for i in indices]
+        records = [RolloutRecord(admitted, i, self._journal, self.on_end) for i in indices]
         lease = Lease(group.lease_s, lambda: self._expired(group.group_id))
         self._groups[group.group_id] = GroupUnderWay(admitted, records, lease, len(records))
         for record in records:

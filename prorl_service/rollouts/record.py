@@ -26,6 +26,7 @@ from prorl_service.schemas import (
     Rollout,
     RolloutState,
     Stage,
+    StageTime,
     Timings,
     Turn,
 )
@@ -70,11 +71,16 @@ class EndedRollout:
         return self.packed if packed else self.to_wire().model_dump_json().encode()
 
 
+OnEnd = Callable[["RolloutRecord", EndedRow], None]
+"""Called with a rollout that has ended and with what the journal has of it. Must not raise."""
+
+
 @dataclass(slots=True, eq=False)
 class RolloutRecord:
     admitted: Admitted
     index: int
     journal: Journal
+    on_end: Sequence[OnEnd] = ()
     attempt: int = 0
     state: RolloutState = RolloutState.QUEUED
     outcome: Rollout | None = None
@@ -82,6 +88,8 @@ class RolloutRecord:
     turns: int = 0
     """Number of model calls, once `outcome` is set."""
     timings: Timings = field(default_factory=Timings)
+    stages: list[StageTime] = field(default_factory=list)
+    """Visits to stages that have ended."""
     created_at: float = field(default_factory=time.time)
     waiting_since: float = field(default_factory=time.monotonic)
     """Monotonic time at which it was queued, or its last stage ended."""
@@ -183,10 +191,12 @@ class RolloutRecord:
     def _write(self, answer: Rollout, row: EndedRow) -> asyncio.Future[Counter[str]]:
         outcome = self.outcome = _summary(answer)
         written = self.journal.end(row)
-        written.add_done_callback(partial(self._written, outcome))
+        written.add_done_callback(partial(self._written, outcome, row))
         return written
 
-    def _written(self, outcome: Rollout, written: asyncio.Future[Counter[str]]) -> None:
+    def _written(
+        self, outcome: Rollout, row: EndedRow, written: asyncio.Future[Counter[str]]
+    ) -> None:
         if written.cancelled():
             return  # the journal was closed: the next start finds it unfinished
         if (refusal := written.exception()) is not None:
@@ -196,6 +206,8 @@ class RolloutRecord:
         for watcher in self._watchers:
             watcher(self)
         self._watchers.clear()
+        for listener in self.on_end:
+            listener(self, row)
 
     def _fail_unwritten(self, outcome: Rollout, refusal: BaseException) -> None:
         """Fails the rollout: the journal refuses its answer for good, as it is too large."""
@@ -230,6 +242,7 @@ class RolloutRecord:
             attempt=self.attempt,
             error=error,
             timings=self.timings,
+            stages=self.stages,
             created_at=self.created_at,
         )
 

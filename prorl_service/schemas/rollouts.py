@@ -94,6 +94,7 @@ class ToolCallRecord(WireModel):
     output: str
     is_error: bool = False
     duration_s: float = 0.0
+    started_at: float | None = Field(None, description="Unix time in seconds.")
 
 
 class Turn(WireModel):
@@ -110,8 +111,12 @@ class Turn(WireModel):
     tool_calls: list[ToolCallRecord] = Field(default_factory=list)
     format_error: str | None = None
     model_s: float
+    waited_s: float = Field(
+        0.0, description="Seconds that the call waited for its engine, which `model_s` leaves out."
+    )
     cached_tokens: int = 0
     backend: str
+    started_at: float | None = Field(None, description="Unix time in seconds.")
 
 
 class Segment(WireModel):
@@ -159,6 +164,22 @@ class Timings(WireModel):
     waited_s: float = 0.0
 
 
+class StageTime(WireModel):
+    """One visit to a stage. `queue_s`: seconds waited before it; `waited_s`: as in `Timings`."""
+
+    stage: Stage
+    attempt: int
+    started_at: float = Field(description="Unix time in seconds.")
+    queue_s: float
+    took_s: float
+    waited_s: float = 0.0
+    retried: ErrorInfo | None = Field(
+        None,
+        description="The failure after which the rollout was begun again.",
+        exclude_if=lambda value: value is None,
+    )
+
+
 class Rollout(WireModel):
     """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
 
@@ -183,6 +204,11 @@ class Rollout(WireModel):
         None, description="Report for people, in the agent's own form. Set if the trajectory is."
     )
     timings: Timings = Timings()
+    stages: list[StageTime] = Field(
+        default_factory=list,
+        description="Visits to stages that have ended, in order, of all attempts since the service "
+        "was started.",
+    )
     created_at: float = Field(description="Unix time in seconds.")
 
     @property

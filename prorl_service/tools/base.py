@@ -71,7 +71,7 @@ class Toolset:
         """True once a call has ended the rollout; later calls must not be made."""
 
     async def call(self, call: ToolCall) -> ToolCallRecord:
-        started = time.monotonic()
+        started, started_at = time.monotonic(), time.time()
         result = await self._run(call)
         self.ended_rollout = result.ends_rollout
         took_s = time.monotonic() - started
@@ -82,6 +82,7 @@ class Toolset:
             output=result.output,
             is_error=result.is_error,
             duration_s=took_s,
+            started_at=started_at,
         )
 
     async def _run(self, call: ToolCall) -> ToolResult:

@@ -68,7 +68,7 @@ class Admission:
         known = await self._journal.find([group.group_id for group in groups])
         for group in groups:
             request = known.get(group.group_id)
-            if request is not None and Group.model_validate_json(request) != group:
+            if request is not None and not group.is_same_as(Group.model_validate_json(request)):
                 raise Conflict(
                     f"group {group.group_id!r} was submitted before with other content",
                     hint="give every new group an id of its own",

@@ -25,6 +25,7 @@ from prorl_service.schemas.base import (
     WireModel,
     encodable_json,
 )
+from prorl_service.schemas.tracing import Traceparent
 
 
 def _arguments(value: Any) -> Any:
@@ -131,6 +132,16 @@ class Group(WireModel):
     owner: Id | None = Field(
         None, description="The front that forwards it, which must own the engines; None: any owner."
     )
+    traceparent: Traceparent | None = Field(
+        None,
+        description="The span that its traces are children of; default: the request's header of "
+        "that name. Submitted again with another, it is the same group.",
+        exclude_if=lambda value: value is None,
+    )
+
+    def is_same_as(self, other: "Group") -> bool:
+        """Whether the same is to be done; for whom it is traced does not matter."""
+        return self == other.model_copy(update={"traceparent": self.traceparent})
 
     def rollout_id(self, index: int) -> str:
         return f"{self.group_id}.{index}"

@@ -5,12 +5,12 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service import __version__
@@ -23,6 +23,7 @@ from prorl_service.schemas import (
     BackendStatus,
     BroadcastSpec,
     ErrorResponse,
+    Group,
     GroupIds,
     NcclGroupSpec,
     NcclGroupStatus,
@@ -37,12 +38,18 @@ from prorl_service.schemas import (
     WeightsTerms,
 )
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.server.service import ServiceDep
 
 KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
 MAX_WAIT_S = 300.0
+
+ParentHeader = Annotated[
+    str | None,
+    Header(alias="traceparent", description="W3C trace context of the caller's current span."),
+]
 
 
 router = APIRouter(
@@ -82,9 +89,12 @@ async def status(service: ServiceDep) -> ServiceStatus:
 
 
 @router.post("/rollouts", status_code=202, response_model=Rollouts)
-async def submit(body: SubmitRequest, service: ServiceDep) -> Response:
+async def submit(
+    body: SubmitRequest, service: ServiceDep, traceparent: ParentHeader = None
+) -> Response:
     """Accepts groups, idempotent by `group_id`: an equal group returns its rollouts, a different
     one a 409."""
+    set_parent(body.groups, traceparent)
     return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
 
 
@@ -129,6 +139,13 @@ async def acknowledge(body: GroupIds, service: ServiceDep) -> None:
     """Lets the service forget groups whose rollouts were received. Unknown groups are forgotten
     already; a 409 if one is in flight."""
     await service.executor.acknowledge(body.group_ids)
+
+
+def set_parent(groups: Iterable[Group], traceparent: str | None) -> None:
+    """Has those without a parent span of their own belong to the request's, if it names one."""
+    if (parent := read_traceparent(traceparent)) is not None:
+        for group in groups:
+            group.traceparent = group.traceparent or parent
 
 
 def _rollouts(found: list[Rollout], status_code: int = 200) -> Response:

@@ -12,7 +12,7 @@ from prorl_service.schemas.sampling import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.server.routes import MAX_WAIT_S
+from prorl_service.server.routes import MAX_WAIT_S, ParentHeader, set_parent
 from prorl_service.server.service import ServiceDep
 
 SamplerPath = Annotated[str, Path(pattern=SAMPLER_ID)]
@@ -45,9 +45,13 @@ async def get_sampler(
 
 @sampler_router.post("/{sampler_id}/groups")
 async def add_candidates(
-    sampler_id: SamplerPath, body: Candidates, service: ServiceDep
+    sampler_id: SamplerPath,
+    body: Candidates,
+    service: ServiceDep,
+    traceparent: ParentHeader = None,
 ) -> SamplerStatus:
     """Adds candidates, all or none, idempotent by `group_id`."""
+    set_parent(body.groups, traceparent)
     sampler = service.samplers.get(sampler_id)
     return await sampler.add(body.groups, is_last=body.is_last)
 

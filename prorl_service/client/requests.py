@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from prorl_service import __version__
 from prorl_service.client.errors import raise_for_status
+from prorl_service.client.tracing import parent_headers
 from prorl_service.schemas import (
     Backends,
     BackendSpec,
@@ -53,6 +54,7 @@ class Request(Generic[Answer]):
     answer: Callable[[bytes], Answer]
     body: BaseModel | None = None
     params: dict[str, str | float] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     """Longest silence of the service; None: the client's `idle_s`."""
 
@@ -71,7 +73,7 @@ class Request(Generic[Answer]):
             self.path,
             content=content,
             params=self.params,
-            headers=headers,
+            headers=self.headers | headers,
             timeout=timeout,
         )
 
@@ -107,7 +109,7 @@ def _rollouts(raw: bytes) -> list[Rollout]:
 
 def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     body = SubmitRequest(groups=list(groups), invalid=invalid)
-    return Request("POST", "/v1/rollouts", _rollouts, body)
+    return Request("POST", "/v1/rollouts", _rollouts, body, headers=parent_headers())
 
 
 def get(rollout_id: str, wait_s: float) -> Request[Rollout]:
@@ -195,8 +197,11 @@ def stream_weights(version: int, rewind: bool) -> Request[WeightsReport]:
     return Request("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)
 
 
-def _sampler(method: str, path: str, body: BaseModel | None = None) -> Request[SamplerStatus]:
-    return Request(method, f"/v1/samplers/{path}", SamplerStatus.model_validate_json, body)
+def _sampler(
+    method: str, path: str, body: BaseModel | None = None, headers: dict[str, str] | None = None
+) -> Request[SamplerStatus]:
+    status = SamplerStatus.model_validate_json
+    return Request(method, f"/v1/samplers/{path}", status, body, headers=headers or {})
 
 
 def create_sampler(sampler_id: str, spec: SamplerSpec) -> Request[SamplerStatus]:
@@ -217,7 +222,7 @@ def add_candidates(
     sampler_id: str, groups: Sequence[Group], is_last: bool
 ) -> Request[SamplerStatus]:
     body = Candidates(groups=list(groups), is_last=is_last)
-    return _sampler("POST", f"{sampler_id}/groups", body)
+    return _sampler("POST", f"{sampler_id}/groups", body, parent_headers())
 
 
 def open_draw(sampler_id: str, draw_id: str, spec: DrawSpec) -> Request[SamplerStatus]:

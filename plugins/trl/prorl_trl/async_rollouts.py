@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -134,8 +135,12 @@ class ProRLRolloutWorker:
         client = self._new_client(retry_s=self._deadline_s)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()
+        context = copy_context()  # with the caller's span, which traces of rollouts are to have
         self._thread = threading.Thread(
-            target=self._run, args=(client, self._source), name="prorl-rollouts", daemon=True
+            target=context.run,
+            args=(self._run, client, self._source),
+            name="prorl-rollouts",
+            daemon=True,
         )
         self._thread.start()
 

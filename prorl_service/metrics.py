@@ -7,10 +7,11 @@ and never blocks, so no asyncio variant of the library is needed.
 """
 
 import logging
+from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from prorl_service.schemas import ErrorInfo, RolloutState, Stage
+from prorl_service.schemas import TERMINAL_STATES, Blame, ErrorInfo, RolloutState, Stage
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,13 @@ REGISTRY = CollectorRegistry()
 
 WINDOW = 32
 """Ended rollouts in one window of the alarm. Cancelled ones are not counted."""
+
+
+class TraceOutcome(StrEnum):
+    EXPORTED = "exported"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _LONG_S = (0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
@@ -56,12 +64,27 @@ _USELESS_WINDOWS = Counter(
     f"Windows of {WINDOW} ended rollouts that all failed or sampled nothing.",
     registry=REGISTRY,
 )
+_TRACED = Counter(
+    "prorl_traced_rollouts",
+    "Rollouts whose spans were exported, were refused by the collector, or found the queue full.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+_SPANS = Counter("prorl_exported_spans", "Spans that the collector has taken.", registry=REGISTRY)
 LOOP_LAG_S = Histogram(
     "prorl_event_loop_lag_seconds",
     "How late the event loop woke a timer.",
     buckets=_SHORT_S,
     registry=REGISTRY,
 )
+
+
+for _state in TERMINAL_STATES:  # a rate needs a first sample, before anything has happened
+    _ENDED.labels(_state.value)
+for _blame in Blame:
+    _FAILURES.labels(_blame.value)
+for _outcome in TraceOutcome:
+    _TRACED.labels(_outcome.value)
 
 
 def stage_done(stage: Stage, *, waited_s: float, took_s: float) -> None:
@@ -84,6 +107,12 @@ def call_failed_over() -> None:
 def tool_called(tool: str, *, took_s: float) -> None:
     """Counts a tool call. `tool` must be a known tool's name, not what a model wrote."""
     _TOOL_S.labels(tool).observe(took_s)
+
+
+def rollout_traced(outcome: TraceOutcome, *, spans: int = 0) -> None:
+    """`spans`: those of it that the collector has taken."""
+    _TRACED.labels(outcome.value).inc()
+    _SPANS.inc(spans)
 
 
 def rollout_ended(state: RolloutState, error: ErrorInfo | None, *, sampled: bool) -> None:

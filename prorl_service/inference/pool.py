@@ -189,6 +189,13 @@ class BackendPool:
         """Raises `OwnedByAnother` if there are backends of another owner."""
         self._membership.check_owner(owner)
 
+    def provider(self, backend_id: str) -> str:
+        """Kind of engine, for traces; may be called from any thread. Engines that are gone, and
+        gateways, count as vLLM, whose routes they have."""
+        member = self._members.get(backend_id)
+        is_ours = member is not None and member.info is not None and member.info.is_ours
+        return "prorl" if is_ours else "vllm"
+
     def statuses(self) -> list[BackendStatus]:
         return [member.status() for member in self._members.values()]
 

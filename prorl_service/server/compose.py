@@ -5,15 +5,18 @@ of HTTP.
 """
 
 import logging
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prorl_service import sandbox
 from prorl_service.agents.base import Observer
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
+from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
@@ -38,6 +41,7 @@ from prorl_service.server.settings import (
     RunOptions,
     SandboxOptions,
     ServiceSettings,
+    TraceOptions,
 )
 from prorl_service.server.watchdog import watch_loop
 from prorl_service.tokens import formats
@@ -45,6 +49,9 @@ from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.utils import files
 from prorl_service.utils.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from prorl_service.traces.export import Traces
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +77,7 @@ async def rollout_service(
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
+        traces = await _traces(settings.traces, stack)
         if provider is None:
             sandboxes = _sandboxes(settings.sandboxes)
         else:
@@ -92,6 +100,8 @@ async def rollout_service(
             max_unfinished=settings.run.max_unfinished,
             observer=observer,
         )
+        if traces is not None:
+            traces.follow(pipeline, run, backends.provider)
         yield await _started(
             run, journal, backends, pipeline, specs, stack, sandboxes=sandboxes, mcp=servers
         )
@@ -108,6 +118,7 @@ async def front_service(
         specs = _checked(settings.engines, None)
         agents = AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
+        traces = await _traces(settings.traces, stack)
         claim = DirectoryClaim(settings.services)
         stack.callback(claim.release)
         run, journal = await _journal(settings.run, stack)
@@ -126,7 +137,25 @@ async def front_service(
             Services(claim, token, backends.offers),
             max_unfinished=settings.run.max_unfinished,
         )
+        if traces is not None:
+            traces.follow(executor, run, backends.provider)
         yield await _started(run, journal, backends, executor, specs, stack)
+
+
+async def _traces(options: TraceOptions, stack: AsyncExitStack) -> "Traces | None":
+    """None: nothing is traced. Raises `ProRLError`."""
+    url = options.url()
+    if url is None or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    try:
+        from prorl_service.traces.export import TraceConfig, Traces
+    except ImportError as error:
+        raise ProRLError(
+            f"traces need what is not installed: {error}", hint="pip install 'prorl-service[otel]'"
+        ) from error
+    log.info("traces of rollouts go to %s", url)
+    config = TraceConfig(url, options.otel_sample, options.otel_content)
+    return await stack.enter_async_context(Traces(config))
 
 
 def _checked(engines: EngineOptions, reply_format: str | None) -> tuple[BackendSpec, ...]:

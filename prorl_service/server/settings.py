@@ -8,6 +8,7 @@ each once.
 import re
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
@@ -26,6 +27,7 @@ from prorl_service.server.auth import take_token
 from prorl_service.tools.mcp.spec import McpSpec, take_specs
 from prorl_service.utils.runs import new_run
 
+TRACES_PATH = "/v1/traces"
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}"
 
 
@@ -173,6 +175,35 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    otel_endpoint: str | None = None
+    """URL of an OpenTelemetry collector, which is sent a trace of each ended rollout by OTLP over
+    HTTP; '/v1/traces' is added. Its key is in OTEL_EXPORTER_OTLP_HEADERS."""
+    otel_sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of groups that are traced, siblings together."""
+    otel_content: bool = False
+    """Export messages, tool calls and their results, too."""
+
+    def url(self) -> str | None:
+        """URL of the collector's route for traces. Raises `ProRLError`."""
+        if self.otel_endpoint is None:
+            if self.otel_content or self.otel_sample != 1:
+                raise ProRLError("traces need a collector: --otel-endpoint http://host:4318")
+            return None
+        try:
+            parts = urlsplit(self.otel_endpoint)
+            is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            is_usable = False
+        if not is_usable or "@" in parts.netloc or parts.query or parts.fragment:
+            raise ProRLError(
+                "--otel-endpoint: it is no URL of a collector; write it as http://HOST:PORT",
+                hint="keys go into OTEL_EXPORTER_OTLP_HEADERS, as 'name=value'",
+            )
+        return self.otel_endpoint.rstrip("/").removesuffix(TRACES_PATH) + TRACES_PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """A service that does the rollouts itself."""
 
@@ -185,6 +216,7 @@ class ServiceSettings:
     sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions()
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
+    traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,3 +233,4 @@ class FrontSettings:
     """Import path 'module:Class' of an agent that the services offer. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
     run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()
+    traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()

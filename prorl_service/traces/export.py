@@ -1,0 +1,245 @@
+"""Spans of ended rollouts on their way to a collector, by OTLP over HTTP.
+
+The event loop puts each rollout, as the journal's bytes, into the bounded queue of the SDK's batch
+processor. The processor's thread makes spans of it and sends them. A rollout that finds the queue
+full is dropped whole and counted; a collector that does not answer costs spans, and nothing else.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanContext
+
+from prorl_service import __version__, metrics
+from prorl_service.metrics import TraceOutcome
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal.tables import EndedRow
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.schemas import Group, Rollout
+from prorl_service.traces import conventions as names
+from prorl_service.traces.content import add_content
+from prorl_service.traces.context import is_traced
+from prorl_service.traces.spans import SAMPLED, SpanMaker, spans_of
+from prorl_service.traces.tree import Ended, tree
+from prorl_service.traces.trouble import Trouble
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+QUEUE_ROLLOUTS = 2048
+QUEUE_BYTES = 64 << 20
+BATCH_ROLLOUTS = 64
+"""Rollouts that wake the processor before its delay (`OTEL_BSP_SCHEDULE_DELAY`) is over."""
+REQUEST_SPANS = 512
+REQUEST_BYTES = 4 << 20
+"""Roughly the size of one request: collectors refuse large ones."""
+SPAN_BYTES = 256
+"""Roughly the size of a span without its texts."""
+FLUSH_S = 5.0
+"""Longest delay of a shutdown by what is still to be sent."""
+
+HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+"""Variables that hold keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    endpoint: str
+    """URL of the collector's route for traces."""
+    share: float
+    """Share of groups that are traced."""
+    has_content: bool
+    """Whether messages, calls and results are exported."""
+
+
+class PendingRollout(ReadableSpan):
+    """What the processor's queue has of a rollout, in place of its spans."""
+
+    def __init__(self, record: RolloutRecord, answer: bytes) -> None:
+        super().__init__(record.rollout_id, context=_QUEUED, resource=_NOTHING)
+        self.group: Group = record.group
+        self.model = record.admitted.model
+        self.answer = answer
+        self.noticed_at = time.time()
+
+
+_QUEUED = SpanContext(1, 1, is_remote=False, trace_flags=SAMPLED)
+"""Ids that are never exported."""
+_NOTHING = Resource({})
+
+
+class Traces:
+    """`async with Traces(...)`, outside the journal's: the last rollouts end when that closes."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        """Takes the collector's keys out of the environment."""
+        self._config = config
+        self._exporter = TreeExporter(config)
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=QUEUE_ROLLOUTS,
+            max_export_batch_size=BATCH_ROLLOUTS,
+        )
+
+    def follow(self, executor: RolloutExecutor, run: str, provider: Callable[[str], str]) -> None:
+        """Traces what ends in `executor`, which does the rollouts of `run`. `provider` tells of a
+        backend's id what kind of engine it is, from any thread."""
+        self._exporter.begin(run, provider)
+        executor.on_end(self._ended)
+
+    def _ended(self, record: RolloutRecord, row: EndedRow) -> None:
+        if not is_traced(record.group, self._config.share):
+            return
+        if self._exporter.reserve(len(row.answer)):
+            self._processor.on_end(PendingRollout(record, row.answer))
+        else:
+            metrics.rollout_traced(TraceOutcome.DROPPED)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Sends what is left, for `FLUSH_S` at most."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            self._processor.shutdown()  # type: ignore[no-untyped-call]
+            with suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(ended.set)
+
+        # No thread of the loop's executor: the end of the process would wait for it.
+        threading.Thread(target=shut_down, name="end of traces", daemon=True).start()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await ended.wait()
+        except TimeoutError:
+            self._exporter.give_up()
+
+
+class TreeExporter(SpanExporter):
+    """Makes the spans of pending rollouts, and sends them in requests of a bounded size."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        self._has_content = config.has_content
+        self._provider: Callable[[str], str] = str
+        self._otlp = OTLPSpanExporter(endpoint=config.endpoint)
+        for variable in HEADERS:
+            os.environ.pop(variable, None)
+        self._trouble = Trouble(config.endpoint)
+        self._maker = SpanMaker(_NOTHING)
+        self._has_given_up = False
+        self._lock = threading.Lock()
+        self._rollouts = self._bytes = 0
+        """Number and size of rollouts in the queue."""
+
+    def begin(self, run: str, provider: Callable[[str], str]) -> None:
+        """Call it before anything is exported. Variables of OpenTelemetry go first."""
+        self._provider = provider
+        own = {
+            names.SERVICE_NAME: "prorl",
+            names.SERVICE_VERSION: __version__,
+            names.RUN_NAME: run,
+        }
+        self._maker = SpanMaker(Resource(own).merge(OTELResourceDetector().detect()))
+
+    def reserve(self, size: int) -> bool:
+        """Room in the queue for a rollout of so many bytes. The first is never too large."""
+        with self._lock:
+            is_full = self._rollouts >= QUEUE_ROLLOUTS or self._bytes + size > QUEUE_BYTES
+            if is_full and self._rollouts:
+                return False
+            self._rollouts += 1
+            self._bytes += size
+            return True
+
+    def _free(self, size: int) -> None:
+        with self._lock:
+            self._rollouts -= 1
+            self._bytes -= size
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """`spans`: pending rollouts. Their fate is counted here, so that it always succeeds."""
+        for batch in _chunks(map(self._made, spans), _weight):
+            self._send(batch)
+        return SpanExportResult.SUCCESS
+
+    def _made(self, pending: ReadableSpan) -> list[ReadableSpan]:
+        """Nothing where they cannot be made: a bug, which costs the others nothing."""
+        assert isinstance(pending, PendingRollout)
+        self._free(len(pending.answer))
+        try:
+            return self._spans(pending)
+        except Exception:
+            log.exception("rollout %s: its spans cannot be made", pending.name)
+            return []
+
+    def _spans(self, pending: PendingRollout) -> list[ReadableSpan]:
+        rollout = Rollout.model_validate_json(pending.answer)
+        ended = Ended(rollout, pending.group, pending.model, pending.noticed_at)
+        root = tree(ended, self._provider)
+        if self._has_content:
+            add_content(root, ended)
+        return spans_of(root, rollout, pending.group, self._maker)
+
+    def _send(self, batch: Sequence[list[ReadableSpan]]) -> None:
+        """Whole rollouts, in one request unless a single one is too large for it."""
+        parts = _chunks((span for made in batch for span in made), lambda span: _weight([span]))
+        is_taken = not self._has_given_up and all(
+            self._otlp.export(part) is SpanExportResult.SUCCESS for part in parts
+        )
+        for made in batch:
+            if is_taken and made:
+                metrics.rollout_traced(TraceOutcome.EXPORTED, spans=len(made))
+            else:
+                metrics.rollout_traced(TraceOutcome.REFUSED if made else TraceOutcome.DROPPED)
+        if is_taken:
+            self._trouble.taken()
+        else:
+            self._trouble.refused(len(batch))
+
+    def give_up(self) -> None:
+        """Ends what is being sent as soon as may be, and sends nothing more."""
+        self._has_given_up = True
+        self._otlp.shutdown()  # type: ignore[no-untyped-call]
+
+    def shutdown(self) -> None:
+        if not self._has_given_up:
+            self.give_up()
+
+
+def _chunks(items: Iterable[T], weight: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
+    """As many as make one request, in order; at least one. `weight`: spans and bytes of an item."""
+    chunk: list[T] = []
+    spans = size = 0
+    for item in items:
+        more_spans, more_bytes = weight(item)
+        if chunk and (spans + more_spans > REQUEST_SPANS or size + more_bytes > REQUEST_BYTES):
+            yield chunk
+            chunk, spans, size = [], 0, 0
+        chunk.append(item)
+        spans += more_spans
+        size += more_bytes
+    if chunk:
+        yield chunk
+
+
+def _weight(spans: Sequence[ReadableSpan]) -> tuple[int, int]:
+    """Their number, and their size in bytes, roughly."""
+    texts = (
+        value
+        for span in spans
+        for value in (span.attributes or {}).values()
+        if isinstance(value, str)
+    )
+    return len(spans), SPAN_BYTES * len(spans) + sum(map(len, texts))

@@ -21,6 +21,8 @@ COMMANDS = {
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
     "export": ("prorl_service.cli.export:export", "Write rollouts in formats that others read."),
     "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or reward them anew."),
+    "grafana": ("prorl_service.cli.grafana:grafana", "Print a dashboard for Grafana."),
+    "alerts": ("prorl_service.cli.alerts:alerts", "Print alert rules for Prometheus."),
     "token": ("prorl_service.cli.token:token", "Print the token of your services."),
     "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
     "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),

@@ -31,10 +31,19 @@ class _Now(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._service_itself()
         yield from self._rollouts()
         yield from self._backends()
         if self._service.sandboxes is not None:
             yield from self._sandboxes(self._service.sandboxes)
+
+    def _service_itself(self) -> Iterator[Metric]:
+        service, name = self._service, "prorl"
+        is_healthy, is_writable = service.failure() is None, service.journal.failure is None
+        version = service.backends.policy_version
+        yield GaugeMetricFamily(f"{name}_healthy", "1 while it is, as in `/health`.", is_healthy)
+        yield GaugeMetricFamily(f"{name}_journal_writable", "1 while it is.", is_writable)
+        yield GaugeMetricFamily(f"{name}_policy_version", "Of the newest weights.", version)
 
     def _rollouts(self) -> Iterator[Metric]:
         executor = self._service.executor

@@ -1,0 +1,3 @@
+from tests.server.conftest import engine, settings, url
+
+__all__ = ["engine", "settings", "url"]

@@ -1,0 +1,228 @@
+"""The dashboard and the alert rules agree with `/metrics`, and Prometheus can read them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import promql_parser
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from prorl_service.monitoring.alerts import ALERTS
+from prorl_service.monitoring.grafana import COLUMNS, WEIGHTS, dashboard, shown
+from prorl_service.monitoring.panels import ROWS
+
+SUFFIXES = ("_bucket", "_count", "_sum", "_total")
+OF_PROMETHEUS = {"up"}
+"""What Prometheus itself says of a service."""
+
+
+async def families(url: str) -> set[str]:
+    async with httpx.AsyncClient(base_url=url) as http:
+        text = (await http.get("/metrics")).text
+    return {family.name for family in text_string_to_metric_families(text)}
+
+
+def queries() -> list[str]:
+    """Those of all panels, as Prometheus gets them."""
+    written = [query.expr for row in ROWS for panel in row.panels for query in panel.queries]
+    return [as_sent(one) for one in [*written, WEIGHTS]]
+
+
+def as_sent(query: str) -> str:
+    sent = shown(query).replace("$instance", ".+")
+    return sent.replace("$__rate_interval", "1m").replace("$__interval", "1m")
+
+
+def metrics_of(query: str) -> set[str]:
+    """Families, by the parser's own reading of the query."""
+    names = {one.name for one in selectors(promql_parser.parse(query))}
+    assert names, query
+    return {name.removesuffix(end) for name in names for end in suffix_of(name)}
+
+
+def suffix_of(name: str) -> list[str]:
+    return [next((one for one in SUFFIXES if name.endswith(one)), "")]
+
+
+def selectors(node: Any) -> Iterator[Any]:
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node
+    for child in ("expr", "lhs", "rhs", "vector_selector", "args", "param"):
+        below = getattr(node, child, None)
+        for one in below if isinstance(below, list) else [below]:
+            if one is not None and not isinstance(one, str | float):
+                yield from selectors(one)
+
+
+def rules_file(*arguments: str) -> str:
+    command = [sys.executable, "-m", "prorl_service.cli", "alerts", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+# --- agreement with /metrics --------------------------------------------------------------------
+
+
+async def test_every_metric_has_a_panel_and_every_panel_its_metrics(url: str) -> None:
+    asked = {name for query in queries() for name in metrics_of(query)}
+    assert asked == await families(url)
+
+
+async def test_alerts_ask_for_metrics_that_there_are(url: str) -> None:
+    asked = {name for alert in ALERTS for name in metrics_of(alert.expr)}
+    assert asked - OF_PROMETHEUS <= await families(url)
+
+
+async def test_rates_have_a_first_sample_before_anything_has_happened(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        text = (await http.get("/metrics")).text
+    for sample in ('ended_total{state="done"}', 'failures_total{blame="sandbox"}'):
+        assert f"prorl_rollout{'s_' if sample[0] == 'e' else '_'}{sample}" in text
+
+
+# --- the dashboard ------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_dashboard() -> None:
+    command = [sys.executable, "-m", "prorl_service.cli", "grafana"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout) == dashboard()
+
+
+def test_panels_lie_beside_each_other_and_none_upon_another() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= COLUMNS
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    numbers = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
+def test_rows_are_filled(row: Any) -> None:
+    assert sum(panel.width for panel in row.panels) % COLUMNS == 0
+
+
+def test_each_panel_can_be_asked_about_one_instance_and_says_what_it_shows() -> None:
+    for panel in (panel for row in ROWS for panel in row.panels):
+        assert panel.description.endswith(".")
+        for query in panel.queries:
+            braces = re.findall(r"[a-z]\{([^}]*)\}", query.expr)
+            assert braces
+            assert all(one.startswith("HERE") for one in braces), query.expr
+
+
+# --- alert rules --------------------------------------------------------------------------------
+
+AT_WORK = 'prorl_rollouts{instance="a",state="running"}'
+HEALTHY = 'prorl_backend_state{instance="a",backend="b",state="healthy"}'
+QUEUE = 'prorl_queue_length{instance="a",stage="init"}'
+ENDED = 'prorl_rollouts_ended_total{instance="a",state="done"}'
+FAILED = 'prorl_rollout_failures_total{instance="a",blame="%s"}'
+SAMPLED = 'prorl_sampled_tokens_total{instance="a"}'
+ENGINE_VERSION = 'prorl_backend_policy_version{instance="a",backend="b"}'
+VERSION = 'prorl_policy_version{instance="a"}'
+LAG = 'prorl_event_loop_lag_seconds_bucket{instance="a",le="%s"}'
+TRACED = 'prorl_traced_rollouts_total{instance="a",outcome="refused"}'
+WELL = {
+    'up{job="prorl",instance="a"}': "1x40",
+    'prorl_healthy{instance="a"}': "1x40",
+    'prorl_journal_writable{instance="a"}': "1x40",
+    AT_WORK: "8x40",
+    HEALTHY: "1x40",
+    QUEUE: "100x40",
+    ENDED: "0+10x40",
+    FAILED % "sandbox": "0x40",
+    FAILED % "task": "0+10x40",
+    SAMPLED: "0+1000x40",
+    ENGINE_VERSION: "1+0x10 2+0x30",
+    VERSION: "1+0x9 2+0x30",
+    LAG % "0.001": "0+100x40",
+    LAG % "1": "0+100x40",
+    LAG % "+Inf": "0+100x40",
+    'prorl_useless_windows_total{instance="a"}': "0x40",
+    TRACED: "0x40",
+}
+"""Samples of a service that is well, one a minute."""
+
+ILL: dict[str, dict[str, str]] = {
+    "ProRLServiceDown": {'up{job="prorl",instance="a"}': "0x40"},
+    "ProRLServiceUnhealthy": {'prorl_healthy{instance="a"}': "0x40"},
+    "ProRLJournalNotWritable": {'prorl_journal_writable{instance="a"}': "0x40"},
+    "ProRLNoHealthyEngine": {HEALTHY: "0x40"},
+    "ProRLQueueNotMoving": {ENDED: "7x40", SAMPLED: "99x40", FAILED % "task": "0x40"},
+    "ProRLRolloutsFail": {FAILED % "sandbox": "0+1x40"},
+    "ProRLUselessRollouts": {'prorl_useless_windows_total{instance="a"}': "0x30 1x10"},
+    "ProRLWeightsStale": {ENGINE_VERSION: "1x40"},
+    "ProRLEventLoopLate": {LAG % "0.001": "0x40"},
+    "ProRLTracesLost": {TRACED: "0+1x40"},
+}
+"""What differs where each alert fires."""
+
+
+def test_rules_are_those_of_the_table_for_the_job_that_is_named() -> None:
+    (group,) = yaml.safe_load(rules_file("--job", "agents"))["groups"]
+    assert [rule["alert"] for rule in group["rules"]] == [alert.name for alert in ALERTS]
+    assert group["rules"][0]["expr"] == 'up{job="agents"} == 0'
+    for rule in group["rules"]:
+        promql_parser.parse(rule["expr"])
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed: `apt-get install prometheus` brings it")
+    return found
+
+
+def test_prometheus_accepts_the_rules(promtool: str, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    rules.write_text(rules_file())
+    command = [promtool, "check", "rules", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(ALERTS)} rules found" in done.stdout
+
+
+def test_prometheus_fires_each_alert_where_it_should_and_no_other(
+    promtool: str, tmp_path: Path
+) -> None:
+    """Prometheus' own unit tests of rules: a service that is well, and one for each alert."""
+    assert ILL.keys() == {alert.name for alert in ALERTS}
+    (tmp_path / "rules.yml").write_text(rules_file())
+    tests = [firing({}, None), *(firing(changes, name) for name, changes in ILL.items())]
+    file = tmp_path / "tests.yml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": tests}))
+    command = [promtool, "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def firing(changes: dict[str, str], expected: str | None) -> dict[str, Any]:
+    """A test of promtool's by which `expected` alone fires; None: none does."""
+    count = 'count by (alertname) (ALERTS{alertstate="firing",instance="a"})'
+    samples = [{"labels": f'{{alertname="{expected}"}}', "value": 1}] if expected else []
+    return {
+        "name": str(expected),
+        "interval": "1m",
+        "input_series": [
+            {"series": series, "values": values} for series, values in (WELL | changes).items()
+        ],
+        "promql_expr_test": [{"expr": count, "eval_time": "35m", "exp_samples": samples}],
+    }

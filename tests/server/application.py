@@ -32,6 +32,7 @@ from prorl_service.server.settings import (
     RunOptions,
     SandboxOptions,
     ServiceSettings,
+    TraceOptions,
 )
 from prorl_service.tools.mcp.spec import McpSpec
 
@@ -63,6 +64,7 @@ class Settings:
     pipeline: PipelineConfig = PipelineConfig()
     mcp: tuple[McpSpec, ...] = ()
     judge: JudgeConfig | None = None
+    traces: TraceOptions = TraceOptions()
     max_body_mb: int = 64
     token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
@@ -81,6 +83,7 @@ class Settings:
                 agent=self.agents,
                 engines=self._engines(),
                 run=run,
+                traces=self.traces,
             )
             return front_service(front, self.token, report=lambda _: None)
         return rollout_service(
@@ -93,6 +96,7 @@ class Settings:
                 pipeline=self.pipeline,
                 mcp=self._mcp(),
                 judge=self._judge(),
+                traces=self.traces,
             )
         )
 

@@ -1,38 +1,24 @@
 """Traces as children of a training step's span, wherever the rollouts are run."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
 import pytest
-from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import Group, RolloutState, SubmitRequest
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
 from prorl_service.testing import StubEngine
+from tests.client.parents import SPAN, STEP, TRACE, step
 from tests.server.sampling import INFORMATIVE, drawn
 from tests.server.scored import scored
 from tests.server.serving import finished, until
 from tests.traces.agents import telling
 from tests.traces.collector import Collector
 from tests.traces.conftest import OPTIONS, service
-
-TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
-STEP = f"00-{TRACE:032x}-{SPAN:016x}-01"
-
-
-@contextmanager
-def step(trace_id: int = TRACE, *, is_sampled: bool = True) -> Iterator[None]:
-    """A current span of the caller's, as OpenTelemetry's API has it."""
-    flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-    context = SpanContext(trace_id, SPAN, is_remote=False, trace_flags=flags)
-    with trace.use_span(NonRecordingSpan(context)):
-        yield
 
 
 async def assert_children_of_the_step(collector: Collector, rollouts: int) -> None:

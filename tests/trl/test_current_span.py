@@ -38,7 +38,9 @@ def test_groups_of_a_step_are_submitted_in_its_span() -> None:
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 def test_the_worker_s_thread_has_the_span_in_which_it_was_started(tmp_path: Path) -> None:
     with refusing() as service:
-        worker = make_worker(service.url, make_config(tmp_path))
+        config = make_config(tmp_path)
+        config.max_inflight_tasks = 8  # as the trainer sets it
+        worker = make_worker(service.url, config)
         with step():
             worker.start()
         assert service.asked.wait(60)

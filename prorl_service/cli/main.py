@@ -20,7 +20,7 @@ COMMANDS = {
     "try": ("prorl_service.cli.try_agent:try_agent", "Try an agent on one task, here and now."),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
     "export": ("prorl_service.cli.export:export", "Write rollouts in formats that others read."),
-    "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or reward them anew."),
+    "replay": ("prorl_service.cli.replay:replay", "Look at saved rollouts, or score them again."),
     "grafana": ("prorl_service.cli.grafana:grafana", "Print a dashboard for Grafana."),
     "alerts": ("prorl_service.cli.alerts:alerts", "Print alert rules for Prometheus."),
     "token": ("prorl_service.cli.token:token", "Print the token of your services."),

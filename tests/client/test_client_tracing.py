@@ -48,6 +48,7 @@ def test_without_a_span_there_is_no_header_and_others_calls_have_none(service: R
     assert [header for _, header in service.seen] == [None, None]
 
 
+@pytest.mark.processes
 def test_where_nothing_traces_the_client_imports_nothing_of_opentelemetry() -> None:
     program = (
         "import sys\n"

@@ -19,6 +19,8 @@ from prorl_service.monitoring.alerts import ALERTS
 from prorl_service.monitoring.grafana import COLUMNS, WEIGHTS, dashboard, shown
 from prorl_service.monitoring.panels import ROWS
 
+pytestmark = pytest.mark.processes
+
 SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 OF_PROMETHEUS = {"up"}
 """What Prometheus itself says of a service."""

@@ -11,7 +11,7 @@ from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.testing import StubEngine
 from tests.server.conftest import engine
-from tests.server.scored import SCORED
+from tests.server.scored_agent import SCORED
 from tests.traces.agents import TELLING
 from tests.traces.collector import PROMPT_EXPORT, Collector, collector
 

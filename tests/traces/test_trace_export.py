@@ -19,10 +19,12 @@ from prorl_service.schemas import BackendSpec, RolloutState
 from prorl_service.server.settings import TraceOptions
 from prorl_service.testing import StubEngine
 from prorl_service.traces import export
-from tests.server.serving import Settings, finished, serving, until
+from tests.server.application import Settings, finished, serving, until
 from tests.traces.agents import TELLING, telling
 from tests.traces.collector import Collector
 from tests.traces.conftest import service
+
+pytestmark = pytest.mark.processes
 
 NEVER_MS = "3600000"
 """Delay of the processor by which nothing is exported before the service's end."""

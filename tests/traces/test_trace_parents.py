@@ -13,12 +13,14 @@ from prorl_service.schemas import Group, RolloutState, SubmitRequest
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
 from prorl_service.testing import StubEngine
 from tests.client.parents import SPAN, STEP, TRACE, step
-from tests.server.sampling import INFORMATIVE, drawn
-from tests.server.scored import scored
-from tests.server.serving import finished, until
+from tests.server.application import finished, until
+from tests.server.draws import INFORMATIVE, drawn
+from tests.server.scored_agent import scored
 from tests.traces.agents import telling
 from tests.traces.collector import Collector
 from tests.traces.conftest import OPTIONS, service
+
+pytestmark = pytest.mark.processes
 
 
 async def assert_children_of_the_step(collector: Collector, rollouts: int) -> None:

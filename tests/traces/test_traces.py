@@ -13,10 +13,12 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Rollout, RolloutState, Stage
 from prorl_service.testing import StubEngine
 from prorl_service.traces.context import is_traced
-from tests.server.serving import finished, group, until
+from tests.server.application import finished, group, until
 from tests.traces.agents import ERRORS, telling
 from tests.traces.collector import Collector, Received
 from tests.traces.conftest import service
+
+pytestmark = pytest.mark.processes
 
 SPANS_OF_TWO_TURNS = 7
 """The rollout, three stages, two model calls, one tool call."""

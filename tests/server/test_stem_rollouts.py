@@ -147,7 +147,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mcp": ["web"]}, "no MCP server 'web'"),
     ({"mcp": ["corpus", "corpus"]}, "2 tools are called 'search'"),
     ({"mcp": "http://elsewhere"}, r"data\.mcp: Input should be a valid list"),
-    ({"judge": True}, "no judge"),
+    ({"judge": True}, "needs a judge"),
     ({"answer": "C", "options": {"A": "a", "B": "b"}}, "not the letter of an option"),
     ({"answer": "A", "options": {"A": "a"}}, "at least two"),
     ({"answer": "a", "options": {"a": "a", "b": "b"}}, "capital letters"),

@@ -378,7 +378,7 @@ def test_settings_that_are_not_sent_are_named(tmp_path: Path) -> None:
 
 
 def test_a_config_of_another_trainer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="very AsyncGRPOConfig"):
+    with pytest.raises(ValueError, match="own AsyncGRPOConfig"):
         make_worker("http://unused", make_config(tmp_path)).start()
 
 

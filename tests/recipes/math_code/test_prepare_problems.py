@@ -101,7 +101,7 @@ async def test_a_second_run_gives_the_same_result(tmp_path: Path) -> None:
     assert (tmp_path / "out/rows.jsonl").read_bytes() == written
     manifest = (tmp_path / "out/manifest.json").read_text()
     assert Manifest.model_validate_json(manifest) == first
-    with pytest.raises(ProRLError, match="out has dapo_math_17k"):
+    with pytest.raises(ProRLError, match="out holds dapo_math_17k"):
         await prepare(options(tmp_path, path))
 
 

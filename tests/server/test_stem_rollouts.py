@@ -152,7 +152,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"answer": "A", "options": {"A": "a"}}, "at least two"),
     ({"answer": "a", "options": {"a": "a", "b": "b"}}, "capital letters"),
     ({"answer": "A", "options": {"A": "", "B": ""}, "judge": True}, "without options"),
-    ({"answer": "A", "options": {"A": "", "B": ""}, "answer_pattern": "("}, "no regular expres"),
+    ({"answer": "A", "options": {"A": "", "B": ""}, "answer_pattern": "("}, "not a regular expres"),
     ({"answer_pattern": "[A-Z]"}, "for questions with options"),
 ]
 

@@ -26,7 +26,15 @@ from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Validator
-from prorl_service.schemas import Blame, ErrorInfo, Group, Rollout, RolloutState, Stage
+from prorl_service.schemas import (
+    Blame,
+    ErrorInfo,
+    Group,
+    Rollout,
+    RolloutState,
+    ServiceBehind,
+    Stage,
+)
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +91,17 @@ class RemoteExecutor(RolloutExecutor):
 
     def workers(self) -> dict[Stage, int]:
         return {Stage.RUN: self._services.slots}
+
+    def running(self) -> dict[Stage, int]:
+        return {Stage.RUN: self._services.load}
+
+    def services(self) -> list[ServiceBehind]:
+        return self._services.statuses()
+
+    def elsewhere(self, record: RolloutRecord) -> AsyncRolloutClient | None:
+        forwarded = self._forwarded.get(record.group.group_id)
+        service = forwarded.service if forwarded is not None else None
+        return None if service is None else service.questions
 
     async def _dispatch(self, placed: Mapping[str, str]) -> None:
         async with asyncio.TaskGroup() as forwardings:
@@ -159,6 +178,8 @@ class ForwardedGroup:
         self._waited_s = 0.0
         """Seconds that the group waited in this process until that service got it."""
         self._recalled = asyncio.Event()
+        self.service: RolloutService | None = None
+        """The one that has it now."""
 
     async def run_at(self, service: RolloutService, taken: int) -> None:
         """Returns when all rollouts have ended, there or elsewhere. `taken`: number of rollouts
@@ -205,11 +226,13 @@ class ForwardedGroup:
     def _held_by(self, service: RolloutService) -> Iterator[None]:
         """Lets `service` hold the rollouts; those unended when it is left may be cancelled here."""
         service.reclaim(self.group)
+        self.service = service
         for record in self._pending.values():
             record.is_waiting, record.work = False, self
         try:
             yield
         finally:
+            self.service = None
             for record in self._pending.values():
                 record.is_waiting, record.work = True, None
             self._services.release(service, len(self._pending))
@@ -257,7 +280,7 @@ class ForwardedGroup:
 
     async def _is_known(self, client: AsyncRolloutClient) -> bool:
         try:
-            await client.get(next(iter(self._pending)))
+            await client.get(next(iter(self._pending)), shelf=False)
         except ServiceCallError as error:
             if error.http_status == HTTPStatus.NOT_FOUND:
                 return False

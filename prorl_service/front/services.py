@@ -15,7 +15,7 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.discovery import Announcements
-from prorl_service.schemas import BackendSpec, Group, ServiceStatus, Stage
+from prorl_service.schemas import BackendSpec, Group, ServiceBehind, ServiceStatus, Stage
 from prorl_service.utils.tasks import Changes
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,8 @@ class RolloutService:
         """Number of rollouts that keep it busy."""
         self.load = 0
         """Number of rollouts that it has been given and that have not ended."""
-        self._questions = AsyncRolloutClient(url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S)
+        self.questions = AsyncRolloutClient(url, token=token, retry_s=0, idle_s=STATUS_TIMEOUT_S)
+        """Client for questions that are asked once and not waited for long."""
         self._lost = asyncio.Event()
         self._answered_at = time.monotonic()
         self._misses = 0
@@ -73,10 +74,20 @@ class RolloutService:
     def has_room(self) -> bool:
         return self.is_announced and self.is_open and self.load < self.slots
 
+    def status(self) -> ServiceBehind:
+        return ServiceBehind(
+            name=self.name,
+            url=self.url,
+            takes_rollouts=self.is_open,
+            load=self.load,
+            slots=self.slots,
+            problem=self.problem,
+        )
+
     async def ask(self, engines: list[BackendSpec]) -> str:
         """Returns what is wrong with it, if anything. Raises `ServiceCallError`, also if it cannot
         use an engine."""
-        status = await self._questions.status()
+        status = await self.questions.status()
         self.note_answer()
         self.slots = sum(status.workers.get(one, 0) for one in (Stage.INIT, Stage.RUN)) or 1
         if status.is_stopping or status.failure is not None:
@@ -120,8 +131,8 @@ class RolloutService:
         """Raises `ServiceCallError`."""
         for group in list(self._abandoned.values()):
             try:
-                await self._questions.cancel(group.rollout_ids())
-                await self._questions.acknowledge([group.group_id])
+                await self.questions.cancel(group.rollout_ids())
+                await self.questions.acknowledge([group.group_id])
             except ServiceCallError as error:
                 if error.http_status != HTTPStatus.NOT_FOUND:  # forgotten, or never known
                     raise
@@ -137,17 +148,17 @@ class RolloutService:
             return
         for one in engines:
             leased = one.model_copy(update={"lease_s": ENGINE_LEASE_S, "owner": self._owner})
-            await self._questions.add_backend(**dict(leased))
+            await self.questions.add_backend(**dict(leased))
         told = {one.url.rstrip("/") for one in self._told}
         for url in known.keys() - wanted:
             # A front that has just begun may not have its engines yet.
             if engines or url in told:
-                await self._questions.remove_backend(known[url])
+                await self.questions.remove_backend(known[url])
         self._told, self._told_at = engines, time.monotonic()
 
     async def close(self) -> None:
         await self.client.aclose()
-        await self._questions.aclose()
+        await self.questions.aclose()
 
 
 class Services:
@@ -170,6 +181,14 @@ class Services:
     @property
     def slots(self) -> int:
         return sum(one.slots for one in self._services.values() if one.is_open)
+
+    @property
+    def load(self) -> int:
+        """Rollouts that they have been given and that have not ended."""
+        return sum(one.load for one in self._services.values())
+
+    def statuses(self) -> list[ServiceBehind]:
+        return [one.status() for _, one in sorted(self._services.items())]
 
     async def take(self, count: int) -> RolloutService:
         """Returns the least busy service, as soon as one has room, with `count` rollouts added to

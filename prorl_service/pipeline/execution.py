@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
+from prorl_service.rollouts.progress import Progress
 from prorl_service.rollouts.record import RolloutRecord, unwritable
 from prorl_service.schemas import Blame, ErrorInfo, FinishReason, Rollout, RolloutState
 from prorl_service.utils.budget import WorkClock
@@ -31,6 +32,9 @@ class Execution:
     def waits_for(self) -> Blame | None:
         """Returns what to blame for the handler's wait, if the context knows."""
         return Blame.BACKEND if self.context.calls_model else None
+
+    def progress(self) -> Progress:
+        return Progress(self.context.turns, self.context.ledger, self.context.sampling)
 
     async def release(self) -> None:
         """Frees sandboxes and backend pin. Continues when the caller is cancelled; never raises."""

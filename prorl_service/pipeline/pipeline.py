@@ -29,6 +29,7 @@ from prorl_service.rewards.pool import ScoringPool
 from prorl_service.rollouts.containment import contain_tasks, described, make_handler
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.progress import Progress
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
 from prorl_service.sandbox.base import SandboxProvider
@@ -155,6 +156,13 @@ class Pipeline(RolloutExecutor):
 
     def workers(self) -> dict[Stage, int]:
         return {pool.stage: pool.workers for pool in self._stages}
+
+    def running(self) -> dict[Stage, int]:
+        return {pool.stage: len(pool.running) for pool in self._stages}
+
+    def progress(self, record: RolloutRecord) -> Progress | None:
+        execution = self._executions.get(record)
+        return None if execution is None else execution.progress()
 
     # --- sandboxes to come ----------------------------------------------------------------------
 

@@ -7,17 +7,29 @@ unfinished ones again. Nothing here touches HTTP.
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
+from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import Conflict, NotFound, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
-from prorl_service.rollouts.inflight import InflightGroups
+from prorl_service.rollouts.inflight import GroupUnderWay, InflightGroups
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import EndedRollout, OnEnd, RolloutRecord
+from prorl_service.rollouts.progress import Progress
+from prorl_service.rollouts.record import EndedRollout, Observer, OnEnd, RolloutRecord
 from prorl_service.rollouts.validation import Validator
-from prorl_service.schemas import ErrorInfo, Group, Invalid, Rollout, RolloutState, Stage
+from prorl_service.schemas import (
+    Blame,
+    ErrorInfo,
+    Group,
+    Invalid,
+    Rollout,
+    RolloutState,
+    ServiceBehind,
+    Stage,
+)
 from prorl_service.utils.tasks import Changes, TaskOwner
 
 
@@ -26,6 +38,7 @@ class RolloutExecutor(ABC):
         """`journal` must be open for as long as this runs. `max_unfinished`: most rollouts accepted
         and not ended; more are refused until some end."""
         self.agents = validator.agents
+        self.validator = validator
         self.background = TaskOwner()
         self._journal = journal
         self._inflight = InflightGroups(journal, self.background, self._cancel)
@@ -91,6 +104,44 @@ class RolloutExecutor(ABC):
     @abstractmethod
     async def _release(self, record: RolloutRecord) -> None:
         """Free what an attempt holds in this process."""
+
+    def running(self) -> dict[Stage, int]:
+        """Workers that have a rollout now."""
+        return {}
+
+    # --- for people -----------------------------------------------------------------------------
+
+    def observe(self, observer: Observer) -> None:
+        """Call it before `async with`, if at all."""
+        self._inflight.observer = observer
+
+    def peek(self, rollout_id: str) -> RolloutRecord | None:
+        """A rollout in flight, whose lease this does not renew."""
+        return self._inflight.peek(rollout_id)
+
+    def groups_in_flight(self) -> list[GroupUnderWay]:
+        return self._inflight.groups()
+
+    def group_in_flight(self, group_id: str) -> GroupUnderWay | None:
+        return self._inflight.group(group_id)
+
+    def progress(self, record: RolloutRecord) -> Progress | None:
+        """What it has sampled in its attempt so far. None: no attempt is made in this process."""
+        return None
+
+    def elsewhere(self, record: RolloutRecord) -> AsyncRolloutClient | None:
+        """A client of the service that runs it. None: no other does."""
+        return None
+
+    def services(self) -> list[ServiceBehind]:
+        """Services that do the rollouts in place of this one."""
+        return []
+
+    def ends(self) -> tuple[Counter[RolloutState], Counter[Blame]]:
+        """Rollouts that ended since the start, by state, and the failed ones by blame."""
+        return self._inflight.ends, self._inflight.failures
+
+    # --- ends -----------------------------------------------------------------------------------
 
     def _end(
         self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None

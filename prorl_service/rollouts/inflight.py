@@ -8,9 +8,9 @@ from typing import Any
 
 from prorl_service.errors import LeaseExpired
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import Admitted, OnEnd, RolloutRecord
+from prorl_service.rollouts.record import Admitted, Observer, OnEnd, RolloutRecord
 from prorl_service.rollouts.reporting import EndReports, group_ended
-from prorl_service.schemas import ErrorInfo, RolloutState
+from prorl_service.schemas import Blame, ErrorInfo, RolloutState
 from prorl_service.utils.leases import Lease
 from prorl_service.utils.tasks import TaskOwner
 
@@ -23,6 +23,14 @@ class GroupUnderWay:
     records: list[RolloutRecord]
     lease: Lease
     unended: int
+
+    @property
+    def group_id(self) -> str:
+        return self.admitted.group.group_id
+
+    @property
+    def created_at(self) -> float:
+        return self.records[0].created_at
 
 
 class InflightGroups:
@@ -39,6 +47,11 @@ class InflightGroups:
         """Number of ended rollouts in the journal, by state."""
         self.ended_here = 0
         """Number of rollouts that have ended since this process began."""
+        self.ends = Counter[RolloutState]()
+        """Number of rollouts that have ended since this process began, by state."""
+        self.failures = Counter[Blame]()
+        """Number of failed rollouts since this process began, by blame."""
+        self.observer: Observer | None = None
         self._reports = EndReports()
 
     def add(
@@ -59,8 +72,22 @@ class InflightGroups:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
             self._rollouts[record.rollout_id] = record
+            record.observer = self.observer
             record.watch(self._one_ended)
+        if self.observer is not None:
+            self.observer.accepted(group)
         return records
+
+    def peek(self, rollout_id: str) -> RolloutRecord | None:
+        """As `get`, but that its lease is not renewed: a look is no wish for the result."""
+        record = self._rollouts.get(rollout_id)
+        return None if record is None or record.is_terminal else record
+
+    def groups(self) -> list[GroupUnderWay]:
+        return list(self._groups.values())
+
+    def group(self, group_id: str) -> GroupUnderWay | None:
+        return self._groups.get(group_id)
 
     def get(self, rollout_id: str) -> RolloutRecord | None:
         """Returns the record and renews its lease; None if it is not in flight."""
@@ -104,6 +131,9 @@ class InflightGroups:
     def _one_ended(self, record: RolloutRecord) -> None:
         self.ended[record.state] += 1
         self.ended_here += 1
+        self.ends[record.state] += 1
+        if record.state is RolloutState.FAILED and record.outcome and record.outcome.error:
+            self.failures[record.outcome.error.blame] += 1
         self._reports.rollout_ended(record.to_wire())
         group = self._groups[record.group.group_id]
         group.unended -= 1

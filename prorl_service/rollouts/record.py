@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from prorl_service import metrics
+from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import (
@@ -59,6 +60,14 @@ class Work(Protocol):
     def cancel(self) -> object: ...
 
 
+class Observer(Protocol):
+    """Told of every move of every rollout, in the event loop: what it does must take no time."""
+
+    def accepted(self, group: Group) -> None: ...
+
+    def moved(self, record: "RolloutRecord") -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes
@@ -87,6 +96,8 @@ class RolloutRecord:
     """Answer with which it ends, without trajectory and report; perhaps not yet written."""
     turns: int = 0
     """Number of model calls, once `outcome` is set."""
+    ended_at: float | None = None
+    """Unix time of the end, once `outcome` is set."""
     timings: Timings = field(default_factory=Timings)
     stages: list[StageTime] = field(default_factory=list)
     """Visits to stages that have ended."""
@@ -99,6 +110,7 @@ class RolloutRecord:
     """Work of a stage or of another service on it, while in flight."""
     cancel_requested: bool = False
     cancel_reason: ErrorInfo | None = None
+    observer: Observer | None = None
     _watchers: list[Callable[["RolloutRecord"], None]] = field(default_factory=list)
 
     @property
@@ -130,6 +142,8 @@ class RolloutRecord:
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
         self.state = state
+        if self.observer is not None:
+            self.observer.moved(self)
 
     # --- attempts -------------------------------------------------------------------------------
 
@@ -185,11 +199,20 @@ class RolloutRecord:
     def _row(self, answer: Rollout) -> EndedRow:
         summary = _summary(answer).model_dump_json().encode()
         packed = answer.model_dump_json(context=PACKED).encode()
-        group_id = self.group.group_id
-        return EndedRow(self.rollout_id, group_id, answer.attempt, answer.state, summary, packed)
+        figures = Figures.of(answer.trajectory)
+        return EndedRow(
+            self.rollout_id,
+            self.group.group_id,
+            answer.attempt,
+            answer.state,
+            summary,
+            packed,
+            figures,
+        )
 
     def _write(self, answer: Rollout, row: EndedRow) -> asyncio.Future[Counter[str]]:
         outcome = self.outcome = _summary(answer)
+        self.ended_at = row.ended_at
         written = self.journal.end(row)
         written.add_done_callback(partial(self._written, outcome, row))
         return written

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from prorl_service.agents.base import AgentHandler
+from prorl_service.agents.base import AgentHandler, Prompt
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, InvalidRequest, TaskError
@@ -58,6 +58,16 @@ class Validator:
         services = self.local.services if self.local else None
         ids = prompt_ids(group, handler, model, services, where)
         return Admitted(group, model.name, ids)
+
+    def prompt(self, group: Group) -> Prompt:
+        """The first prompt of its rollouts, and the schemas of all tools, for people. Raises
+        `ProRLError` and `ValidationError`: agents change, and so do those that are registered."""
+        where = group.group_id
+        handler = make_handler(self.find_agent(group, where), group.task.model_copy(deep=True))
+        with contained(f"{type(handler).__name__}.prompt"):
+            prompt = handler.prompt()
+        services = self.local.services if self.local else None
+        return Prompt(prompt.messages, [*prompt.tools, *_operator_tools(handler, services, where)])
 
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
         """Raises `InvalidRequest`."""

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from prorl_service.errors import JournalError
 from prorl_service.rollouts.journal import owner, tables
 from prorl_service.rollouts.journal.file import open_file
+from prorl_service.rollouts.journal.follower import Follower
 from prorl_service.rollouts.journal.tables import (
     AcceptedRow,
     EndedRow,
@@ -77,6 +78,10 @@ class Journal:
             self._file.close()
             raise
 
+    def follow(self, follower: Follower) -> None:
+        """Call it before `async with`, if at all."""
+        self._writer.follower = follower
+
     async def __aenter__(self) -> Self:
         self._writer.start()
         if self._reader is not None:
@@ -116,7 +121,9 @@ class Journal:
         """Writes the end of a rollout, once for each. The last of a group makes room: the result is
         that of `forget`."""
         uptime_s = self._uptime_s()
-        return self._ask(lambda db: tables.end(db, row, self._retention, uptime_s), is_kept=True)
+        return self._ask(
+            lambda db: tables.end(db, row, self._retention, uptime_s), is_kept=True, ended=row
+        )
 
     async def forget(self, group_ids: Sequence[str]) -> Counter[str]:
         """Forgets those that have ended. Returns how many of their rollouts were in which state."""
@@ -140,6 +147,10 @@ class Journal:
     def find(self, group_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
         """Returns the requests of accepted groups, by id."""
         return self.read(lambda db: tables.find(db, group_ids))
+
+    def known(self, group_ids: Iterable[str]) -> "asyncio.Future[set[str]]":
+        """Those that are here: accepted, and not forgotten."""
+        return self.read(lambda db: tables.known(db, group_ids))
 
     def summaries(self, rollout_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
         """Returns the summaries of ended rollouts, by id."""
@@ -169,6 +180,7 @@ class Journal:
         *,
         is_kept: bool = False,
         is_read: bool = False,
+        ended: EndedRow | None = None,
     ) -> "asyncio.Future[Any]":
         future = asyncio.get_running_loop().create_future()
         self._is_used |= not is_read
@@ -178,7 +190,7 @@ class Journal:
             future.set_exception(JournalError(self.death, retryable=False))
         else:
             thread = self._reader if is_read and self._reader is not None else self._writer
-            thread.ask(Operation(work, future, is_kept))
+            thread.ask(Operation(work, future, is_kept, ended=ended))
         return future
 
     # --- failures -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Plain functions of a connection, each to be run inside a transaction of the call
 """
 
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic import dataclasses as validated
 
+from prorl_service.rollouts.figures import Figures
 from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
 VERSION = 3
@@ -96,6 +98,10 @@ class EndedRow:
     state: RolloutState
     summary: bytes
     answer: bytes
+    figures: Figures = field(default_factory=Figures)
+    """For followers; not written here."""
+    ended_at: float = field(default_factory=time.time)
+    """Unix time in seconds; not written here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +276,11 @@ def find(db: sqlite3.Connection, group_ids: Iterable[str]) -> dict[str, bytes]:
     statement = "SELECT request FROM groups JOIN requests USING (number) WHERE group_id = ?"
     found = ((one, db.execute(statement, (one,)).fetchone()) for one in group_ids)
     return {group_id: row[0] for group_id, row in found if row is not None}
+
+
+def known(db: sqlite3.Connection, group_ids: Iterable[str]) -> set[str]:
+    """Those that are there."""
+    return {group_id for group_id in group_ids if _number(db, group_id) is not None}
 
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:

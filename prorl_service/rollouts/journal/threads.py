@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from prorl_service.errors import JournalError
 from prorl_service.rollouts.journal import tables as tables
+from prorl_service.rollouts.journal.follower import Follower
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class Operation:
     is_kept: bool = False
     """True for a write that is retried until it succeeds or the journal is closed."""
     outcome: Any = None
+    ended: tables.EndedRow | None = None
+    """What it ends, for the follower."""
 
 
 class JournalThread(ABC):
@@ -173,10 +176,13 @@ class Writer(JournalThread):
         """`on_failure` is called in the event loop: with the reason when the file cannot be
         written, with None when it can be written again."""
         super().__init__("writer", name, db, on_death)
+        self.follower: Follower | None = None
         self._on_failure = on_failure
         self._failure: str | None = None
         self._is_tidy = False
         """True if nothing is left to delete."""
+        self._is_followed = False
+        """True if the follower has nothing left to do."""
         self._tidied_at = 0.0
 
     def _work(self) -> None:
@@ -187,6 +193,7 @@ class Writer(JournalThread):
             self._write()
             if self._failure is None and is_open:
                 self._tidy()
+        self._followed(lambda follower: follower.finish(self._db))
         if self._in_hand:
             log.error("%s: %d writes are lost: %s", self._name, len(self._in_hand), self._failure)
             self._loop.call_soon_threadsafe(_cancel, self._in_hand)
@@ -194,7 +201,7 @@ class Writer(JournalThread):
     def _patience_s(self) -> float | None:
         if self._failure is not None:
             return RETRY_S
-        return None if self._is_tidy else PAUSE_S
+        return None if self._is_tidy and self._is_followed else PAUSE_S
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -212,8 +219,31 @@ class Writer(JournalThread):
                 return
             self._in_hand = []
             self._report(None)
-            self._tell(done)
+            self._tell_all(done)
             self._is_tidy = self._is_tidy and not tables.has_garbage(self._db)
+
+    def _tell_all(self, done: list[Operation]) -> None:
+        """The callers first, then the follower."""
+        rows = [one.ended for one in done if one.ended is not None]
+        if self.follower is None or not rows:
+            self._tell(done)
+            return
+        with self.follower.lock:
+            self._tell(done)
+            self._followed(lambda follower: follower.ended(self._db, rows))
+        self._is_followed = False
+
+    def _followed(self, do: Callable[[Follower], bool | None]) -> bool:
+        """What `do` returns; False without a follower. The boundary to it: its bugs cost no
+        write."""
+        if self.follower is None:
+            return False
+        try:
+            return bool(do(self.follower))
+        except Exception:
+            log.exception("%s goes on without its follower, which failed", self._name)
+            self.follower = None
+            return False
 
     def _transaction(self, work: Callable[[], Result]) -> Result:
         self._db.execute("BEGIN IMMEDIATE")
@@ -262,23 +292,37 @@ class Writer(JournalThread):
         """Tidies for one slice, if there is something to tidy and the time for it."""
         now = time.monotonic()
         is_busy = not self._operations.empty()
-        if self._is_tidy or (is_busy and now < self._tidied_at + BUSY_PAUSE_S):
+        is_due = not is_busy or now >= self._tidied_at + BUSY_PAUSE_S
+        if (self._is_tidy and self._is_followed) or not is_due:
             return
+
+        def is_over() -> bool:
+            return time.monotonic() > now + SLICE_S
+
+        may_delete = self._is_followed or self._follow_up(is_over)
+        if may_delete and not self._is_tidy:
+            self._delete(is_over, is_busy)
+        self._tidied_at = time.monotonic()
+
+    def _follow_up(self, is_over: Callable[[], bool]) -> bool:
+        """Whether the follower needs nothing that may be deleted."""
+        must_copy = self._followed(lambda follower: follower.copy(self._db, is_over))
+        must_tidy = self._followed(lambda follower: follower.tidy(is_over))
+        self._is_followed = not must_copy and not must_tidy
+        return not must_copy
+
+    def _delete(self, is_over: Callable[[], bool], is_busy: bool) -> None:
         try:
-            self._is_tidy = not self._transaction(lambda: self._slice(now + SLICE_S, is_busy))
+            self._is_tidy = not self._transaction(lambda: self._slice(is_over, is_busy))
             if self._is_tidy:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             log.warning("%s cannot be tidied: %s", self._name, error)
             self._is_tidy = True  # until more is forgotten
-        self._tidied_at = time.monotonic()
 
-    def _slice(self, end: float, is_busy: bool) -> bool:
-        """Tidies until `end`; returns whether something is left. Gives room back in quiet times."""
-
-        def is_over() -> bool:
-            return time.monotonic() > end
-
+    def _slice(self, is_over: Callable[[], bool], is_busy: bool) -> bool:
+        """Tidies until `is_over`; returns whether something is left. Gives room back in quiet
+        times."""
         if tables.delete_garbage(self._db, is_over):
             return True
         if tables.free_pages(self._db) < SPARE_PAGES:

@@ -176,6 +176,13 @@ class JournalError(ProRLError):
     status = 503
 
 
+class ShelfError(ProRLError):
+    """The shelf, which keeps ended rollouts for people, cannot be read now."""
+
+    retryable = True
+    status = 503
+
+
 class LeaseExpired(ProRLError):
     """The lease of the rollout's group expired, since no client asked for it."""
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, ParamSpec
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from prorl_service import metrics
 from prorl_service.agents.services import OperatorServices, Requirements
@@ -35,6 +35,7 @@ from prorl_service.schemas import (
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
+from prorl_service.tools.base import Tool
 from prorl_service.utils.budget import WorkClock
 
 P = ParamSpec("P")
@@ -111,6 +112,10 @@ class AgentHandler(ABC):
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT})
     """Stages that open a sandbox; one is prepared for each. If empty, the service does not need the
     task's image."""
+    data_model: ClassVar[type[BaseModel] | None] = None
+    """Model of `task.data`, whose JSON schema is shown to people. `__init__` has to apply it."""
+    offers: ClassVar[Sequence[Tool]] = ()
+    """All tools that a task may be offered, to be shown to people."""
     uses: Requirements = Requirements()
     """Other services of the operator that the task needs; set it in `__init__`."""
 

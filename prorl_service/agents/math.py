@@ -4,6 +4,7 @@ math-verify scores the last reply against `task.data.answer`. A rollout that sto
 (turns or tokens used up, no box) is wrong, not failed.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,8 @@ class MathData(BaseModel):
 
 class MathAgent(AgentHandler):
     name: ClassVar[str] = "math"
+    data_model: ClassVar[type[BaseModel] | None] = MathData
+    offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -7,6 +7,7 @@ wrong, not failed.
 """
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -83,6 +84,8 @@ class StemData(BaseModel):
 class StemAgent(AgentHandler):
     name: ClassVar[str] = "stem"
     tools = (IPython(), Bash())
+    data_model: ClassVar[type[BaseModel] | None] = StemData
+    offers: ClassVar[Sequence[Tool]] = tools
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

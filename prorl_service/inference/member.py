@@ -86,6 +86,10 @@ class Member:
     probe_now: asyncio.Event = field(default_factory=asyncio.Event)
     """Event on which the monitor probes immediately, such as a failed call."""
     calls: set[CallInFlight] = field(default_factory=set)
+    prompt_tokens: int = 0
+    """Prompt tokens of all calls that were answered."""
+    cached_tokens: int = 0
+    sampled_tokens: int = 0
 
     @property
     def backend_id(self) -> str:
@@ -110,6 +114,10 @@ class Member:
             policy_version=self.policy_version,
             max_model_len=self.context,
             in_flight=self.load.calls,
+            max_calls=self.load.max_calls,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            sampled_tokens=self.sampled_tokens,
             sessions=self.load.sessions,
             reason=self.reason,
             owner=self.spec.owner,
@@ -218,6 +226,9 @@ class Member:
                 self._note_failure(error)
             raise
         self.failed_calls = 0
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += generation.cached_tokens
+        self.sampled_tokens += len(generation.token_ids)
         self.load.learn(
             sampled=len(generation.token_ids),
             uncached=prompt_tokens - generation.cached_tokens,

@@ -80,6 +80,7 @@ class BackendPool:
         self.model = CurrentModel(self._problems, config.reply_format)
         self.background = TaskOwner()
         self._members: dict[str, Member] = {}
+        self._watchers: list[Callable[[], None]] = []
         self._connections = Connections()
         self._spool = WeightSpool(spool_directory, silence_s=config.upload_silence_s)
         self._updates = WeightUpdates(
@@ -131,6 +132,8 @@ class BackendPool:
         if not self._members and self._updates.newest is None:
             self.model.forget()  # the next backend may bring another
         self._dispatch.announce_change()
+        for watcher in self._watchers:
+            watcher()
 
     def _problems(self) -> str:
         return "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
@@ -195,6 +198,14 @@ class BackendPool:
         member = self._members.get(backend_id)
         is_ours = member is not None and member.info is not None and member.info.is_ours
         return "prorl" if is_ours else "vllm"
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` after each change of backends, of their states or of the weights, and
+        after each probe."""
+        self._watchers.append(watcher)
+
+    def states(self) -> dict[str, tuple[str, int]]:
+        """States and policy versions by id."""
+        return {one.backend_id: (one.state, one.policy_version) for one in self._members.values()}
 
     def statuses(self) -> list[BackendStatus]:
         return [member.status() for member in self._members.values()]

@@ -25,6 +25,7 @@ from prorl_service.tokens import model_files, probe
 from prorl_service.tokens.formats import PLAIN, Reply, ReplyFormat, ToolCall, ToolSchema, named
 from prorl_service.tokens.messages import fold_systems, rendered
 from prorl_service.tokens.model_files import ModelFiles
+from prorl_service.tokens.pieces import Pieces
 from prorl_service.tokens.template import RenderedMessage, Template
 from prorl_service.tokens.template_cache import Envelope, learn
 
@@ -53,6 +54,7 @@ class ChatFormat:
         no file says."""
         self._tokenizer = files.tokenizer
         self._template = Template(files.template, files.variables)
+        self.pieces = Pieces(self._tokenizer)
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = {id_ for id_, token in added.items() if token.special}
         self._special_text = _any_of([added[id_].content for id_ in self._special_ids])

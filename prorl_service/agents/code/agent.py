@@ -5,8 +5,11 @@ docs/rewards.md says what that trusts. The tests never enter the sandbox that th
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
+
+from pydantic import BaseModel
 
 from prorl_service.agents.base import (
     AgentHandler,
@@ -67,6 +70,8 @@ async def time_scale(rollout: RolloutContext) -> float:
 class CodeAgent(AgentHandler):
     name: ClassVar[str] = "code"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
+    data_model: ClassVar[type[BaseModel] | None] = CodeData
+    offers: ClassVar[Sequence[Tool]] = (Bash(), StrReplaceEditor(), IPython())
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

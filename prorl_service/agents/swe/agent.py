@@ -11,7 +11,10 @@ reference patch never enter the sandbox that the model works in.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import ClassVar
+
+from pydantic import BaseModel
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
 from prorl_service.agents.loop import run_turns
@@ -50,6 +53,8 @@ your answer.\
 class SweAgent(AgentHandler):
     name: ClassVar[str] = "swe"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
+    data_model: ClassVar[type[BaseModel] | None] = SweData
+    offers: ClassVar[Sequence[Tool]] = (Bash(), StrReplaceEditor(), Submit(), IPython())
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, field_validator
 
 from prorl_service.schemas.base import MAX_INT32, MAX_LEASE_S, Id, WireModel
-from prorl_service.schemas.rollouts import RolloutState, Stage
+from prorl_service.schemas.rollouts import Blame, RolloutState, Stage
 
 SECRET_IN_URL = (
     "contains a user or a password, which would be shown; give an engine's key with "
@@ -73,7 +73,11 @@ class BackendStatus(WireModel):
     policy_version: int
     max_model_len: int
     in_flight: int = Field(description="Calls in flight.")
+    max_calls: int | None = Field(None, description="Most calls in flight.")
     sessions: int = Field(0, description="Rollouts whose calls go there.")
+    prompt_tokens: int = Field(0, description="Of all calls that it answered.")
+    cached_tokens: int = Field(0, description="Of these prompt tokens, those that it had cached.")
+    sampled_tokens: int = Field(0, description="In all calls that it answered.")
     reason: str = ""
     owner: str | None = None
 
@@ -173,20 +177,63 @@ class WeightsReport(WireModel):
     pending: list[str]
 
 
+class SandboxCounts(WireModel):
+    running: int = Field(description="Held by rollouts.")
+    warm: int = Field(description="Started ahead, and ready.")
+    hits: int = Field(description="Starts that took a warm one.")
+    misses: int = Field(description="Starts that did not.")
+
+
+class ShelfStatus(WireModel):
+    """Where ended rollouts are kept for people."""
+
+    bytes: int = Field(description="What it takes on disk.")
+    limit_bytes: int
+    failure: str | None = Field(None, description="Why it cannot be written.")
+
+
+class ServiceBehind(WireModel):
+    """A service that does the rollouts of a front."""
+
+    name: str
+    url: str
+    takes_rollouts: bool
+    load: int = Field(description="Rollouts that it has.")
+    slots: int = Field(description="Rollouts that keep it busy.")
+    problem: str = ""
+
+
 class ServiceStatus(WireModel):
     version: str
     run: str = Field(description="Name of the run that its journal belongs to.")
+    started_at: float | None = Field(None, description="Unix time in seconds.")
     is_stopping: bool = Field(description="True once it begins nothing more.")
     failure: str | None = Field(
         None, description="Reason why `/health` fails, or why nothing is accepted."
     )
     policy_version: int
+    model: str | None = Field(None, description="Null before the first engine has answered.")
     tokenizer_digest: str | None = Field(
         None, description="Digest of the engines' tokenizer; null until an engine has answered."
     )
     sandbox: str
+    sandboxes: SandboxCounts | None = Field(None, description="Null: other services have them.")
     agents: list[str]
-    rollouts: dict[RolloutState, int]
+    rollouts: dict[RolloutState, int] = Field(description="In flight, and ended but kept.")
+    ended: dict[RolloutState, int] = Field(
+        default_factory=dict, description="Since the start, acknowledged or not."
+    )
+    failures: dict[Blame, int] = Field(
+        default_factory=dict, description="Of rollouts since the start, by whose fault."
+    )
     queues: dict[str, int]
     workers: dict[Stage, int]
+    running: dict[Stage, int] = Field(
+        default_factory=dict, description="Workers that have a rollout now."
+    )
     backends: list[BackendStatus]
+    services: list[ServiceBehind] = Field(default_factory=list, description="Those behind a front.")
+    shelf: ShelfStatus | None = Field(None, description="Null: it is off.")
+    loop_lag_s: float | None = Field(
+        None, description="Longest delay of the event loop within the last minute."
+    )

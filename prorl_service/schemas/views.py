@@ -1,0 +1,326 @@
+"""What people look at: rows of groups and rollouts, one rollout as text, its tokens, agents.
+
+Rows never hold tokens. Text is what models, tools and agents wrote: show it as text, nothing else.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from prorl_service.schemas.base import MAX_INT32, WireModel
+from prorl_service.schemas.groups import Limits, Message, Sampling
+from prorl_service.schemas.rollouts import (
+    Blame,
+    ErrorInfo,
+    FinishReason,
+    RolloutState,
+    Stage,
+    StopReason,
+    Timings,
+)
+
+MAX_ROWS = 500
+MAX_TOKENS = 4096
+"""Most tokens of one slice."""
+
+
+class GroupOutcome(StrEnum):
+    """What the rewards of a group say. Rollouts without a reward do not count."""
+
+    OPEN = "open"
+    """Some of its rollouts have not ended."""
+    INFORMATIVE = "informative"
+    ALL_ZERO = "all_zero"
+    ALL_ONE = "all_one"
+    ALL_EQUAL = "all_equal"
+    """All are the same, and neither 0 nor 1."""
+    UNSCORED = "unscored"
+    """None has a reward."""
+
+
+class KeptFor(StrEnum):
+    """Why the shelf keeps a group whole."""
+
+    FAILED = "failed"
+    FIRST = "first"
+    """It is among the first of its policy version."""
+    SAMPLE = "sample"
+
+
+# --- lists --------------------------------------------------------------------------------------
+
+
+class RowFilter(WireModel):
+    """Conditions that all hold; of several values of one, any."""
+
+    run: str | None = None
+    agent: list[str] = Field(default_factory=list)
+    task_id: str | None = None
+    group_id: str | None = None
+    state: list[RolloutState] = Field(default_factory=list)
+    blame: list[Blame] = Field(default_factory=list, description="Whose fault a failure was.")
+    finish_reason: list[FinishReason] = Field(default_factory=list)
+    policy_version: int | None = Field(
+        None, ge=0, le=MAX_INT32, description="`policy_version` of a rollout."
+    )
+    reward_min: float | None = Field(None, description="A group is judged by its mean.")
+    reward_max: float | None = None
+
+
+class RowQuery(RowFilter):
+    limit: int = Field(100, ge=1, le=MAX_ROWS)
+    before: str | None = Field(
+        None, max_length=1000, description="`next` of the page before this one."
+    )
+
+
+class RolloutQuery(RowQuery):
+    pass
+
+
+class GroupQuery(RowQuery):
+    """A group is listed if one of its rollouts meets all conditions on rollouts."""
+
+    outcome: list[GroupOutcome] = Field(default_factory=list)
+
+
+class RolloutRow(WireModel):
+    """A rollout in a list. What it has sampled is unknown (null) while another service runs it."""
+
+    rollout_id: str
+    group_id: str
+    task_id: str
+    agent: str
+    index: int
+    run: str
+    state: RolloutState
+    attempt: int
+    reward: float | None = None
+    reward_components: dict[str, float] = Field(default_factory=dict)
+    error: ErrorInfo | None = None
+    finish_reason: FinishReason | None = None
+    turns: int | None = None
+    sampled_tokens: int | None = None
+    segments: int | None = None
+    policy_version: int | None = Field(
+        None,
+        description="The version it counts for: the newest that it sampled with; if it sampled "
+        "nothing, the service's when it ended.",
+    )
+    oldest_policy_version: int | None = None
+    newest_policy_version: int | None = None
+    staleness: int | None = Field(
+        None, description="Versions by which its oldest token was behind when it ended."
+    )
+    timings: Timings = Timings()
+    model_s: float | None = Field(None, description="Seconds of model calls, of `run_s`.")
+    tool_s: float | None = Field(None, description="Seconds of tool calls, of `run_s`.")
+    created_at: float = Field(description="Unix time in seconds.")
+    ended_at: float | None = None
+    has_content: bool = Field(description="Whether its text and tokens can be asked for.")
+    kept_for: KeptFor | None = Field(None, description="Why the shelf keeps its group whole.")
+
+
+class RolloutRows(WireModel):
+    rollouts: list[RolloutRow] = Field(description="The newest first, siblings by index.")
+    next: str | None = Field(None, description="`before` of the next page; null: this is the last.")
+    notice: str = Field("", description="What the list may lack, and why.")
+
+
+class GroupRow(WireModel):
+    group_id: str
+    run: str
+    task_id: str
+    agent: str
+    n: int
+    states: list[RolloutState | None] = Field(
+        description="By index; null: it did not end before its run did."
+    )
+    rewards: list[float | None] = Field(description="By index.")
+    mean_reward: float | None = None
+    outcome: GroupOutcome
+    policy_versions: list[int] = Field(default_factory=list)
+    blames: dict[Blame, int] = Field(default_factory=dict, description="Failed rollouts.")
+    turns: int = Field(0, description="Of its ended rollouts together.")
+    sampled_tokens: int = Field(0, description="Of its ended rollouts together.")
+    created_at: float = Field(description="Unix time in seconds.")
+    ended_at: float | None = Field(None, description="When its last rollout ended.")
+    has_content: bool = Field(description="Whether text and tokens of some can be asked for.")
+    kept_for: KeptFor | None = None
+
+
+class GroupRows(WireModel):
+    groups: list[GroupRow] = Field(description="The newest first.")
+    next: str | None = Field(None, description="`before` of the next page; null: this is the last.")
+    notice: str = Field("", description="What the list may lack, and why.")
+
+
+# --- one rollout --------------------------------------------------------------------------------
+
+
+class TextCall(WireModel):
+    """A tool call. `output` is null for one that was not made, as the rollout had ended."""
+
+    name: str
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    output: str | None = None
+    is_error: bool = False
+    duration_s: float = 0.0
+
+
+class TextTurn(WireModel):
+    """One model call and the tool results that follow, for people.
+
+    `raw` is all that was sampled; `reasoning`, `text` and `tool_calls` are what the service read in
+    it, where it knows the model's format.
+    """
+
+    segment: int
+    start: int
+    stop: int
+    given: str | None = Field(
+        None,
+        description="What the model was shown before it, as in its prompt, where neither results "
+        "of tools nor a format error of the turn before say it.",
+    )
+    raw: str
+    reasoning: str = ""
+    text: str
+    tool_calls: list[TextCall] = Field(default_factory=list)
+    format_error: str | None = None
+    stop_reason: StopReason
+    prompt_tokens: int
+    sampled_tokens: int
+    cached_tokens: int
+    oldest_policy_version: int | None = None
+    newest_policy_version: int | None = None
+    model_s: float
+    tool_s: float
+    backend: str
+
+
+class SegmentSize(WireModel):
+    prompt_tokens: int
+    response_tokens: int
+    sampled_tokens: int
+
+
+class Sibling(WireModel):
+    rollout_id: str
+    index: int
+    state: RolloutState | None = Field(description="Null: it did not end before its run did.")
+    reward: float | None = None
+    blame: Blame | None = None
+
+
+class RolloutText(WireModel):
+    """A rollout as a conversation: what it was asked, what it did, and the verdict."""
+
+    rollout: RolloutRow
+    group_size: int
+    prompt: list[Message] = Field(description="Messages of the first prompt, the agent's included.")
+    tools: list[dict[str, Any]] = Field(description="Schemas of the tools that were offered.")
+    data: dict[str, JsonValue] = Field(description="`data` of the task.")
+    image: str | None = None
+    sampling: Sampling
+    limits: Limits
+    turns: list[TextTurn]
+    segments: list[SegmentSize]
+    report: dict[str, JsonValue] | None = Field(None, description="The evaluator's, for people.")
+    siblings: list[Sibling] = Field(description="All rollouts of its group, by index.")
+    notice: str = Field("", description="What is missing here, and why.")
+
+
+class TokenSlice(WireModel):
+    """A part of one segment, prompt included, in columns of the same length."""
+
+    rollout_id: str
+    segment: int
+    segments: int
+    start: int
+    length: int = Field(description="Tokens of the whole segment.")
+    prompt_tokens: int = Field(description="The first of them; the others are the response.")
+    ids: list[int]
+    texts: list[str] = Field(
+        description=r"Bytes that are no whole character are written as \xNN; see `partial`."
+    )
+    partial: list[int] = Field(description="Positions in these columns of such texts.")
+    logprobs: list[float | None] = Field(description="Null where nothing was sampled.")
+    mask: list[int] = Field(description="1 where the policy sampled.")
+    versions: list[int | None] = Field(description="Null where nothing was sampled.")
+    notice: str = Field("", description="What is missing here, and why.")
+
+
+# --- agents, training, events -------------------------------------------------------------------
+
+
+class AgentInfo(WireModel):
+    name: str
+    description: str = Field(description="Docstring of the agent, or else of its module.")
+    source: str = Field(description="Import path, as `prorl serve --agent` takes it.")
+    is_built_in: bool
+    sandbox_stages: list[Stage]
+    data_schema: dict[str, Any] | None = Field(
+        None, description="JSON schema of a task's `data`; null: the agent declares none."
+    )
+    tools: list[dict[str, Any]] = Field(
+        default_factory=list, description="Schemas of the tools that tasks may be offered."
+    )
+
+
+class Agents(WireModel):
+    agents: list[AgentInfo]
+
+
+class VersionRow(WireModel):
+    """Ended rollouts of one policy version, and the groups whose newest rollout is of it."""
+
+    policy_version: int
+    rollouts: int
+    done: int
+    failed: int
+    cancelled: int
+    failures: dict[Blame, int] = Field(default_factory=dict)
+    finish_reasons: dict[FinishReason, int] = Field(default_factory=dict)
+    mean_reward: float | None = None
+    success_rate: float | None = Field(
+        None, description="Share of the rewarded with a reward of 1 or more."
+    )
+    mean_turns: float | None = Field(None, description="Of those that sampled anything.")
+    mean_sampled_tokens: float | None = None
+    sampled_tokens: int
+    wasted_tokens: int = Field(description="Sampled by rollouts that failed or were cancelled.")
+    mean_staleness: float | None = None
+    max_staleness: int | None = None
+    groups: int = Field(description="Whole ones: all their rollouts have ended.")
+    outcomes: dict[GroupOutcome, int] = Field(default_factory=dict)
+    informative_share: float | None = Field(None, description="Of groups with a reward.")
+    first_ended_at: float | None = None
+    last_ended_at: float | None = None
+
+
+class Training(WireModel):
+    """One row a policy version, the oldest first."""
+
+    run: str
+    versions: list[VersionRow]
+    notice: str = ""
+
+
+EventKind = Literal["hello", "rollout", "group", "weights", "engine", "reload", "end"]
+
+
+class Event(WireModel):
+    """`data` by kind:
+
+    `hello`: `run`, `policy_version`. `rollout`: `rollout_id`, `group_id`, `state`, `attempt`, `at`;
+    of one that ended also `reward`, `blame`, `policy_version`. `group` (accepted): `group_id`,
+    `task_id`, `agent`, `n`, `at`. `weights`: `policy_version`, `at`. `engine`: `backend_id`,
+    `state` (null: removed), `policy_version`, `at`. `reload`: events were missed, ask for what you
+    show again. `end`: the service stops.
+    """
+
+    id: str | None = None
+    event: EventKind
+    data: dict[str, JsonValue] = Field(default_factory=dict)

@@ -1,0 +1,251 @@
+"""One rollout for people, wherever it is: running here or elsewhere, in the journal, on the shelf.
+
+What takes time (reading, an agent's own code, text of tokens) is done in threads.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from prorl_service.agents.base import Prompt
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.errors import NotFound, ProRLError, ShelfError
+from prorl_service.inference.pool import BackendPool
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.figures import Figures
+from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.record import EndedRollout, RolloutRecord
+from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas.views import RolloutRow, RolloutText, TokenSlice
+from prorl_service.shelf import queries
+from prorl_service.shelf.lists import Lists
+from prorl_service.shelf.queries import Found
+from prorl_service.shelf.rows import Standing, row_of
+from prorl_service.shelf.store import Shelf
+from prorl_service.shelf.tables import Content
+from prorl_service.shelf.texts import Whole, siblings_of, text_of, tokens_of
+from prorl_service.tokens.chat import ChatFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What there is of a rollout, before it is laid out."""
+
+    rollout: Rollout
+    group: Group
+    run: str
+    model: str | None = None
+    """Digest of its model's tokenizer; None: the model in use."""
+    notice: str = ""
+
+
+class Details:
+    def __init__(
+        self,
+        run: str,
+        executor: RolloutExecutor,
+        journal: Journal,
+        backends: BackendPool,
+        shelf: Shelf | None,
+        lists: Lists,
+    ) -> None:
+        """`shelf` None: it is off."""
+        self._run = run
+        self._executor = executor
+        self._journal = journal
+        self._backends = backends
+        self._shelf = shelf
+        self._lists = lists
+
+    async def ended(self, rollout_id: str, run: str | None = None) -> EndedRollout:
+        """One that the journal has no longer. Raises `NotFound`, which says why there is none, and
+        `ShelfError`."""
+        return EndedRollout(_packed(await self._on_shelf(rollout_id, run)))
+
+    async def text(self, rollout_id: str, run: str | None = None) -> RolloutText:
+        """Raises `NotFound`, `ShelfError`, `JournalError`."""
+        if (client := self._elsewhere(rollout_id, run)) is not None:
+            return await self._text_elsewhere(rollout_id, client)
+        source = await self._source(rollout_id, run)
+        siblings = await self._siblings(source)
+        row = next(one for one in siblings if one.index == source.rollout.index)
+        chat = self._chat(source.model)
+        return await asyncio.to_thread(self._lay_out, source, row, siblings, chat)
+
+    async def tokens(
+        self, rollout_id: str, run: str | None, *, segment: int, start: int, count: int
+    ) -> TokenSlice:
+        """Raises as `text`, and `InvalidRequest`."""
+        if (client := self._elsewhere(rollout_id, run)) is not None:
+            return await client.tokens(rollout_id, segment=segment, start=start, n=count)
+        source = await self._source(rollout_id, run)
+        chat, trajectory = self._chat(source.model), source.rollout.trajectory
+        return await asyncio.to_thread(
+            lambda: tokens_of(
+                rollout_id, trajectory, chat, segment=segment, start=start, count=count
+            )
+        )
+
+    # --- where it is ----------------------------------------------------------------------------
+
+    async def _source(self, rollout_id: str, run: str | None) -> Source:
+        if run in (None, self._run):
+            if (record := self._executor.peek(rollout_id)) is not None:
+                return await self._running(record)
+            answer = await self._journal.answer(rollout_id)
+            if answer is not None:
+                return await self._in_journal(rollout_id, answer)
+        found = await self._on_shelf(rollout_id, run)
+        packed = _packed(found)
+        rollout = await asyncio.to_thread(Rollout.model_validate_json, packed)
+        return Source(rollout, found.group(), found.run, found.model)
+
+    async def _running(self, record: RolloutRecord) -> Source:
+        rollout, progress = record.answer(record.state), self._executor.progress(record)
+        if progress is not None and progress.turns:
+            now = progress.copy()
+            rollout.trajectory = await asyncio.to_thread(now.trajectory)
+        return Source(rollout, record.group, self._run)
+
+    async def _in_journal(self, rollout_id: str, answer: bytes) -> Source:
+        rollout = await asyncio.to_thread(Rollout.model_validate_json, answer)
+        requests = await self._journal.find([rollout.group_id])
+        if rollout.group_id not in requests:  # acknowledged a moment ago
+            return await self._source(rollout_id, self._run)
+        return Source(rollout, Group.model_validate_json(requests[rollout.group_id]), self._run)
+
+    async def _on_shelf(self, rollout_id: str, run: str | None) -> Found:
+        """Raises `NotFound` for what is not whole there."""
+        found = None
+        if self._shelf is not None:
+            found = await self._shelf.read(lambda db: queries.find(db, rollout_id, run, self._run))
+        if found is None:
+            raise _unknown(rollout_id, self._lists.notice)
+        if found.packed is None or found.request is None:
+            raise _not_whole(rollout_id, found)
+        return found
+
+    # --- what belongs to it ---------------------------------------------------------------------
+
+    async def _siblings(self, source: Source) -> list[RolloutRow]:
+        """All of its group that are known, itself included."""
+        rows = {
+            row.index: row
+            for row in await self._lists.siblings(source.group.group_id, source.run)
+            if row.created_at == source.rollout.created_at
+        }
+        if source.run == self._run:
+            missing = [i for i in range(source.group.n) if i not in rows]
+            ids = [source.group.rollout_id(index) for index in missing]
+            summaries = await self._journal.summaries(ids) if ids else {}
+            for summary in summaries.values():
+                rollout = Rollout.model_validate_json(summary)
+                rows[rollout.index] = self._row(rollout, None)
+        own = source.rollout
+        if own.index not in rows:
+            rows[own.index] = self._row(own, Figures.of(own.trajectory), source.run)
+        return [rows[index] for index in sorted(rows)]
+
+    def _row(self, rollout: Rollout, figures: Figures | None, run: str | None = None) -> RolloutRow:
+        """Where the shelf has none."""
+        standing = Standing(
+            run=run or self._run,
+            has_content=True,
+            policy_version=rollout.newest_policy_version,
+        )
+        return row_of(rollout, figures, standing)
+
+    def _chat(self, model: str | None) -> ChatFormat | None:
+        """That of the model in use, unless the rollout is of another."""
+        current = self._backends.model.current
+        if current is None or model not in (None, current.tokenizer_digest):
+            return None
+        return current.chat
+
+    def _lay_out(
+        self,
+        source: Source,
+        row: RolloutRow,
+        siblings: list[RolloutRow],
+        chat: ChatFormat | None,
+    ) -> RolloutText:
+        prompt, notice = self._prompt(source.group)
+        whole = Whole(
+            source.rollout, source.group, row, siblings, prompt, chat, [notice] if notice else []
+        )
+        return text_of(whole)
+
+    def _prompt(self, group: Group) -> tuple[Prompt, str]:
+        """As its agent makes it today."""
+        try:
+            return self._executor.validator.prompt(group), ""
+        except (ProRLError, ValidationError) as error:
+            problem = str(error).splitlines()[0]
+            notice = f"the agent's own messages and tools are not shown: {problem}"
+            return Prompt(group.task.messages), notice
+
+    # --- at another service ---------------------------------------------------------------------
+
+    def _elsewhere(self, rollout_id: str, run: str | None) -> AsyncRolloutClient | None:
+        record = self._executor.peek(rollout_id) if run in (None, self._run) else None
+        return None if record is None else self._executor.elsewhere(record)
+
+    async def _text_elsewhere(self, rollout_id: str, client: AsyncRolloutClient) -> RolloutText:
+        """Its text from the service that runs it; row and siblings are this service's to say."""
+        try:
+            text = await client.text(rollout_id)
+        except ServiceCallError as error:
+            raise ShelfError(
+                f"the service that runs {rollout_id} does not tell its text: {error.error.message}",
+                hint="ask again; its row in the lists is known here",
+            ) from error
+        record = self._executor.peek(rollout_id)
+        if record is None:  # it has ended meanwhile
+            return await self.text(rollout_id, self._run)
+        rollout = record.answer(record.state)
+        siblings = await self._siblings(Source(rollout, record.group, self._run))
+        own = self._lists.live.row(record).model_copy(
+            update={"state": text.rollout.state, **_sampled(text.rollout)}
+        )
+        rows = [own if one.index == rollout.index else one for one in siblings]
+        return text.model_copy(update={"rollout": own, "siblings": siblings_of(record.group, rows)})
+
+
+def _sampled(row: RolloutRow) -> dict[str, object]:
+    """What the service that runs it knows of it."""
+    names = ("turns", "sampled_tokens", "segments", "model_s", "tool_s")
+    versions = ("oldest_policy_version", "newest_policy_version")
+    return {name: getattr(row, name) for name in (*names, *versions)}
+
+
+def _packed(found: Found) -> bytes:
+    assert found.packed is not None
+    return found.packed
+
+
+def _unknown(rollout_id: str, notice: str) -> NotFound:
+    hint = "it was never submitted, or ended so long ago that not even the shelf lists it"
+    return NotFound(f"there is no rollout {rollout_id!r}", hint=f"{hint}; {notice}".rstrip("; "))
+
+
+_REASONS = {
+    Content.NEVER: (
+        "it was not among those that the shelf keeps whole",
+        "failed ones are, the first of each policy version, and a sample: --shelf-sample 1 keeps "
+        "all",
+    ),
+    Content.EVICTED: (
+        "its content had to make room on the shelf",
+        "--shelf-mb sets its size",
+    ),
+}
+
+
+def _not_whole(rollout_id: str, found: Found) -> ProRLError:
+    if found.content not in _REASONS:
+        return ShelfError(f"{rollout_id} is being put on the shelf", hint="ask again")
+    reason, hint = _REASONS[found.content]
+    return NotFound(
+        f"rollout {rollout_id!r} was acknowledged, and {reason}; its row is listed", hint=hint
+    )

@@ -1,0 +1,165 @@
+"""What happens, as it happens, for those who look on: a bounded ring that all listeners read.
+
+A listener has a place in the ring and nothing else, so that one that is slow costs no memory: it
+falls out of the ring and is told to reload. An event is a small tuple until somebody reads it.
+Knows nothing of HTTP.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.schemas import Group, RolloutState
+from prorl_service.schemas.views import Event, EventKind
+from prorl_service.utils.tasks import Changes
+
+RING = 8192
+"""Events that can be resumed after."""
+BATCH = 512
+"""Most events handed to a listener at once."""
+PAUSE_S = 0.1
+"""Pause after each batch: what happens meanwhile is told at once."""
+HEARTBEAT_S = 10.0
+"""Longest silence."""
+
+EngineStates = Mapping[str, tuple[str, int]]
+"""State and policy version of engines, by id."""
+
+
+class _Entry(NamedTuple):
+    event: EventKind
+    names: tuple[str, ...]
+    values: tuple[JsonValue, ...]
+
+
+_MOVED = ("rollout_id", "group_id", "state", "attempt", "at")
+_ENDED = (*_MOVED, "reward", "blame", "policy_version")
+_ACCEPTED = ("group_id", "task_id", "agent", "n", "at")
+_ENGINE = ("backend_id", "state", "policy_version", "at")
+_WEIGHTS = ("policy_version", "at")
+
+
+class EventHub:
+    """Belongs to one event loop, in which all its methods are called."""
+
+    def __init__(self, run: str, size: int = RING) -> None:
+        self._run = run
+        self._ring: deque[_Entry] = deque(maxlen=size)
+        self._count = 0
+        """Events so far; the last of them are in the ring."""
+        self._epoch = secrets.token_hex(4)
+        """Part of all ids, so that those of another process are known."""
+        self._changes = Changes()
+        self._is_closed = False
+        self._engines: dict[str, tuple[str, int]] = {}
+        self._policy_version = 0
+        self.listeners = 0
+
+    def close(self) -> None:
+        """Ends all listeners."""
+        self._is_closed = True
+        self._changes.notify()
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    def accepted(self, group: Group) -> None:
+        task = group.task
+        values = (group.group_id, task.task_id, task.agent, group.n, time.time())
+        self._add(_Entry("group", _ACCEPTED, values))
+
+    def moved(self, record: RolloutRecord) -> None:
+        state, group_id = record.state, record.group.group_id
+        moved = (record.rollout_id, group_id, state.value, record.attempt, time.time())
+        outcome = record.outcome if record.is_terminal else None
+        if outcome is None:
+            self._add(_Entry("rollout", _MOVED, moved))
+            return
+        is_failed = outcome.error is not None and state is RolloutState.FAILED
+        blame = outcome.error.blame.value if outcome.error is not None and is_failed else None
+        ended = (outcome.reward, blame, outcome.newest_policy_version)
+        self._add(_Entry("rollout", _ENDED, (*moved, *ended)))
+
+    def engines_are(self, engines: EngineStates, policy_version: int) -> None:
+        """To be called after each change; tells what is different."""
+        for backend_id, (state, version) in engines.items():
+            if self._engines.get(backend_id) != (state, version):
+                self._add(_Entry("engine", _ENGINE, (backend_id, state, version, time.time())))
+        for backend_id in self._engines.keys() - engines.keys():
+            self._add(_Entry("engine", _ENGINE, (backend_id, None, None, time.time())))
+        self._engines = dict(engines)
+        if policy_version != self._policy_version:
+            self._policy_version = policy_version
+            self._add(_Entry("weights", _WEIGHTS, (policy_version, time.time())))
+
+    def _add(self, entry: _Entry) -> None:
+        self._ring.append(entry)
+        self._count += 1
+        if self.listeners:
+            self._changes.notify()
+
+    # --- who listens ----------------------------------------------------------------------------
+
+    async def listen(self, last_id: str | None) -> AsyncIterator[list[Event]]:
+        """Batches of events after that of `last_id`, or from now on; an empty one when nothing
+        happened for `HEARTBEAT_S`. Ends when this is closed."""
+        self.listeners += 1
+        try:
+            place = self._place_after(last_id)
+            if place is None:
+                place = self._count
+                yield [self._hello() if last_id is None else self._reload()]
+            while True:
+                first = self._count - len(self._ring)
+                if place < first:
+                    place = self._count
+                    yield [self._reload()]
+                    continue
+                batch = list(islice(self._ring, place - first, place - first + BATCH))
+                if batch:
+                    yield [self._event(place + n, entry) for n, entry in enumerate(batch, 1)]
+                    place += len(batch)
+                    await asyncio.sleep(PAUSE_S)
+                elif self._is_closed:
+                    yield [Event(event="end")]
+                    return
+                elif not await self._has_changed():
+                    yield []
+        finally:
+            self.listeners -= 1
+
+    async def _has_changed(self) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._changes.wait()
+                return True
+        return False
+
+    def _place_after(self, last_id: str | None) -> int | None:
+        """None: there is no event of that id any more, or there never was."""
+        epoch, _, number = (last_id or "").partition("-")
+        if epoch != self._epoch or not (number.isascii() and number.isdigit()):
+            return None
+        place = int(number[:20])
+        return place if self._count - len(self._ring) <= place <= self._count else None
+
+    def _hello(self) -> Event:
+        data: dict[str, JsonValue] = {"run": self._run, "policy_version": self._policy_version}
+        return Event(id=self._id(self._count), event="hello", data=data)
+
+    def _reload(self) -> Event:
+        return Event(id=self._id(self._count), event="reload")
+
+    def _event(self, number: int, entry: _Entry) -> Event:
+        data = dict(zip(entry.names, entry.values, strict=True))
+        return Event(id=self._id(number), event=entry.event, data=data)
+
+    def _id(self, number: int) -> str:
+        return f"{self._epoch}-{number}"

@@ -1,0 +1,64 @@
+"""Keeps the shelf within its bounds of size and age: what came first goes first.
+
+Whole rollouts go before rows, for lists and statistics are to be complete; but rows, too, are
+bounded: to half of the shelf, or to all of it where nothing else is left to evict.
+"""
+
+import sqlite3
+from collections.abc import Callable
+
+from prorl_service.rollouts.journal.tables import free_pages, give_room_back
+from prorl_service.shelf import tables
+from prorl_service.shelf.file import MAX_WAL_BYTES
+from prorl_service.shelf.policy import ShelfOptions
+
+ROWS_SHARE = 1 / 2
+"""Largest part of the shelf that rows may take while there is content."""
+LOG_SHARE = 1 / 4
+"""Largest part of the shelf that is left to its write-ahead log."""
+SPARE_SHARE = 1 / 32
+"""Part of the shelf whose free pages are kept, since they are soon used again."""
+
+
+class Eviction:
+    def __init__(self, db: sqlite3.Connection, options: ShelfOptions) -> None:
+        self._db = db
+        self._options = options
+        (self._page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+        log_bytes = min(2 * MAX_WAL_BYTES, options.bytes * LOG_SHARE)
+        self._most_bytes = int(options.bytes - log_bytes)
+        self._spare_pages = int(options.bytes * SPARE_SHARE / self._page_bytes)
+
+    def evict(self, uptime_s: float, is_over: Callable[[], bool]) -> bool:
+        """Group by group until `is_over`. Whether there may be more to evict."""
+        while (evict := self._next(uptime_s)) is not None:
+            evict()
+            if is_over():
+                return True
+        return False
+
+    def _next(self, uptime_s: float) -> Callable[[], None] | None:
+        oldest = tables.oldest(self._db)
+        if oldest is None:
+            return None
+        number, shelved_at = oldest
+        if shelved_at < uptime_s - self._options.seconds:
+            return lambda: tables.remove_group(self._db, number)
+        used = self._used_bytes()
+        if used <= self._most_bytes:
+            return None
+        first_whole = tables.oldest_with_content(self._db)
+        rows = used - tables.contents_bytes(self._db)
+        if first_whole is None or rows > self._most_bytes * ROWS_SHARE:
+            return lambda: tables.remove_group(self._db, number)
+        return lambda: tables.evict_content(self._db, first_whole)
+
+    def give_room_back(self, is_over: Callable[[], bool]) -> bool:
+        """Outside a transaction. Whether there is more to give back."""
+        if free_pages(self._db) <= self._spare_pages:
+            return False
+        return give_room_back(self._db, is_over)
+
+    def _used_bytes(self) -> int:
+        (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+        return int(pages - free_pages(self._db)) * int(self._page_bytes)

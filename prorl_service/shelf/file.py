@@ -1,0 +1,131 @@
+"""The shelf's file beside the journal's: created, or opened, or moved aside for a new one.
+
+What is on it is for people and can be spared: it is synced when its write-ahead log is brought in,
+so that a power cut costs the last seconds, and no file that cannot be used keeps a service from
+starting. The journal's lock, which its owner holds, is this file's too.
+"""
+
+import logging
+import os
+import shutil
+import sqlite3
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prorl_service.rollouts.journal.file import INCREMENTAL, run_script
+from prorl_service.shelf.tables import APPLICATION_ID, TABLES, VERSION
+from prorl_service.utils import files
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 2.0
+MAX_WAL_BYTES = 2**22
+"""Size to which the write-ahead log is cut back when its content is in the file."""
+SUFFIXES = ("", "-wal", "-shm")
+
+
+class Unusable(Exception):
+    """A file that is no shelf, or of another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfFile:
+    """Its connections, each for one thread."""
+
+    writer: sqlite3.Connection
+    reader: sqlite3.Connection
+    path: Path
+    is_temporary: bool = False
+
+    def bytes(self) -> int:
+        """What it takes on disk, its log included."""
+        paths = (_beside(self.path, suffix) for suffix in SUFFIXES)
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+    def close(self, *, remove: bool = False) -> None:
+        self.reader.close()
+        with suppress(sqlite3.Error):  # a full disk: the log stays beside the file
+            self.writer.close()
+        if self.is_temporary:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
+        elif remove:
+            for suffix in SUFFIXES:
+                _beside(self.path, suffix).unlink(missing_ok=True)
+
+
+def open_file(journal: Path | None) -> ShelfFile | None:
+    """A journal in memory has a shelf that ends with the process, too: in a temporary file, for a
+    database in memory has no readers beside a writer. None, and a warning, where there can be no
+    shelf."""
+    is_temporary = journal is None
+    try:
+        if journal is None:
+            path = files.temporary_directory("shelf") / "shelf"
+        else:
+            path = journal.with_name(f"{journal.name}.shelf")
+        return _open_or_renew(path, is_temporary=is_temporary)
+    except (sqlite3.Error, OSError, Unusable) as error:
+        log.warning("there is no shelf, ended rollouts are not listed: %s", error)
+        return None
+
+
+def _open_or_renew(path: Path, *, is_temporary: bool) -> ShelfFile:
+    try:
+        return _open(path, is_temporary=is_temporary)
+    except (sqlite3.DatabaseError, Unusable) as error:
+        if isinstance(error, sqlite3.OperationalError) or not path.is_file():
+            raise  # of no use, but nothing is wrong with what is in it
+        aside = move_aside(path)
+        log.warning("the shelf %s %s: it is now %s, and a new one begins", path, error, aside.name)
+        return _open(path, is_temporary=is_temporary)
+
+
+def move_aside(path: Path) -> Path:
+    """Over one that was moved aside before. Raises `OSError`."""
+    aside = path.with_name(f"{path.name}.damaged")
+    for suffix in SUFFIXES:
+        with suppress(FileNotFoundError):
+            _beside(path, suffix).replace(_beside(aside, suffix))
+    return aside
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}{suffix}")
+
+
+def _open(path: Path, *, is_temporary: bool) -> ShelfFile:
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    writer = _connect(path)
+    try:
+        _prepare(writer)
+        reader = _connect(path)
+        reader.execute("PRAGMA query_only = 1")
+    except BaseException:
+        writer.close()
+        raise
+    return ShelfFile(writer, reader, path, is_temporary)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
+    db.execute("BEGIN EXCLUSIVE")
+    if db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:
+        run_script(db, TABLES)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise Unusable("is a database, but no shelf")
+    if version != VERSION:
+        raise Unusable(f"is of version {version}, this service's are of {VERSION}")
+    db.execute("SELECT count(*), max(created_at) FROM groups").fetchone()
+    db.execute("COMMIT")

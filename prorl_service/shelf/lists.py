@@ -1,0 +1,122 @@
+"""Lists of groups and rollouts: what is in flight, from memory, and what has ended, from the shelf.
+
+Memory is looked at first. What ends between the two looks is found by both, and listed once; none
+is missed, for the shelf has all that had ended for the event loop (`Shelf.read`). So no page lacks
+or repeats a rollout, whatever ends and comes between pages.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import TypeVar
+
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.journal import Journal
+from prorl_service.schemas.views import (
+    GroupQuery,
+    GroupRow,
+    GroupRows,
+    RolloutQuery,
+    RolloutRow,
+    RolloutRows,
+    RowFilter,
+)
+from prorl_service.shelf import queries
+from prorl_service.shelf.live import LiveRows
+from prorl_service.shelf.rows import Key, in_order, key_of, key_of_group
+from prorl_service.shelf.store import Shelf
+
+Row = TypeVar("Row", RolloutRow, GroupRow)
+
+OFF = "the shelf is off (--shelf-mb 0, or see the log): ended rollouts are not listed"
+
+
+class Lists:
+    def __init__(
+        self, run: str, executor: RolloutExecutor, journal: Journal, shelf: Shelf | None
+    ) -> None:
+        """`shelf` None: it is off."""
+        self.live = LiveRows(executor, run)
+        self._run = run
+        self._journal = journal
+        self._shelf = shelf
+
+    @property
+    def notice(self) -> str:
+        """What lists may lack, and why."""
+        if self._shelf is None:
+            return OFF
+        return self._shelf.failure or ""
+
+    async def rollouts(self, query: RolloutQuery) -> RolloutRows:
+        """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
+        after = None if query.before is None else Key.of_cursor(query.before)
+        found = await self._rollouts(query, after, query.limit + 1)
+        page = found[: query.limit]
+        return RolloutRows(
+            rollouts=await self._with_journal(page),
+            next=key_of(page[-1]).cursor() if len(found) > len(page) else None,
+            notice=self.notice,
+        )
+
+    async def siblings(self, group_id: str, run: str) -> list[RolloutRow]:
+        """All that is known of a group, by index."""
+        wanted = RowFilter(run=run, group_id=group_id)
+        found = await self._with_journal(await self._rollouts(wanted, None, limit=2**16))
+        latest = max((row.created_at for row in found), default=None)
+        return [row for row in found if row.created_at == latest]
+
+    async def _rollouts(self, wanted: RowFilter, after: Key | None, limit: int) -> list[RolloutRow]:
+        rows = await self.live.rollouts(wanted, after, limit)
+        if self._shelf is None:
+            return rows
+        ended = await self._shelf.read(lambda db: queries.rollouts(db, wanted, after, limit))
+        unique = {(row.run, key_of(row)): row for row in (*rows, *ended)}
+        return in_order(unique.values())[:limit]
+
+    async def groups(self, query: GroupQuery) -> GroupRows:
+        """Raises `InvalidRequest`, `ShelfError`, `JournalError`."""
+        after = None if query.before is None else Key.of_cursor(query.before)
+        found = await self._groups(query, after, query.limit + 1)
+        page = found[: query.limit]
+        return GroupRows(
+            groups=await self._with_journal([self.live.filled(row) for row in page]),
+            next=key_of_group(page[-1]).cursor() if len(found) > len(page) else None,
+            notice=self.notice,
+        )
+
+    async def _groups(self, query: GroupQuery, after: Key | None, limit: int) -> list[GroupRow]:
+        live = await self.live.groups(query, query.outcome, after, limit)
+
+        def read(db: sqlite3.Connection) -> list[GroupRow]:
+            ended = queries.groups(db, query, query.outcome, after, limit)
+            unique = {(row.run, key_of_group(row)): row for row in ended}
+            for row in live:  # whose ended rollouts an earlier process may have seen
+                key = (row.run, key_of_group(row))
+                unique[key] = unique.get(key) or _shelved(db, row) or row
+            rows = sorted(unique.values(), key=lambda one: (one.created_at, one.group_id))
+            return rows[::-1][:limit]
+
+        return live if self._shelf is None else await self._shelf.read(read)
+
+    # --- content that the journal has -----------------------------------------------------------
+
+    async def _with_journal(self, rows: Sequence[Row]) -> list[Row]:
+        """A group that is not acknowledged is whole there."""
+        wanted = {row.group_id for row in rows if self._may_be_there(row)}
+        known = await self._journal.known(wanted) if wanted else set()
+        here = {"has_content": True}
+        return [
+            row.model_copy(update=here)
+            if self._may_be_there(row) and row.group_id in known
+            else row
+            for row in rows
+        ]
+
+    def _may_be_there(self, row: RolloutRow | GroupRow) -> bool:
+        return not row.has_content and row.run == self._run
+
+
+def _shelved(db: sqlite3.Connection, row: GroupRow) -> GroupRow | None:
+    """What the shelf has of it."""
+    found = queries.groups(db, RowFilter(run=row.run, group_id=row.group_id), (), None, 1)
+    return found[0] if found and found[0].created_at == row.created_at else None

@@ -1,0 +1,145 @@
+"""Rows of what is in flight: from memory, in the event loop, for those alone that are listed.
+
+Rollouts that ended while their siblings run are among them: a shelf that is off has none.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from prorl_service.rollouts.executor import RolloutExecutor
+from prorl_service.rollouts.figures import Figures
+from prorl_service.rollouts.inflight import GroupUnderWay
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
+from prorl_service.shelf.rows import Key, Standing, group_row, mean_reward, meets, row_of
+
+SLICE = 2048
+"""Rollouts looked at without a pause."""
+
+
+class LiveRows:
+    def __init__(self, executor: RolloutExecutor, run: str) -> None:
+        self._executor = executor
+        self._run = run
+
+    async def rollouts(self, wanted: RowFilter, after: Key | None, limit: int) -> list[RolloutRow]:
+        """Those that follow `after` in the lists' order."""
+        rows: list[RolloutRow] = []
+        async for group in self._groups(wanted, after, is_within=True):
+            begins_after = after.index if after is not None and _is_at(after, group) else -1
+            for record in group.records:
+                if record.index > begins_after and self._may_meet(record, wanted):
+                    row = self.row(record)
+                    if meets(row, wanted, reward=row.reward):
+                        rows.append(row)
+            if len(rows) >= limit:
+                break
+        return rows[:limit]
+
+    async def groups(
+        self, wanted: RowFilter, outcomes: Sequence[GroupOutcome], after: Key | None, limit: int
+    ) -> list[GroupRow]:
+        """Those that follow `after` in the lists' order, as far as this process knows them."""
+        rows: list[GroupRow] = []
+        async for group in self._groups(wanted, after, is_within=False):
+            if outcomes and GroupOutcome.OPEN not in outcomes:
+                break
+            if not any(self._may_meet(record, wanted) for record in group.records):
+                continue
+            row = self.group_row(group, wanted)
+            if row is not None:
+                rows.append(row)
+            if len(rows) >= limit:
+                break
+        return rows
+
+    def group_row(self, group: GroupUnderWay, wanted: RowFilter) -> GroupRow | None:
+        """None: none of its rollouts is wanted."""
+        rollouts = [self.row(record) for record in group.records]
+        mean = mean_reward(rollouts)
+        if not any(meets(row, wanted, reward=mean) for row in rollouts):
+            return None
+        return group_row(group.admitted.group.n, mean, rollouts)
+
+    def filled(self, row: GroupRow) -> GroupRow:
+        """With what this process knows of rollouts that have not ended."""
+        group = self._executor.group_in_flight(row.group_id)
+        if row.run != self._run or group is None or group.created_at != row.created_at:
+            return row
+        states = list(row.states)
+        for record in group.records:
+            states[record.index] = states[record.index] or record.state
+        return row.model_copy(update={"states": states, "has_content": True})
+
+    def row(self, record: RolloutRecord) -> RolloutRow:
+        """As it is now."""
+        if record.is_terminal and record.outcome is not None:
+            return self._ended_row(record)
+        progress = self._executor.progress(record)
+        versions = progress.ledger.versions if progress is not None else set()
+        rollout = record.answer(record.state)
+        rollout.oldest_policy_version = min(versions, default=None)
+        rollout.newest_policy_version = max(versions, default=None)
+        figures = progress.figures() if progress is not None else None
+        if figures is None and self._executor.elsewhere(record) is None:
+            figures = Figures()
+        return row_of(rollout, figures, Standing(run=self._run, has_content=True))
+
+    def _ended_row(self, record: RolloutRecord) -> RolloutRow:
+        assert record.outcome is not None
+        return row_of(
+            record.outcome,
+            None,
+            Standing(
+                run=self._run,
+                has_content=True,
+                ended_at=record.ended_at,
+                policy_version=record.outcome.newest_policy_version,
+            ),
+        )
+
+    async def _groups(
+        self, wanted: RowFilter, after: Key | None, *, is_within: bool
+    ) -> AsyncIterator[GroupUnderWay]:
+        """Those in flight that may be listed, the newest first. `is_within`: also the one that
+        `after` lies in."""
+        if wanted.run not in (None, self._run):
+            return
+        looked_at = 0
+        groups = self._executor.groups_in_flight()
+        for group in sorted(groups, key=lambda one: (one.created_at, one.group_id), reverse=True):
+            looked_at += len(group.records)
+            if looked_at > SLICE:
+                looked_at = 0
+                await asyncio.sleep(0)
+            comes = after is None or after.comes_before(group.created_at, group.group_id)
+            if (comes or (is_within and after is not None and _is_at(after, group))) and _may_have(
+                group, wanted
+            ):
+                yield group
+
+    def _may_meet(self, record: RolloutRecord, wanted: RowFilter) -> bool:
+        """Costs next to nothing, as a row does not."""
+        if wanted.state and record.state not in wanted.state:
+            return False
+        is_of_ended = (
+            wanted.blame
+            or wanted.finish_reason
+            or wanted.policy_version is not None
+            or wanted.reward_min is not None
+            or wanted.reward_max is not None
+        )
+        return record.is_terminal or not is_of_ended
+
+
+def _is_at(key: Key, group: GroupUnderWay) -> bool:
+    return key.is_within(group.created_at, group.group_id)
+
+
+def _may_have(group: GroupUnderWay, wanted: RowFilter) -> bool:
+    task = group.admitted.group.task
+    return (
+        wanted.task_id in (None, task.task_id)
+        and wanted.group_id in (None, group.group_id)
+        and (not wanted.agent or task.agent in wanted.agent)
+    )

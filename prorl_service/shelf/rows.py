@@ -1,0 +1,218 @@
+"""Rows of lists: made of rollouts and groups wherever they are, and put in the lists' order. Pure.
+
+The order is that of creation, the newest first, and of siblings by index. All that it depends on
+is known when a group is accepted and stays: a page begins after a place in it, whatever ends or
+comes meanwhile.
+"""
+
+import base64
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from prorl_service.errors import InvalidRequest
+from prorl_service.rollouts.figures import Figures
+from prorl_service.schemas import Blame, Rollout, RolloutState
+from prorl_service.schemas.views import (
+    GroupOutcome,
+    GroupRow,
+    KeptFor,
+    RolloutRow,
+    RowFilter,
+)
+
+BEFORE_ALL = -1
+"""Index before that of all siblings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A place in the order of rollouts, or with `BEFORE_ALL` of groups."""
+
+    created_at: float
+    group_id: str
+    index: int = BEFORE_ALL
+
+    def comes_before(self, created_at: float, group_id: str) -> bool:
+        """All rollouts of a group."""
+        return (created_at, group_id) < (self.created_at, self.group_id)
+
+    def is_within(self, created_at: float, group_id: str) -> bool:
+        return (created_at, group_id) == (self.created_at, self.group_id)
+
+    def cursor(self) -> str:
+        raw = orjson.dumps([self.created_at, self.group_id, self.index])
+        return base64.urlsafe_b64encode(raw).decode()
+
+    @classmethod
+    def of_cursor(cls, cursor: str) -> "Key":
+        """Raises `InvalidRequest`."""
+        try:
+            created_at, group_id, index = orjson.loads(base64.urlsafe_b64decode(cursor))
+            key = cls(float(created_at), str(group_id), int(index))
+            group_id.encode()
+        except (ValueError, TypeError, AttributeError) as error:
+            hint = "take `next` of the page before, as it is"
+            raise InvalidRequest.of_field("before", "is of no page", hint=hint) from error
+        return key
+
+
+def key_of(row: RolloutRow) -> Key:
+    return Key(row.created_at, row.group_id, row.index)
+
+
+def key_of_group(row: GroupRow) -> Key:
+    return Key(row.created_at, row.group_id)
+
+
+def in_order(rows: Iterable[RolloutRow]) -> list[RolloutRow]:
+    siblings = sorted(rows, key=lambda row: row.index)
+    return sorted(siblings, key=lambda row: (row.created_at, row.group_id), reverse=True)
+
+
+# --- rollouts -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a row says beside its rollout."""
+
+    run: str
+    has_content: bool
+    kept_for: KeptFor | None = None
+    ended_at: float | None = None
+    policy_version: int | None = None
+    staleness: int | None = None
+
+
+def row_of(rollout: Rollout, figures: Figures | None, standing: Standing) -> RolloutRow:
+    """`figures` None: what was sampled is not known here."""
+    sampled = (
+        {}
+        if figures is None
+        else {
+            "finish_reason": figures.finish_reason,
+            "turns": figures.turns,
+            "sampled_tokens": figures.sampled_tokens,
+            "segments": figures.segments,
+            "model_s": figures.model_s,
+            "tool_s": figures.tool_s,
+        }
+    )
+    return RolloutRow(
+        rollout_id=rollout.rollout_id,
+        group_id=rollout.group_id,
+        task_id=rollout.task_id,
+        agent=rollout.agent,
+        index=rollout.index,
+        run=standing.run,
+        state=rollout.state,
+        attempt=rollout.attempt,
+        reward=rollout.reward,
+        reward_components=rollout.reward_components,
+        error=rollout.error,
+        policy_version=standing.policy_version,
+        oldest_policy_version=rollout.oldest_policy_version,
+        newest_policy_version=rollout.newest_policy_version,
+        staleness=standing.staleness,
+        timings=rollout.timings,
+        created_at=rollout.created_at,
+        ended_at=standing.ended_at,
+        has_content=standing.has_content,
+        kept_for=standing.kept_for,
+        **sampled,
+    )
+
+
+def blame_of(row: RolloutRow) -> Blame | None:
+    """A cancelled one has not failed, though an error may say why it was cancelled."""
+    is_failed = row.state is RolloutState.FAILED
+    return row.error.blame if is_failed and row.error is not None else None
+
+
+def meets(row: RolloutRow, wanted: RowFilter, *, reward: float | None) -> bool:
+    """`reward`: of the rollout, or of its group where groups are listed."""
+    return (
+        wanted.run in (None, row.run)
+        and wanted.task_id in (None, row.task_id)
+        and wanted.group_id in (None, row.group_id)
+        and wanted.policy_version in (None, row.policy_version)
+        and _is_any(row.agent, wanted.agent)
+        and _is_any(row.state, wanted.state)
+        and _is_any(blame_of(row), wanted.blame)
+        and _is_any(row.finish_reason, wanted.finish_reason)
+        and _is_in_range(reward, wanted)
+    )
+
+
+def _is_any(value: object, wanted: Sequence[object]) -> bool:
+    return not wanted or value in wanted
+
+
+def _is_in_range(reward: float | None, wanted: RowFilter) -> bool:
+    if wanted.reward_min is None and wanted.reward_max is None:
+        return True
+    if reward is None:
+        return False
+    least = -math.inf if wanted.reward_min is None else wanted.reward_min
+    greatest = math.inf if wanted.reward_max is None else wanted.reward_max
+    return least <= reward <= greatest
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def outcome_of(n: int, ended: int, least: float | None, greatest: float | None) -> GroupOutcome:
+    """`least` and `greatest` of the rewards; None if there are none."""
+    if ended < n:
+        return GroupOutcome.OPEN
+    if least is None or greatest is None:
+        return GroupOutcome.UNSCORED
+    if least < greatest:
+        return GroupOutcome.INFORMATIVE
+    equal = {0.0: GroupOutcome.ALL_ZERO, 1.0: GroupOutcome.ALL_ONE}
+    return equal.get(least, GroupOutcome.ALL_EQUAL)
+
+
+def mean_reward(rows: Iterable[RolloutRow]) -> float | None:
+    known = [row.reward for row in rows if row.reward is not None]
+    return sum(known) / len(known) if known else None
+
+
+def group_row(n: int, mean: float | None, rollouts: Sequence[RolloutRow]) -> GroupRow:
+    """Of the rows of its rollouts, of which some may be missing."""
+    first = rollouts[0]
+    states: list[RolloutState | None] = [None] * n
+    rewards: list[float | None] = [None] * n
+    for row in rollouts:
+        states[row.index], rewards[row.index] = row.state, row.reward
+    ended = [row for row in rollouts if row.ended_at is not None]
+    known = [reward for reward in rewards if reward is not None]
+    blames = Counter(blame for row in ended if (blame := blame_of(row)) is not None)
+    versions = {row.policy_version for row in ended} - {None}
+    return GroupRow(
+        group_id=first.group_id,
+        run=first.run,
+        task_id=first.task_id,
+        agent=first.agent,
+        n=n,
+        states=states,
+        rewards=rewards,
+        mean_reward=mean,
+        outcome=outcome_of(n, len(ended), min(known, default=None), max(known, default=None)),
+        policy_versions=sorted(one for one in versions if one is not None),
+        blames=dict(blames),
+        turns=sum(row.turns or 0 for row in ended),
+        sampled_tokens=sum(row.sampled_tokens or 0 for row in ended),
+        created_at=first.created_at,
+        ended_at=_last_end(ended) if len(ended) == n else None,
+        has_content=any(row.has_content for row in rollouts),
+        kept_for=next((row.kept_for for row in rollouts if row.kept_for is not None), None),
+    )
+
+
+def _last_end(ended: Sequence[RolloutRow]) -> float | None:
+    return max((row.ended_at for row in ended if row.ended_at is not None), default=None)

@@ -1,0 +1,168 @@
+"""How ended rollouts come onto the shelf: as rows, and whole where the policy says so.
+
+Rows are made at once; content is copied from the journal later, rollout by rollout, for it is
+large. All in transactions of the caller's, and in the journal's thread.
+"""
+
+import logging
+import sqlite3
+from collections import deque
+from dataclasses import dataclass
+
+from prorl_service.rollouts.figures import Figures
+from prorl_service.rollouts.journal import follower
+from prorl_service.rollouts.journal.follower import FoundGroup
+from prorl_service.rollouts.journal.tables import EndedRow
+from prorl_service.schemas import Rollout, Timings
+from prorl_service.shelf import tables
+from prorl_service.shelf.policy import Policy, ShelfOptions
+from prorl_service.shelf.tables import STRIDE, Content, Ended, Place
+
+log = logging.getLogger(__name__)
+
+MAX_AWAITED = 4096
+"""Most rollouts whose content is still to be copied: while there are any, the journal deletes
+nothing."""
+GROUP_SHARE = 1 / 4
+"""Largest part of the shelf that the content of one group may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The content of a rollout is to be copied."""
+
+    row_id: int
+    """Row on the shelf."""
+    source: FoundGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What the service is at."""
+
+    policy_version: int = 0
+    model: str = ""
+    """Digest of the tokenizer; empty while none is known."""
+
+
+class Shelving:
+    def __init__(self, db: sqlite3.Connection, run: str, options: ShelfOptions) -> None:
+        """Raises `sqlite3.Error`."""
+        self.now = Now()
+        self._db = db
+        self._run = tables.name(db, run)
+        self._policy = Policy(options)
+        self._most_bytes = int(options.bytes * GROUP_SHARE)
+        self._awaited: deque[Copy] = deque()
+        self._unchecked: int | None = 0
+        """Number of the next group of the journal to be looked for; None after the last."""
+        self.start_over()
+        for version, count in tables.firsts(db, self._run).items():
+            self._policy.count_first(version, count)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is to be copied or looked for."""
+        return not self._awaited and self._unchecked is None
+
+    def start_over(self) -> None:
+        """Looks for all that the journal still has and that may be missing here."""
+        self._awaited.clear()
+        self._unchecked = 0
+        for row_id in tables.awaited(self._db):
+            tables.mark(self._db, row_id, Content.NEVER)
+
+    def step(self, journal: sqlite3.Connection, uptime_s: float) -> None:
+        """Copies a rollout, or looks for what is missing of a group."""
+        if self._awaited:
+            self._copy(journal, self._awaited[0])
+            self._awaited.popleft()
+        elif self._unchecked is not None:
+            group = follower.next_group(journal, self._unchecked)
+            if group is not None:
+                self._check(journal, group, uptime_s)
+            self._unchecked = None if group is None else group.number + 1
+
+    def shelve(self, journal: sqlite3.Connection, row: EndedRow, uptime_s: float) -> None:
+        """Does nothing for a rollout that is here."""
+        ended = tables.ended_of(row, self.now.policy_version)
+        source = follower.find_group(journal, row.group_id)
+        # Without a source it was forgotten already: other results needed the room.
+        n = source.n if source is not None else ended.rollout.index + 1
+        place = self._place(ended, n, uptime_s)
+        if tables.has_rollout(self._db, place.row_id(ended.rollout.index)):
+            return
+        tables.add_rollout(self._db, place, ended)
+        if source is not None and (place.kept is not None or self._decide(place, ended)):
+            self._await_content(place, source)
+
+    def _place(self, ended: Ended, n: int, uptime_s: float) -> Place:
+        """The group's, which is new if the one of that name was forgotten and submitted again."""
+        rollout = ended.rollout
+        found = tables.place(self._db, rollout.group_id, self._run)
+        if found is not None:
+            place, created_at = found
+            if created_at == rollout.created_at:
+                return place
+            tables.remove_group(self._db, place.number)
+        return tables.add_group(self._db, ended, self._run, self.now.model, n, uptime_s)
+
+    def _decide(self, place: Place, ended: Ended) -> bool:
+        failure = ended.failure.kind if ended.failure is not None else None
+        reason = self._policy.decide(ended.rollout.group_id, ended.version, failure)
+        if reason is not None:
+            tables.keep(self._db, place.number, reason)
+        return reason is not None
+
+    def _await_content(self, place: Place, source: FoundGroup) -> None:
+        """Of all rollouts of the group that are here by now."""
+        for row_id in tables.without_content(self._db, place.number):
+            if len(self._awaited) < MAX_AWAITED:
+                tables.mark(self._db, row_id, Content.AWAITED)
+                self._awaited.append(Copy(row_id, source))
+
+    def _copy(self, journal: sqlite3.Connection, copy: Copy) -> None:
+        number, index = divmod(copy.row_id, STRIDE)
+        answer = follower.answer_at(journal, copy.source.row_id(index))
+        request = follower.request_at(journal, copy.source.number)
+        if answer is None or request is None:
+            tables.mark(self._db, copy.row_id, Content.NEVER)
+            return
+        content = tables.compressed(answer)
+        if tables.bytes_of(self._db, number) + len(content) > self._most_bytes:
+            tables.mark(self._db, copy.row_id, Content.EVICTED)
+            return
+        if not tables.has_request(self._db, number):
+            tables.put_request(self._db, number, tables.compressed(request))
+        tables.put_content(self._db, copy.row_id, content)
+
+    def _check(self, journal: sqlite3.Connection, group: FoundGroup, uptime_s: float) -> None:
+        """What an earlier process could not shelve before it died."""
+        found = tables.place(self._db, group.group_id, self._run)
+        for index in follower.ended_in(journal, group):
+            if found is None or not tables.has_rollout(self._db, found[0].row_id(index)):
+                answer = follower.answer_at(journal, group.row_id(index))
+                assert answer is not None
+                self.shelve(journal, _row(answer), uptime_s)
+        if found is not None and found[0].kept is not None:
+            self._await_content(found[0], group)
+
+
+def _row(answer: bytes) -> EndedRow:
+    """As it was written, but for the time of its end, which is calculated."""
+    rollout = Rollout.model_validate_json(answer)
+    summary = rollout.model_copy(update={"trajectory": None, "report": None})
+    return EndedRow(
+        rollout.rollout_id,
+        rollout.group_id,
+        rollout.attempt,
+        rollout.state,
+        summary.model_dump_json().encode(),
+        answer,
+        Figures.of(rollout.trajectory),
+        rollout.created_at + _seconds(rollout.timings),
+    )
+
+
+def _seconds(timings: Timings) -> float:
+    return timings.queue_s + timings.init_s + timings.run_s + timings.eval_s

@@ -1,0 +1,197 @@
+"""The shelf as the journal's follower: ended rollouts as rows, some of them whole, within bounds.
+
+The journal's thread writes it, between its own work and in slices; the event loop only says what
+the service is at. Readers have a connection and a thread of their own. While the file cannot be
+written, ended rollouts pass it by; those that are not acknowledged until then are found later.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from prorl_service.errors import ShelfError
+from prorl_service.rollouts.journal.tables import EndedRow
+from prorl_service.schemas import ShelfStatus
+from prorl_service.shelf import tables
+from prorl_service.shelf.eviction import Eviction
+from prorl_service.shelf.file import ShelfFile, move_aside, open_file
+from prorl_service.shelf.policy import ShelfOptions
+from prorl_service.shelf.shelving import Now, Shelving
+
+log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+RETRY_S = 60.0
+"""Seconds until a shelf that could not be written is tried again."""
+FINISH_S = 2.0
+"""Longest time of copying when the service ends."""
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class Shelf:
+    """Opened before the journal is entered, and closed after it."""
+
+    def __init__(self, file: ShelfFile, run: str, options: ShelfOptions) -> None:
+        """Raises `sqlite3.Error`."""
+        self.run = run
+        self.lock = Lock()
+        self.failure: str | None = None
+        """Why it cannot be written, while it cannot."""
+        self._limit_bytes = options.bytes
+        self._file = file
+        self._db = file.writer
+        self._retry_at = 0.0
+        self._is_lost = False
+        """Whether it will not be written again in this process."""
+        with self._transaction():
+            self._shelving = Shelving(self._db, run, options)
+            self._began_at = time.monotonic() - tables.uptime(self._db)
+        self._eviction = Eviction(self._db, options)
+        self._reader = ThreadPoolExecutor(1, "shelf reader")
+
+    @classmethod
+    def open(cls, journal: Path | None, run: str, options: ShelfOptions) -> "Shelf | None":
+        """`journal`: its path. None: the options, or the disk, allow no shelf."""
+        file = open_file(journal) if options.bytes else None
+        if file is None:
+            return None
+        try:
+            return cls(file, run, options)
+        except sqlite3.Error as error:
+            log.warning("there is no shelf, ended rollouts are not listed: %s", error)
+            file.close()
+            return None
+
+    def close(self) -> None:
+        """A shelf with nothing on it is removed."""
+        self._reader.shutdown()
+        is_empty = False
+        with suppress(sqlite3.Error):
+            is_empty = tables.oldest(self._db) is None
+        self._file.close(remove=is_empty)
+
+    def status(self) -> ShelfStatus:
+        return ShelfStatus(
+            bytes=self._file.bytes(), limit_bytes=self._limit_bytes, failure=self.failure
+        )
+
+    def set_now(self, now: Now) -> None:
+        """To be called by the event loop when it changes."""
+        self._shelving.now = now
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def read(self, work: Callable[[sqlite3.Connection], Found]) -> Found:
+        """What `work` finds in one transaction, and makes of it, in the reader's thread. It sees
+        all rollouts that have ended for the event loop. Raises `ShelfError`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._read, work)
+
+    def _read(self, work: Callable[[sqlite3.Connection], Found]) -> Found:
+        with self.lock:  # see `Follower.lock`
+            pass
+        db = self._file.reader
+        try:
+            db.execute("BEGIN")
+            return work(db)
+        except sqlite3.Error as error:
+            raise ShelfError(f"the shelf cannot be read: {error}") from error
+        finally:
+            if db.in_transaction:
+                db.execute("COMMIT")
+
+    # --- what the journal's thread calls --------------------------------------------------------
+
+    def ended(self, db: sqlite3.Connection, rows: Sequence[EndedRow]) -> None:
+        def shelve() -> None:
+            for row in rows:
+                self._shelving.shelve(db, row, self._uptime_s())
+            tables.keep_uptime(self._db, self._uptime_s())
+
+        self._write(shelve)
+
+    def copy(self, db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
+        def step() -> None:
+            while not self._shelving.is_done:
+                self._shelving.step(db, self._uptime_s())
+                if is_over():
+                    break
+
+        if self._shelving.is_done:
+            return False
+        return self._write(step) and not self._shelving.is_done
+
+    def tidy(self, is_over: Callable[[], bool]) -> bool:
+        is_left = False
+
+        def evict() -> None:
+            nonlocal is_left
+            is_left = self._eviction.evict(self._uptime_s(), is_over)
+
+        if not self._write(evict):
+            return False
+        with self._noticing_failure():
+            is_left |= self._eviction.give_room_back(is_over)
+        return is_left and self.failure is None
+
+    def finish(self, db: sqlite3.Connection) -> None:
+        give_up_at = time.monotonic() + FINISH_S
+        self.copy(db, lambda: time.monotonic() > give_up_at)
+        self._write(lambda: tables.keep_uptime(self._db, self._uptime_s()))
+
+    def _uptime_s(self) -> float:
+        """Uptime of all services of this shelf together: ages are measured by it."""
+        return time.monotonic() - self._began_at
+
+    def _write(self, work: Callable[[], None]) -> bool:
+        """Does all of `work`, or nothing. False: it cannot be written."""
+        if self._is_lost or (self.failure is not None and time.monotonic() < self._retry_at):
+            return False
+        with self._noticing_failure(), self._transaction():
+            work()
+            return True
+        return False
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _noticing_failure(self) -> Iterator[None]:
+        """Swallows all errors of SQLite: nothing may come of them for the journal."""
+        try:
+            if self.failure is not None:
+                with self._transaction():
+                    self._shelving.start_over()  # what was begun when it failed was rolled back
+            yield
+        except sqlite3.Error as error:
+            self._note_failure(error)
+        else:
+            if self.failure is not None:
+                log.warning("the shelf %s can be written again", self._file.path)
+                self.failure = None
+
+    def _note_failure(self, error: sqlite3.Error) -> None:
+        self._retry_at = time.monotonic() + RETRY_S
+        self._is_lost = getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED
+        if self.failure is None:
+            text = "the shelf %s cannot be written, rollouts that end are not kept for people: %s"
+            log.warning(text, self._file.path, error)
+        self.failure = f"the shelf cannot be written: {error}"
+        if self._is_lost:
+            with suppress(OSError):
+                log.warning("it is now %s", move_aside(self._file.path).name)

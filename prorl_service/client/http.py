@@ -29,6 +29,7 @@ from prorl_service.client.errors import (
 )
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, Reception
+from prorl_service.client.views import AsyncViewMethods, ViewMethods
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.keepalive import NOTICE_VANISHED
@@ -70,7 +71,7 @@ def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
     return {"base_url": url, "headers": headers, "trust_env": False}
 
 
-class RolloutClient:
+class RolloutClient(ViewMethods):
     """Blocking client of the service at `url`. Use it as a context manager, or `close` it.
 
     `token`: the service's token; default: `PRORL_TOKEN` in the environment, or on this machine the
@@ -112,9 +113,12 @@ class RolloutClient:
         """
         return self._send(requests.submit(groups, invalid))
 
-    def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
-        """Return the rollout as soon as it has ended, or as it is after `wait_s`."""
-        return self._send(requests.get(rollout_id, wait_s))
+    def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
+        """Return the rollout as soon as it has ended, or as it is after `wait_s`.
+
+        `shelf`: also return one that was acknowledged, if it is kept for people.
+        """
+        return self._send(requests.get(rollout_id, wait_s, shelf))
 
     def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         """Return the ended rollouts in the order of `rollout_ids`. Raises `WaitTimeout`."""
@@ -249,7 +253,7 @@ class RolloutClient:
                 time.sleep(backoff.delay_s(error))
 
 
-class AsyncRolloutClient:
+class AsyncRolloutClient(AsyncViewMethods):
     """`RolloutClient` for asyncio: the same methods with the same meaning, awaited."""
 
     def __init__(
@@ -280,8 +284,8 @@ class AsyncRolloutClient:
     ) -> list[Rollout]:
         return await self._send(requests.submit(groups, invalid))
 
-    async def get(self, rollout_id: str, wait_s: float = 0) -> Rollout:
-        return await self._send(requests.get(rollout_id, wait_s))
+    async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
+        return await self._send(requests.get(rollout_id, wait_s, shelf))
 
     async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         ended = {

@@ -53,7 +53,7 @@ class Request(Generic[Answer]):
     path: str
     answer: Callable[[bytes], Answer]
     body: BaseModel | None = None
-    params: dict[str, str | float] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     """Longest silence of the service; None: the client's `idle_s`."""
@@ -112,12 +112,15 @@ def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     return Request("POST", "/v1/rollouts", _rollouts, body, headers=parent_headers())
 
 
-def get(rollout_id: str, wait_s: float) -> Request[Rollout]:
+def get(rollout_id: str, wait_s: float, shelf: bool) -> Request[Rollout]:
+    params: dict[str, Any] = {"wait_s": wait_s}
+    if not shelf:
+        params["shelf"] = False
     return Request(
         "GET",
         f"/v1/rollouts/{rollout_id}",
         Rollout.model_validate_json,
-        params={"wait_s": wait_s},
+        params=params,
         timeout_s=wait_s + IDLE_TIMEOUT_S,
     )
 
@@ -191,7 +194,7 @@ def load_weights(path: str, version: int, rewind: bool) -> Request[WeightsReport
 
 def stream_weights(version: int, rewind: bool) -> Request[WeightsReport]:
     report = WeightsReport.model_validate_json
-    params: dict[str, str | float] = {"version": version}
+    params: dict[str, Any] = {"version": version}
     if rewind:
         params["rewind"] = True
     return Request("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)

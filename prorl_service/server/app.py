@@ -15,6 +15,7 @@ from prorl_service.server.routes import health_router, router
 from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
+from prorl_service.server.view_routes import view_router
 
 BEARER_SCHEME = Security(HTTPBearer(auto_error=False, description="`prorl token` prints it."))
 """Field for the token on the API page; `RequireBearer` checks the token."""
@@ -24,7 +25,7 @@ def interface() -> FastAPI:
     """Returns all routes without a service, for a description of them."""
     # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.
     app = FastAPIOffline(title="ProRL rollout service", version=__version__)
-    for routes in (router, sampler_router, prorl_router, metrics_router):
+    for routes in (router, view_router, sampler_router, prorl_router, metrics_router):
         app.include_router(routes, dependencies=[BEARER_SCHEME])
     app.include_router(health_router)
     install_error_handlers(app)

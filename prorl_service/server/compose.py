@@ -44,6 +44,10 @@ from prorl_service.server.settings import (
     TraceOptions,
 )
 from prorl_service.server.watchdog import watch_loop
+from prorl_service.shelf.events import EventHub
+from prorl_service.shelf.shelving import Now
+from prorl_service.shelf.store import Shelf
+from prorl_service.shelf.views import Views
 from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp.servers import McpServers
@@ -83,7 +87,7 @@ async def rollout_service(
         else:
             sandboxes = WarmPool(provider, spares=settings.sandboxes.warm_sandboxes)
         stack.push_async_callback(sandboxes.close)
-        run, journal = await _journal(settings.run, stack)
+        run, journal, shelf = await _journal(settings.run, stack)
         backends = await _backends(journal, settings.run, settings.pool, stack)
         servers = await stack.enter_async_context(McpServers(mcp_specs))
         judge = None
@@ -103,7 +107,7 @@ async def rollout_service(
         if traces is not None:
             traces.follow(pipeline, run, backends.provider)
         yield await _started(
-            run, journal, backends, pipeline, specs, stack, sandboxes=sandboxes, mcp=servers
+            run, journal, shelf, backends, pipeline, specs, stack, sandboxes=sandboxes, mcp=servers
         )
 
 
@@ -121,7 +125,7 @@ async def front_service(
         traces = await _traces(settings.traces, stack)
         claim = DirectoryClaim(settings.services)
         stack.callback(claim.release)
-        run, journal = await _journal(settings.run, stack)
+        run, journal, shelf = await _journal(settings.run, stack)
         if settings.wait_for:
             await wait_for_services(
                 settings.services,
@@ -139,7 +143,7 @@ async def front_service(
         )
         if traces is not None:
             traces.follow(executor, run, backends.provider)
-        yield await _started(run, journal, backends, executor, specs, stack)
+        yield await _started(run, journal, shelf, backends, executor, specs, stack)
 
 
 async def _traces(options: TraceOptions, stack: AsyncExitStack) -> "Traces | None":
@@ -183,13 +187,17 @@ def _sandboxes(options: SandboxOptions) -> WarmPool:
     return sandboxes
 
 
-async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Journal]:
-    """Returns the name of the run, and its journal."""
+async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Journal, Shelf | None]:
+    """Returns the name of the run, its journal, and the shelf next to it."""
     name, path = options.named()
     journal = Journal(path, options.retention)
     run = journal.claim(name, resume=options.resume)
     log.info("run %s, journal %s", run, path or "in memory")
-    return run, await stack.enter_async_context(journal)
+    shelf = Shelf.open(path, run, options.shelf)
+    if shelf is not None:
+        stack.callback(shelf.close)
+        journal.follow(shelf)
+    return run, await stack.enter_async_context(journal), shelf
 
 
 async def _backends(
@@ -218,6 +226,7 @@ def _weights_directory(journal: Path | None, stack: AsyncExitStack) -> Path:
 async def _started(
     run: str,
     journal: Journal,
+    shelf: Shelf | None,
     backends: BackendPool,
     executor: RolloutExecutor,
     specs: tuple[BackendSpec, ...],
@@ -226,6 +235,9 @@ async def _started(
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
 ) -> Service:
+    events = EventHub(run)
+    executor.observe(events)
+    backends.watch(lambda: _on_change(backends, shelf, events))
     await stack.enter_async_context(executor)
     samplers = await stack.enter_async_context(SamplerManager(journal, executor, backends))
     for spec in specs:
@@ -233,4 +245,15 @@ async def _started(
     background = TaskOwner()
     stack.push_async_callback(background.close)
     background.start(watch_loop(), name="event loop lag")
-    return Service(run, journal, backends, executor, samplers, background, sandboxes, mcp)
+    views = Views(run, executor, journal, backends, shelf)
+    return Service(
+        run, journal, backends, executor, samplers, views, events, background, sandboxes, mcp
+    )
+
+
+def _on_change(backends: BackendPool, shelf: Shelf | None, events: EventHub) -> None:
+    """Of the engines or their weights."""
+    version, model = backends.policy_version, backends.model.current
+    events.engines_are(backends.states(), version)
+    if shelf is not None:
+        shelf.set_now(Now(version, model.tokenizer_digest if model is not None else ""))

@@ -13,7 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from prorl_service import __version__
+from prorl_service.errors import NotFound
 from prorl_service.inference.weights import Weights, source_at
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
@@ -40,6 +40,7 @@ from prorl_service.schemas import (
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.server.service import ServiceDep
+from prorl_service.server.status import status_of
 
 KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
@@ -68,21 +69,8 @@ async def health(service: ServiceDep) -> JSONResponse:
 
 @router.get("/status")
 async def status(service: ServiceDep) -> ServiceStatus:
-    executor, model = service.executor, service.backends.model.current
-    return ServiceStatus(
-        version=__version__,
-        run=service.run,
-        is_stopping=executor.is_stopping,
-        failure=service.failure() or service.journal.failure,
-        policy_version=service.backends.policy_version,
-        tokenizer_digest=model.tokenizer_digest if model else None,
-        sandbox=service.sandboxes.kind if service.sandboxes else "elsewhere",
-        agents=executor.agents.names,
-        rollouts=executor.count_by_state(),
-        queues=executor.queues(),
-        workers=executor.workers(),
-        backends=service.backends.statuses(),
-    )
+    """What it does now: stages, queues, engines, sandboxes, and counts since the start."""
+    return status_of(service)
 
 
 # --- rollouts -----------------------------------------------------------------------------------
@@ -104,9 +92,16 @@ async def get_rollout(
     request: Request,
     service: ServiceDep,
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
+    shelf: Annotated[bool, Query(description="False: not one that was acknowledged.")] = True,
 ) -> Response:
-    """Answers when the rollout has ended, or after `wait_s` with the state it is in."""
-    rollout = await service.executor.get(rollout_id)
+    """Answers when the rollout has ended, or after `wait_s` with the state it is in. One that was
+    acknowledged may be on the shelf; a 404 says why it is not."""
+    try:
+        rollout = await service.executor.get(rollout_id)
+    except NotFound:
+        if not shelf:
+            raise
+        rollout = await service.views.details.ended(rollout_id)
     if wait_s and isinstance(rollout, RolloutRecord):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

@@ -133,6 +133,7 @@ async def _drain(service: Service, budget_s: float) -> None:
         await executor.drain(budget_s)
     finally:
         service.samplers.end_waits()
+        service.events.close()
 
 
 def http_config(app: FastAPI, bounds: Bounds, **options: Any) -> uvicorn.Config:

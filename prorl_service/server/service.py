@@ -1,7 +1,8 @@
 """The parts of a service that the routes use, and their injection."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -14,6 +15,8 @@ from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
+from prorl_service.shelf.events import EventHub
+from prorl_service.shelf.views import Views
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.utils.tasks import TaskOwner
 
@@ -25,10 +28,14 @@ class Service:
     backends: BackendPool
     executor: RolloutExecutor
     samplers: SamplerManager
+    views: Views
+    events: EventHub
     background: TaskOwner
     sandboxes: WarmPool | None = None
     """Pool of sandboxes; None if other services run them."""
     mcp: McpServers | None = None
+    started_at: float = field(default_factory=time.time)
+    """Unix time in seconds."""
 
     def failure(self) -> str | None:
         """Returns why the service is not healthy; None if it is."""

@@ -24,6 +24,7 @@ from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec
 from prorl_service.server.auth import take_token
+from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.mcp.spec import McpSpec, take_specs
 from prorl_service.utils.runs import new_run
 
@@ -67,6 +68,7 @@ class RunOptions:
     resume: bool = False
     """Continue the run that the journal holds. An empty journal begins a new one."""
     retention: Annotated[Retention, Parameter(name="*")] = Retention()
+    shelf: Annotated[ShelfOptions, Parameter(name="*")] = ShelfOptions()
     max_unfinished: PositiveInt = 50_000
     """Most rollouts accepted and not ended; more are refused until some end."""
 

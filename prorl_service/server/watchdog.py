@@ -11,6 +11,7 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections import deque
 from types import FrameType
 
 from prorl_service import metrics
@@ -21,6 +22,9 @@ BEAT_S = 0.25
 LOOK_S = 0.5
 BLOCKED_S = 1.0
 """Seconds without a beat after which the loop counts as blocked."""
+
+_recent: deque[float] = deque(maxlen=round(60 / BEAT_S))
+"""Seconds by which the beats of the last minute were late. The process's, as metrics are."""
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = __file__.removesuffix("server/watchdog.py")
@@ -34,8 +38,14 @@ async def watch_loop() -> None:
             await asyncio.sleep(BEAT_S)
             late_s = watchdog.beat() - BEAT_S
             metrics.LOOP_LAG_S.observe(max(0.0, late_s))
+            _recent.append(max(0.0, late_s))
     finally:
         watchdog.stop()
+
+
+def recent_lag_s() -> float | None:
+    """The worst of the last minute; None before the first beat."""
+    return max(_recent, default=None)
 
 
 class _Watchdog:

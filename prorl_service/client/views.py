@@ -1,0 +1,142 @@
+"""The clients' methods for people: lists, texts, tokens, agents, training, events.
+
+`http` has the clients, which add how requests are sent.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing
+
+import httpx
+
+from prorl_service.client import view_requests
+from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
+from prorl_service.client.events import EventReception
+from prorl_service.client.requests import Answer, Request
+from prorl_service.schemas.views import (
+    AgentInfo,
+    Event,
+    GroupQuery,
+    GroupRows,
+    RolloutQuery,
+    RolloutRows,
+    RolloutText,
+    TokenSlice,
+    Training,
+)
+
+
+class ViewMethods(ABC):
+    _http: httpx.Client
+    _retry_s: float
+    _idle_s: float
+
+    @abstractmethod
+    def _send(self, request: Request[Answer]) -> Answer: ...
+
+    def groups(self, query: GroupQuery | None = None) -> GroupRows:
+        """A page of groups in flight and ended, the newest first."""
+        return self._send(view_requests.groups(query or GroupQuery()))
+
+    def rollouts(self, query: RolloutQuery | None = None) -> RolloutRows:
+        """A page of rollouts in flight and ended, the newest first."""
+        return self._send(view_requests.rollouts(query or RolloutQuery()))
+
+    def text(self, rollout_id: str, *, run: str | None = None) -> RolloutText:
+        """The rollout as a conversation. `run`: an older one's, where ids are used again."""
+        return self._send(view_requests.text(rollout_id, run))
+
+    def tokens(
+        self,
+        rollout_id: str,
+        *,
+        segment: int = 0,
+        start: int = 0,
+        n: int = 1024,
+        run: str | None = None,
+    ) -> TokenSlice:
+        """`n` tokens of a segment from `start` on, its prompt included."""
+        return self._send(view_requests.tokens(rollout_id, segment, start, n, run))
+
+    def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
+        """The run, or the service's own, by policy version."""
+        return self._send(view_requests.training(run, agent))
+
+    def agents(self) -> list[AgentInfo]:
+        return self._send(view_requests.AGENTS)
+
+    def events(self, last_id: str | None = None) -> Iterator[Event]:
+        """What happens, as it happens: after the event `last_id`, or from now on. Goes on over
+        broken connections; an event `end`, when the service stops, is the last."""
+        reception = EventReception(last_id, self._retry_s, self._idle_s)
+        while not reception.is_over:
+            message = reception.build(self._http)
+            try:
+                with (
+                    readable_errors(message),
+                    closing(self._http.send(message, stream=True)) as response,
+                ):
+                    if response.is_error:
+                        response.read()
+                    raise_for_status(response)
+                    for chunk in response.iter_bytes():
+                        yield from reception.feed(chunk)
+                    reception.closed()
+            except ServiceCallError as error:
+                time.sleep(reception.delay_s(error))
+
+
+class AsyncViewMethods(ABC):
+    """`ViewMethods`, awaited."""
+
+    _http: httpx.AsyncClient
+    _retry_s: float
+    _idle_s: float
+
+    @abstractmethod
+    async def _send(self, request: Request[Answer]) -> Answer: ...
+
+    async def groups(self, query: GroupQuery | None = None) -> GroupRows:
+        return await self._send(view_requests.groups(query or GroupQuery()))
+
+    async def rollouts(self, query: RolloutQuery | None = None) -> RolloutRows:
+        return await self._send(view_requests.rollouts(query or RolloutQuery()))
+
+    async def text(self, rollout_id: str, *, run: str | None = None) -> RolloutText:
+        return await self._send(view_requests.text(rollout_id, run))
+
+    async def tokens(
+        self,
+        rollout_id: str,
+        *,
+        segment: int = 0,
+        start: int = 0,
+        n: int = 1024,
+        run: str | None = None,
+    ) -> TokenSlice:
+        return await self._send(view_requests.tokens(rollout_id, segment, start, n, run))
+
+    async def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
+        return await self._send(view_requests.training(run, agent))
+
+    async def agents(self) -> list[AgentInfo]:
+        return await self._send(view_requests.AGENTS)
+
+    async def events(self, last_id: str | None = None) -> AsyncIterator[Event]:
+        reception = EventReception(last_id, self._retry_s, self._idle_s)
+        while not reception.is_over:
+            message = reception.build(self._http)
+            try:
+                with readable_errors(message):
+                    async with aclosing(await self._http.send(message, stream=True)) as response:
+                        if response.is_error:
+                            await response.aread()
+                        raise_for_status(response)
+                        async for chunk in response.aiter_bytes():
+                            for event in reception.feed(chunk):
+                                yield event
+                        reception.closed()
+            except ServiceCallError as error:
+                await asyncio.sleep(reception.delay_s(error))

@@ -1,0 +1,132 @@
+"""The routes for people: lists, one rollout as text and as tokens, agents, training, events.
+
+They read; none of them renews a lease, waits for a rollout or changes anything. No logic of their
+own.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from pydantic import BaseModel
+
+from prorl_service.schemas import ID, ErrorResponse
+from prorl_service.schemas.views import (
+    MAX_TOKENS,
+    Agents,
+    Event,
+    GroupQuery,
+    GroupRows,
+    RolloutQuery,
+    RolloutRows,
+    RolloutText,
+    TokenSlice,
+    Training,
+)
+from prorl_service.server.service import ServiceDep
+from prorl_service.shelf.events import EventHub
+
+ROLLOUTS, GROUPS, PEOPLE = "Rollouts", "Groups", "For people"
+MAX_INDEX = 2**31
+
+view_router = APIRouter(
+    prefix="/v1", responses={"4XX": {"model": ErrorResponse}, 503: {"model": ErrorResponse}}
+)
+
+RolloutPath = Annotated[str, Path(pattern=ID, examples=["step7-task12.0"])]
+RunQuery = Annotated[
+    str | None, Query(description="An older run's, where ids are used again; default: the latest.")
+]
+
+
+@view_router.get("/groups", tags=["For people"], summary="List groups", response_model=GroupRows)
+async def list_groups(query: Annotated[GroupQuery, Query()], service: ServiceDep) -> Response:
+    """In flight and ended, acknowledged or not, the newest first."""
+    return _json(await service.views.lists.groups(query))
+
+
+@view_router.get(
+    "/rollouts", tags=["For people"], summary="List rollouts", response_model=RolloutRows
+)
+async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: ServiceDep) -> Response:
+    """In flight and ended, acknowledged or not, the newest first; without tokens and texts."""
+    return _json(await service.views.lists.rollouts(query))
+
+
+@view_router.get(
+    "/rollouts/{rollout_id}/text",
+    tags=["For people"],
+    summary="A rollout as text",
+    response_model=RolloutText,
+)
+async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery = None) -> Response:
+    """Prompt, turns with reasoning, tool calls and their whole results, verdict, siblings; of one
+    that runs: so far. A 404 says why there is none."""
+    return _json(await service.views.details.text(rollout_id, run))
+
+
+@view_router.get(
+    "/rollouts/{rollout_id}/tokens",
+    tags=["For people"],
+    summary="A rollout's tokens",
+    response_model=TokenSlice,
+)
+async def get_tokens(
+    rollout_id: RolloutPath,
+    service: ServiceDep,
+    segment: Annotated[int, Query(ge=0, le=MAX_INDEX)] = 0,
+    start: Annotated[int, Query(ge=0, le=MAX_INDEX)] = 0,
+    n: Annotated[int, Query(ge=1, le=MAX_TOKENS)] = 1024,
+    run: RunQuery = None,
+) -> Response:
+    """A slice of a segment, its prompt included: what was sampled, how likely, by which version."""
+    details = service.views.details
+    return _json(await details.tokens(rollout_id, run, segment=segment, start=start, count=n))
+
+
+@view_router.get("/training", tags=["For people"], summary="A run by policy version")
+async def get_training(
+    service: ServiceDep, run: RunQuery = None, agent: str | None = None
+) -> Training:
+    """Rewards, informative groups, failures, wasted tokens and staleness, a row a version."""
+    return await service.views.training(run, agent)
+
+
+@view_router.get("/agents", tags=["For people"], summary="List agents")
+async def list_agents(service: ServiceDep) -> Agents:
+    """What each is for, the schema of its tasks' `data`, and its tools."""
+    return service.views.agents()
+
+
+@view_router.get(
+    "/events",
+    tags=["For people"],
+    summary="What happens, as it happens",
+    response_class=EventSourceResponse,
+    responses={200: {"model": Event, "content": {"text/event-stream": {}}}},
+)
+async def listen(
+    service: ServiceDep, last_event_id: Annotated[str | None, Header(max_length=100)] = None
+) -> EventSourceResponse:
+    """Server-sent events, one for each move of a rollout, for new groups, weights and engines.
+    `Last-Event-ID` resumes; `reload` says that too much was missed."""
+    events = _stream(service.events, last_event_id)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return EventSourceResponse(events, headers=headers)
+
+
+async def _stream(hub: EventHub, last_event_id: str | None) -> AsyncIterator[bytes]:
+    async for batch in hub.listen(last_event_id):
+        yield b"".join(map(_event, batch)) or KEEPALIVE_COMMENT
+
+
+def _event(event: Event) -> bytes:
+    data = orjson.dumps(event.data).decode()
+    return format_sse_event(data_str=data, event=event.event, id=event.id)
+
+
+def _json(answer: BaseModel) -> Response:
+    """A response of our own making: FastAPI would validate every row once more."""
+    return Response(answer.model_dump_json(), media_type="application/json")

@@ -8,14 +8,15 @@ import sqlite3
 from collections.abc import Callable
 
 from prorl_service.rollouts.journal.tables import free_pages, give_room_back
-from prorl_service.shelf import tables
-from prorl_service.shelf.file import MAX_WAL_BYTES
+from prorl_service.shelf import contents
 from prorl_service.shelf.policy import ShelfOptions
 
 ROWS_SHARE = 1 / 2
 """Largest part of the shelf that rows may take while there is content."""
 LOG_SHARE = 1 / 4
-"""Largest part of the shelf that is left to its write-ahead log."""
+MAX_LOG_BYTES = 2**23
+"""Part of the shelf that is left to its write-ahead log, and the most of it. Half of it is what the
+log may have before it is brought in: a transaction can make it longer."""
 SPARE_SHARE = 1 / 32
 """Part of the shelf whose free pages are kept, since they are soon used again."""
 
@@ -25,8 +26,8 @@ class Eviction:
         self._db = db
         self._options = options
         (self._page_bytes,) = db.execute("PRAGMA page_size").fetchone()
-        log_bytes = min(2 * MAX_WAL_BYTES, options.bytes * LOG_SHARE)
-        self._most_bytes = int(options.bytes - log_bytes)
+        self.log_bytes = int(min(MAX_LOG_BYTES, options.bytes * LOG_SHARE))
+        self._most_bytes = options.bytes - self.log_bytes
         self._spare_pages = int(options.bytes * SPARE_SHARE / self._page_bytes)
 
     def evict(self, uptime_s: float, is_over: Callable[[], bool]) -> bool:
@@ -38,20 +39,20 @@ class Eviction:
         return False
 
     def _next(self, uptime_s: float) -> Callable[[], None] | None:
-        oldest = tables.oldest(self._db)
+        oldest = contents.oldest(self._db)
         if oldest is None:
             return None
         number, shelved_at = oldest
         if shelved_at < uptime_s - self._options.seconds:
-            return lambda: tables.remove_group(self._db, number)
+            return lambda: contents.evict_group(self._db, number)
         used = self._used_bytes()
         if used <= self._most_bytes:
             return None
-        first_whole = tables.oldest_with_content(self._db)
-        rows = used - tables.contents_bytes(self._db)
+        first_whole = contents.oldest_with_content(self._db)
+        rows = used - contents.contents_bytes(self._db)
         if first_whole is None or rows > self._most_bytes * ROWS_SHARE:
-            return lambda: tables.remove_group(self._db, number)
-        return lambda: tables.evict_content(self._db, first_whole)
+            return lambda: contents.evict_group(self._db, number)
+        return lambda: contents.evict_content(self._db, first_whole)
 
     def give_room_back(self, is_over: Callable[[], bool]) -> bool:
         """Outside a transaction. Whether there is more to give back."""

@@ -20,8 +20,6 @@ from prorl_service.utils import files
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 2.0
-MAX_WAL_BYTES = 2**22
-"""Size to which the write-ahead log is cut back when its content is in the file."""
 SUFFIXES = ("", "-wal", "-shm")
 
 
@@ -37,6 +35,22 @@ class ShelfFile:
     reader: sqlite3.Connection
     path: Path
     is_temporary: bool = False
+
+    def limit_log(self, count: int) -> None:
+        """Has the write-ahead log brought in when it has so many bytes. Raises `sqlite3.Error`."""
+        (page_bytes,) = self.writer.execute("PRAGMA page_size").fetchone()
+        self.writer.execute(f"PRAGMA wal_autocheckpoint = {max(1, count // page_bytes)}")
+        self.writer.execute(f"PRAGMA journal_size_limit = {count}")
+        self.writer.execute("PRAGMA busy_timeout = 0")  # it waits for no reader
+
+    def cut_log(self, count: int) -> bool:
+        """Cuts back a log that became longer: a reader kept it from being brought in. False: one
+        still does. Raises `sqlite3.Error`."""
+        log_file = _beside(self.path, "-wal")
+        if not log_file.exists() or log_file.stat().st_size <= count:
+            return True
+        (is_busy, *_) = self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy
 
     def bytes(self) -> int:
         """What it takes on disk, its log included."""
@@ -101,6 +115,7 @@ def _open(path: Path, *, is_temporary: bool) -> ShelfFile:
         _prepare(writer)
         reader = _connect(path)
         reader.execute("PRAGMA query_only = 1")
+        reader.execute("PRAGMA automatic_index = 0")  # lists stop early: an index costs more
     except BaseException:
         writer.close()
         raise
@@ -112,20 +127,27 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+    """Changes nothing in a file that is no shelf."""
+    is_new = db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
+    if not is_new:
+        _check(db)
+    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # counts while the file is empty
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
-    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
-    db.execute("BEGIN EXCLUSIVE")
-    if db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None:
+    if is_new:
+        db.execute("BEGIN EXCLUSIVE")
         run_script(db, TABLES)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+    db.execute("SELECT count(*), max(created_at) FROM groups").fetchone()  # it can be read
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Raises `Unusable`."""
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise Unusable("is a database, but no shelf")
     if version != VERSION:
         raise Unusable(f"is of version {version}, this service's are of {VERSION}")
-    db.execute("SELECT count(*), max(created_at) FROM groups").fetchone()
-    db.execute("COMMIT")

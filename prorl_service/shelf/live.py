@@ -11,7 +11,16 @@ from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.inflight import GroupUnderWay
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
-from prorl_service.shelf.rows import Key, Standing, group_row, mean_reward, meets, row_of
+from prorl_service.shelf.rows import (
+    GroupFacts,
+    Key,
+    Member,
+    Standing,
+    group_row,
+    mean_reward,
+    meets,
+    row_of,
+)
 
 SLICE = 2048
 """Rollouts looked at without a pause."""
@@ -59,7 +68,17 @@ class LiveRows:
         mean = mean_reward(rollouts)
         if not any(meets(row, wanted, reward=mean) for row in rollouts):
             return None
-        return group_row(group.admitted.group.n, mean, rollouts)
+        submitted = group.admitted.group
+        facts = GroupFacts(
+            group_id=submitted.group_id,
+            run=self._run,
+            task_id=submitted.task.task_id,
+            agent=submitted.task.agent,
+            n=submitted.n,
+            mean_reward=mean,
+            created_at=group.created_at,
+        )
+        return group_row(facts, [Member.of(row) for row in rollouts])
 
     def filled(self, row: GroupRow) -> GroupRow:
         """With what this process knows of rollouts that have not ended."""

@@ -7,15 +7,15 @@ the run.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from prorl_service.rollouts.figures import Figures
 from prorl_service.schemas import Blame, FinishReason, Group, Rollout, RolloutState
 from prorl_service.schemas.views import GroupOutcome, GroupRow, KeptFor, RolloutRow, RowFilter
-from prorl_service.shelf.rows import Key, Standing, group_row, row_of
-from prorl_service.shelf.tables import BLAMES, REASONS, STATES, STRIDE, Content, expanded
+from prorl_service.shelf.rows import GroupFacts, Key, Member, Standing, group_row, row_of
+from prorl_service.shelf.tables import BLAMES, OUTCOME, REASONS, STATES, STRIDE, Content, expanded
 
 _INSIDE = f"r.id >= g.number * {STRIDE} AND r.id < (g.number + 1) * {STRIDE}"
 _ROW = """
@@ -23,16 +23,14 @@ _ROW = """
 r.model_s, r.tool_s, r.version, r.staleness, r.ended_at, r.content,
 (SELECT summary FROM summaries WHERE id = r.id)
 """
+_GROUP = """
+g.number, g.group_id, (SELECT name FROM names WHERE number = g.run), g.task_id,
+(SELECT name FROM names WHERE number = g.agent), g.n,
+CASE WHEN g.rewards THEN g.reward_sum / g.rewards END, g.created_at, g.kept
+"""
+_HERE = (Content.HERE, Content.AWAITED)
 _INDICES = frozenset(map(str, range(STRIDE)))
-_OUTCOMES = {
-    GroupOutcome.OPEN: "g.ended < g.n",
-    GroupOutcome.UNSCORED: "g.ended >= g.n AND g.rewards = 0",
-    GroupOutcome.INFORMATIVE: "g.ended >= g.n AND g.least_reward < g.greatest_reward",
-    GroupOutcome.ALL_ZERO: "g.ended >= g.n AND g.least_reward = 0 AND g.greatest_reward = 0",
-    GroupOutcome.ALL_ONE: "g.ended >= g.n AND g.least_reward = 1 AND g.greatest_reward = 1",
-    GroupOutcome.ALL_EQUAL: "g.ended >= g.n AND g.least_reward = g.greatest_reward"
-    " AND g.least_reward NOT IN (0, 1)",
-}
+_OUTCOME = f"CASE WHEN ended < n THEN '{GroupOutcome.OPEN}' ELSE {OUTCOME} END"
 
 
 @dataclass(slots=True)
@@ -100,18 +98,17 @@ def groups(
     if wanted.reward_max is not None:
         where.add("g.rewards > 0 AND g.reward_sum / g.rewards <= ?", wanted.reward_max)
     if outcomes:
-        where.add(" OR ".join(f"({_OUTCOMES[one]})" for one in outcomes))
+        where.add_any(_OUTCOME, [one.value for one in outcomes])
     if after is not None:
         where.add("(g.created_at, g.group_id) < (?, ?)", after.created_at, after.group_id)
     if inside.conditions:
         where.add(f"EXISTS (SELECT 1 FROM rollouts r WHERE {_INSIDE} AND {inside})", *inside.values)
     query = (
-        "SELECT g.number, g.n, CASE WHEN g.rewards THEN g.reward_sum / g.rewards END"
-        f" FROM groups g WHERE {where}"
+        f"SELECT {_GROUP} FROM groups g WHERE {where}"
         " ORDER BY g.created_at DESC, g.group_id DESC LIMIT ?"
     )
     found = db.execute(query, (*where.values, limit)).fetchall()
-    return [group_row(n, mean, list(_rows_of(db, number))) for number, n, mean in found]
+    return [_group(db, *one) for one in found]
 
 
 def _of_groups(wanted: RowFilter) -> Where:
@@ -166,9 +163,49 @@ def _bits(known: Codes, wanted: Codes) -> int:
     return sum(1 << code for code in _codes(known, wanted))
 
 
-def _rows_of(db: sqlite3.Connection, number: int) -> Iterator[RolloutRow]:
-    query = f"SELECT {_ROW} FROM groups g JOIN rollouts r ON {_INSIDE} WHERE g.number = ?"
-    return (_Row(*one).to_wire() for one in db.execute(query, (number,)))
+def _group(
+    db: sqlite3.Connection,
+    number: int,
+    group_id: str,
+    run: str,
+    task_id: str,
+    agent: str,
+    n: int,
+    mean_reward: float | None,
+    created_at: float,
+    kept: str | None,
+) -> GroupRow:
+    facts = GroupFacts(
+        group_id=group_id,
+        run=run,
+        task_id=task_id,
+        agent=agent,
+        n=n,
+        mean_reward=mean_reward,
+        created_at=created_at,
+        kept_for=None if kept is None else KeptFor(kept),
+    )
+    first = number * STRIDE
+    found = db.execute(
+        "SELECT id, state, reward, blame, version, turns, sampled, ended_at, content FROM rollouts"
+        " WHERE id >= ? AND id < ?",
+        (first, first + STRIDE),
+    )
+    members = [
+        Member(
+            row_id - first,
+            STATES[state],
+            reward,
+            None if blame is None else BLAMES[blame],
+            version,
+            turns,
+            sampled,
+            ended_at,
+            content in _HERE,
+        )
+        for row_id, state, reward, blame, version, turns, sampled, ended_at, content in found
+    ]
+    return group_row(facts, members)
 
 
 class _Row(NamedTuple):
@@ -196,7 +233,7 @@ class _Row(NamedTuple):
             Figures(reason, *counts),
             Standing(
                 run=self.run,
-                has_content=self.content in (Content.HERE, Content.AWAITED),
+                has_content=self.content in _HERE,
                 kept_for=None if self.kept is None else KeptFor(self.kept),
                 ended_at=self.ended_at,
                 policy_version=self.version,

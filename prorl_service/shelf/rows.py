@@ -177,42 +177,81 @@ def outcome_of(n: int, ended: int, least: float | None, greatest: float | None) 
     return equal.get(least, GroupOutcome.ALL_EQUAL)
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a group's row says of one of its rollouts."""
+
+    index: int
+    state: RolloutState
+    reward: float | None
+    blame: Blame | None
+    policy_version: int | None
+    turns: int
+    sampled_tokens: int
+    ended_at: float | None
+    """None: it has not ended."""
+    has_content: bool
+
+    @classmethod
+    def of(cls, row: RolloutRow) -> "Member":
+        return cls(
+            row.index,
+            row.state,
+            row.reward,
+            blame_of(row),
+            row.policy_version,
+            row.turns or 0,
+            row.sampled_tokens or 0,
+            row.ended_at,
+            row.has_content,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """What a group's row says beside its rollouts."""
+
+    group_id: str
+    run: str
+    task_id: str
+    agent: str
+    n: int
+    mean_reward: float | None
+    created_at: float
+    kept_for: KeptFor | None = None
+
+
 def mean_reward(rows: Iterable[RolloutRow]) -> float | None:
     known = [row.reward for row in rows if row.reward is not None]
     return sum(known) / len(known) if known else None
 
 
-def group_row(n: int, mean: float | None, rollouts: Sequence[RolloutRow]) -> GroupRow:
-    """Of the rows of its rollouts, of which some may be missing."""
-    first = rollouts[0]
-    states: list[RolloutState | None] = [None] * n
-    rewards: list[float | None] = [None] * n
-    for row in rollouts:
-        states[row.index], rewards[row.index] = row.state, row.reward
-    ended = [row for row in rollouts if row.ended_at is not None]
+def group_row(facts: GroupFacts, members: Sequence[Member]) -> GroupRow:
+    """Some of its rollouts may be missing in `members`."""
+    states: list[RolloutState | None] = [None] * facts.n
+    rewards: list[float | None] = [None] * facts.n
+    for one in members:
+        states[one.index], rewards[one.index] = one.state, one.reward
+    ended = [one for one in members if one.ended_at is not None]
     known = [reward for reward in rewards if reward is not None]
-    blames = Counter(blame for row in ended if (blame := blame_of(row)) is not None)
-    versions = {row.policy_version for row in ended} - {None}
+    versions = {one.policy_version for one in ended if one.policy_version is not None}
+    ends = [one.ended_at for one in ended if one.ended_at is not None]
     return GroupRow(
-        group_id=first.group_id,
-        run=first.run,
-        task_id=first.task_id,
-        agent=first.agent,
-        n=n,
+        group_id=facts.group_id,
+        run=facts.run,
+        task_id=facts.task_id,
+        agent=facts.agent,
+        n=facts.n,
         states=states,
         rewards=rewards,
-        mean_reward=mean,
-        outcome=outcome_of(n, len(ended), min(known, default=None), max(known, default=None)),
-        policy_versions=sorted(one for one in versions if one is not None),
-        blames=dict(blames),
-        turns=sum(row.turns or 0 for row in ended),
-        sampled_tokens=sum(row.sampled_tokens or 0 for row in ended),
-        created_at=first.created_at,
-        ended_at=_last_end(ended) if len(ended) == n else None,
-        has_content=any(row.has_content for row in rollouts),
-        kept_for=next((row.kept_for for row in rollouts if row.kept_for is not None), None),
+        mean_reward=facts.mean_reward,
+        outcome=outcome_of(facts.n, len(ended), min(known, default=None), max(known, default=None)),
+        policy_versions=sorted(versions),
+        blames=dict(Counter(one.blame for one in ended if one.blame is not None)),
+        turns=sum(one.turns for one in ended),
+        sampled_tokens=sum(one.sampled_tokens for one in ended),
+        created_at=facts.created_at,
+        ended_at=max(ends) if len(ended) == facts.n else None,
+        has_content=any(one.has_content for one in members),
+        kept_for=facts.kept_for,
     )
-
-
-def _last_end(ended: Sequence[RolloutRow]) -> float | None:
-    return max((row.ended_at for row in ended if row.ended_at is not None), default=None)

@@ -14,9 +14,10 @@ from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import Rollout, Timings
-from prorl_service.shelf import tables
+from prorl_service.shelf import contents, ended_rows, tables
+from prorl_service.shelf.ended_rows import Ended, Place
 from prorl_service.shelf.policy import Policy, ShelfOptions
-from prorl_service.shelf.tables import STRIDE, Content, Ended, Place
+from prorl_service.shelf.tables import STRIDE, Content
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class Shelving:
         self._unchecked: int | None = 0
         """Number of the next group of the journal to be looked for; None after the last."""
         self.start_over()
-        for version, count in tables.firsts(db, self._run).items():
+        ended_rows.drop_counts_of_others(db, self._run)
+        for version, count in ended_rows.firsts(db, self._run).items():
             self._policy.count_first(version, count)
 
     @property
@@ -69,8 +71,8 @@ class Shelving:
         """Looks for all that the journal still has and that may be missing here."""
         self._awaited.clear()
         self._unchecked = 0
-        for row_id in tables.awaited(self._db):
-            tables.mark(self._db, row_id, Content.NEVER)
+        for row_id in ended_rows.awaited(self._db):
+            contents.mark(self._db, row_id, Content.NEVER)
 
     def step(self, journal: sqlite3.Connection, uptime_s: float) -> None:
         """Copies a rollout, or looks for what is missing of a group."""
@@ -85,74 +87,84 @@ class Shelving:
 
     def shelve(self, journal: sqlite3.Connection, row: EndedRow, uptime_s: float) -> None:
         """Does nothing for a rollout that is here."""
-        ended = tables.ended_of(row, self.now.policy_version)
+        ended = ended_rows.ended_of(row, self.now.policy_version)
         source = follower.find_group(journal, row.group_id)
         # Without a source it was forgotten already: other results needed the room.
         n = source.n if source is not None else ended.rollout.index + 1
         place = self._place(ended, n, uptime_s)
-        if tables.has_rollout(self._db, place.row_id(ended.rollout.index)):
+        if ended_rows.has_rollout(self._db, place.row_id(ended.rollout.index)):
             return
-        tables.add_rollout(self._db, place, ended)
+        ended_rows.add_rollout(self._db, place, ended)
         if source is not None and (place.kept is not None or self._decide(place, ended)):
             self._await_content(place, source)
 
     def _place(self, ended: Ended, n: int, uptime_s: float) -> Place:
         """The group's, which is new if the one of that name was forgotten and submitted again."""
         rollout = ended.rollout
-        found = tables.place(self._db, rollout.group_id, self._run)
+        found = ended_rows.place(self._db, rollout.group_id, self._run)
         if found is not None:
             place, created_at = found
             if created_at == rollout.created_at:
                 return place
-            tables.remove_group(self._db, place.number)
-        return tables.add_group(self._db, ended, self._run, self.now.model, n, uptime_s)
+            contents.remove_group(self._db, place.number)
+        return ended_rows.add_group(self._db, ended, self._run, self.now.model, n, uptime_s)
 
     def _decide(self, place: Place, ended: Ended) -> bool:
         failure = ended.failure.kind if ended.failure is not None else None
         reason = self._policy.decide(ended.rollout.group_id, ended.version, failure)
         if reason is not None:
-            tables.keep(self._db, place.number, reason)
+            ended_rows.keep(self._db, place.number, reason)
         return reason is not None
 
     def _await_content(self, place: Place, source: FoundGroup) -> None:
         """Of all rollouts of the group that are here by now."""
-        for row_id in tables.without_content(self._db, place.number):
+        for row_id in ended_rows.without_content(self._db, place.number):
             if len(self._awaited) < MAX_AWAITED:
-                tables.mark(self._db, row_id, Content.AWAITED)
+                contents.mark(self._db, row_id, Content.AWAITED)
                 self._awaited.append(Copy(row_id, source))
 
     def _copy(self, journal: sqlite3.Connection, copy: Copy) -> None:
+        if not ended_rows.has_rollout(self._db, copy.row_id):
+            return  # evicted meanwhile, or submitted again
         number, index = divmod(copy.row_id, STRIDE)
         answer = follower.answer_at(journal, copy.source.row_id(index))
         request = follower.request_at(journal, copy.source.number)
         if answer is None or request is None:
-            tables.mark(self._db, copy.row_id, Content.NEVER)
+            contents.mark(self._db, copy.row_id, Content.NEVER)
             return
         content = tables.compressed(answer)
-        if tables.bytes_of(self._db, number) + len(content) > self._most_bytes:
-            tables.mark(self._db, copy.row_id, Content.EVICTED)
+        if contents.bytes_of(self._db, number) + len(content) > self._most_bytes:
+            contents.mark(self._db, copy.row_id, Content.EVICTED)
             return
-        if not tables.has_request(self._db, number):
-            tables.put_request(self._db, number, tables.compressed(request))
-        tables.put_content(self._db, copy.row_id, content)
+        if not contents.has_request(self._db, number):
+            contents.put_request(self._db, number, tables.compressed(request))
+        contents.put_content(self._db, copy.row_id, content)
 
     def _check(self, journal: sqlite3.Connection, group: FoundGroup, uptime_s: float) -> None:
         """What an earlier process could not shelve before it died."""
-        found = tables.place(self._db, group.group_id, self._run)
+        found = ended_rows.place(self._db, group.group_id, self._run)
         for index in follower.ended_in(journal, group):
-            if found is None or not tables.has_rollout(self._db, found[0].row_id(index)):
-                answer = follower.answer_at(journal, group.row_id(index))
-                assert answer is not None
-                self.shelve(journal, _row(answer), uptime_s)
+            if found is None or not ended_rows.has_rollout(self._db, found[0].row_id(index)):
+                row = _row(follower.answer_at(journal, group.row_id(index)))
+                if row.created_at <= contents.evicted_until(self._db):
+                    return  # it was here, and its room is another's now
+                self.shelve(journal, row.ended, uptime_s)
         if found is not None and found[0].kept is not None:
             self._await_content(found[0], group)
 
 
-def _row(answer: bytes) -> EndedRow:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    ended: EndedRow
+    created_at: float
+
+
+def _row(answer: bytes | None) -> _Row:
     """As it was written, but for the time of its end, which is calculated."""
+    assert answer is not None
     rollout = Rollout.model_validate_json(answer)
     summary = rollout.model_copy(update={"trajectory": None, "report": None})
-    return EndedRow(
+    ended = EndedRow(
         rollout.rollout_id,
         rollout.group_id,
         rollout.attempt,
@@ -162,6 +174,7 @@ def _row(answer: bytes) -> EndedRow:
         Figures.of(rollout.trajectory),
         rollout.created_at + _seconds(rollout.timings),
     )
+    return _Row(ended, rollout.created_at)
 
 
 def _seconds(timings: Timings) -> float:

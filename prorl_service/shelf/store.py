@@ -19,7 +19,7 @@ from typing import TypeVar
 from prorl_service.errors import ShelfError
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import ShelfStatus
-from prorl_service.shelf import tables
+from prorl_service.shelf import contents, tables
 from prorl_service.shelf.eviction import Eviction
 from prorl_service.shelf.file import ShelfFile, move_aside, open_file
 from prorl_service.shelf.policy import ShelfOptions
@@ -55,6 +55,7 @@ class Shelf:
             self._shelving = Shelving(self._db, run, options)
             self._began_at = time.monotonic() - tables.uptime(self._db)
         self._eviction = Eviction(self._db, options)
+        file.limit_log(self._eviction.log_bytes // 2)
         self._reader = ThreadPoolExecutor(1, "shelf reader")
 
     @classmethod
@@ -75,7 +76,7 @@ class Shelf:
         self._reader.shutdown()
         is_empty = False
         with suppress(sqlite3.Error):
-            is_empty = tables.oldest(self._db) is None
+            is_empty = contents.oldest(self._db) is None
         self._file.close(remove=is_empty)
 
     def status(self) -> ShelfStatus:
@@ -140,6 +141,7 @@ class Shelf:
             return False
         with self._noticing_failure():
             is_left |= self._eviction.give_room_back(is_over)
+            is_left |= not self._file.cut_log(self._eviction.log_bytes)
         return is_left and self.failure is None
 
     def finish(self, db: sqlite3.Connection) -> None:

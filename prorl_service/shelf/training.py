@@ -1,100 +1,130 @@
-"""A run by policy version, from the rows of its ended rollouts: for the view of training.
+"""A run by policy version, for the view of training: sums of what was counted on the shelf.
 
-Each rollout counts for one version, its `policy_version`; a group counts for that of its newest.
+Each rollout counts for one version, its `policy_version`; a whole group counts for that of its
+newest rollout. Both count when they end, and go on counting when their rows are evicted.
 """
 
 import sqlite3
-from collections import defaultdict
-from typing import Any
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
 from prorl_service.schemas import Blame, FinishReason, RolloutState
 from prorl_service.schemas.views import GroupOutcome, VersionRow
-from prorl_service.shelf.tables import BLAMES, REASONS, STATES, STRIDE
+from prorl_service.shelf.tables import BLAMES, REASONS, STATES
 
-_DONE, _FAILED, _CANCELLED = (
-    STATES.index(one) for one in (RolloutState.DONE, RolloutState.FAILED, RolloutState.CANCELLED)
-)
+_TALLIES = """
+SELECT version, state, blame, reason, sum(rollouts), sum(rewards), sum(reward_sum), sum(successes),
+    sum(played), sum(turns), sum(sampled), sum(stale), sum(staleness), max(most_stale),
+    min(first_end), max(last_end)
+FROM tallies
+WHERE run = (SELECT number FROM names WHERE name = :run)
+    AND (:agent IS NULL OR agent = (SELECT number FROM names WHERE name = :agent))
+GROUP BY version, state, blame, reason
+"""
+_OUTCOMES = """
+SELECT version, outcome, sum(groups) FROM outcomes
+WHERE run = (SELECT number FROM names WHERE name = :run)
+    AND (:agent IS NULL OR agent = (SELECT number FROM names WHERE name = :agent))
+GROUP BY version, outcome
+"""
 
-_ROLLOUTS = f"""
-SELECT r.version, count(*), sum(r.state = {_DONE}), sum(r.state = {_FAILED}),
-    sum(r.state = {_CANCELLED}), avg(r.reward),
-    avg(CASE WHEN r.reward IS NOT NULL THEN r.reward >= 1 END),
-    avg(CASE WHEN r.turns THEN r.turns END), avg(CASE WHEN r.turns THEN r.sampled END),
-    sum(r.sampled), sum(CASE WHEN r.state <> {_DONE} THEN r.sampled ELSE 0 END),
-    avg(r.staleness), max(r.staleness), min(r.ended_at), max(r.ended_at)
-FROM groups g CROSS JOIN rollouts r
-    ON r.id >= g.number * {STRIDE} AND r.id < (g.number + 1) * {STRIDE}
-WHERE g.run = (SELECT number FROM names WHERE name = ?) AND {{agent}}
-GROUP BY r.version ORDER BY r.version
-"""
-_KINDS = f"""
-SELECT r.version, r.state, r.blame, r.reason, count(*)
-FROM groups g CROSS JOIN rollouts r
-    ON r.id >= g.number * {STRIDE} AND r.id < (g.number + 1) * {STRIDE}
-WHERE g.run = (SELECT number FROM names WHERE name = ?) AND {{agent}}
-    AND (r.blame IS NOT NULL OR r.reason IS NOT NULL)
-GROUP BY r.version, r.blame, r.reason
-"""
-_OUTCOME = f"""
-CASE WHEN g.rewards = 0 THEN '{GroupOutcome.UNSCORED}'
-    WHEN g.least_reward < g.greatest_reward THEN '{GroupOutcome.INFORMATIVE}'
-    WHEN g.least_reward = 0 THEN '{GroupOutcome.ALL_ZERO}'
-    WHEN g.least_reward = 1 THEN '{GroupOutcome.ALL_ONE}'
-    ELSE '{GroupOutcome.ALL_EQUAL}' END
-"""
-_GROUPS = f"""
-SELECT g.greatest_version, {_OUTCOME} AS outcome, count(*)
-FROM groups g
-WHERE g.run = (SELECT number FROM names WHERE name = ?) AND {{agent}} AND g.ended >= g.n
-GROUP BY g.greatest_version, outcome
-"""
+
+@dataclass(slots=True)
+class Sums:
+    """All that was counted of one version."""
+
+    states: Counter[RolloutState] = field(default_factory=Counter)
+    failures: Counter[Blame] = field(default_factory=Counter)
+    reasons: Counter[FinishReason] = field(default_factory=Counter)
+    outcomes: Counter[GroupOutcome] = field(default_factory=Counter)
+    rewards: int = 0
+    reward_sum: float = 0.0
+    successes: int = 0
+    played: int = 0
+    turns: int = 0
+    sampled: int = 0
+    wasted: int = 0
+    stale: int = 0
+    staleness: int = 0
+    most_stale: int = 0
+    first_end: float | None = None
+    last_end: float | None = None
 
 
 def versions(db: sqlite3.Connection, run: str, agent: str | None) -> list[VersionRow]:
     """The oldest first. `agent` None: of all."""
-    condition = "1" if agent is None else "g.agent = (SELECT number FROM names WHERE name = ?)"
-    values = (run,) if agent is None else (run, agent)
-
-    def ask(query: str) -> list[Any]:
-        return db.execute(query.format(agent=condition), values).fetchall()
-
-    failures: dict[int, dict[Blame, int]] = defaultdict(dict)
-    reasons: dict[int, dict[FinishReason, int]] = defaultdict(dict)
-    for version, _, blame, reason, count in ask(_KINDS):
-        if blame is not None:
-            _add(failures[version], BLAMES[blame], count)
-        if reason is not None:
-            _add(reasons[version], REASONS[reason], count)
-    outcomes: dict[int, dict[GroupOutcome, int]] = defaultdict(dict)
-    for version, outcome, count in ask(_GROUPS):
-        outcomes[version][GroupOutcome(outcome)] = count
-    return [
-        _row(one, failures[one[0]], reasons[one[0]], outcomes[one[0]]) for one in ask(_ROLLOUTS)
-    ]
+    values = {"run": run, "agent": agent}
+    found: defaultdict[int, Sums] = defaultdict(Sums)
+    for version, *counts in db.execute(_TALLIES, values):
+        _add(found[version], *counts)
+    for version, outcome, groups in db.execute(_OUTCOMES, values):
+        found[version].outcomes[GroupOutcome(outcome)] = groups
+    return [_row(version, found[version]) for version in sorted(found)]
 
 
-def _add(counts: dict[Any, int], key: object, count: int) -> None:
-    counts[key] = counts.get(key, 0) + count
+def _add(
+    sums: Sums,
+    state: int,
+    blame: int,
+    reason: int,
+    rollouts: int,
+    rewards: int,
+    reward_sum: float,
+    successes: int,
+    played: int,
+    turns: int,
+    sampled: int,
+    stale: int,
+    staleness: int,
+    most_stale: int,
+    first_end: float,
+    last_end: float,
+) -> None:
+    sums.states[STATES[state]] += rollouts
+    if blame >= 0:
+        sums.failures[BLAMES[blame]] += rollouts
+    if reason >= 0:
+        sums.reasons[REASONS[reason]] += rollouts
+    sums.rewards += rewards
+    sums.reward_sum += reward_sum
+    sums.successes += successes
+    sums.played += played
+    sums.turns += turns
+    sums.sampled += sampled
+    sums.wasted += 0 if STATES[state] is RolloutState.DONE else sampled
+    sums.stale += stale
+    sums.staleness += staleness
+    sums.most_stale = max(sums.most_stale, most_stale)
+    sums.first_end = first_end if sums.first_end is None else min(sums.first_end, first_end)
+    sums.last_end = last_end if sums.last_end is None else max(sums.last_end, last_end)
 
 
-def _row(
-    values: tuple[Any, ...],
-    failures: dict[Blame, int],
-    reasons: dict[FinishReason, int],
-    outcomes: dict[GroupOutcome, int],
-) -> VersionRow:
-    names = (
-        *("policy_version", "rollouts", "done", "failed", "cancelled", "mean_reward"),
-        *("success_rate", "mean_turns", "mean_sampled_tokens", "sampled_tokens", "wasted_tokens"),
-        *("mean_staleness", "max_staleness", "first_ended_at", "last_ended_at"),
-    )
-    groups = sum(outcomes.values())
-    scored = groups - outcomes.get(GroupOutcome.UNSCORED, 0)
+def _row(version: int, sums: Sums) -> VersionRow:
+    groups = sums.outcomes.total()
+    scored = groups - sums.outcomes[GroupOutcome.UNSCORED]
     return VersionRow(
-        **dict(zip(names, values, strict=True)),
-        failures=failures,
-        finish_reasons=reasons,
+        policy_version=version,
+        rollouts=sums.states.total(),
+        done=sums.states[RolloutState.DONE],
+        failed=sums.states[RolloutState.FAILED],
+        cancelled=sums.states[RolloutState.CANCELLED],
+        failures=dict(sums.failures),
+        finish_reasons=dict(sums.reasons),
+        mean_reward=_mean(sums.reward_sum, sums.rewards),
+        success_rate=_mean(sums.successes, sums.rewards),
+        mean_turns=_mean(sums.turns, sums.played),
+        mean_sampled_tokens=_mean(sums.sampled, sums.played),
+        sampled_tokens=sums.sampled,
+        wasted_tokens=sums.wasted,
+        mean_staleness=_mean(sums.staleness, sums.stale),
+        max_staleness=sums.most_stale if sums.stale else None,
         groups=groups,
-        outcomes=outcomes,
-        informative_share=outcomes.get(GroupOutcome.INFORMATIVE, 0) / scored if scored else None,
+        outcomes={outcome: count for outcome, count in sums.outcomes.items() if count},
+        informative_share=_mean(sums.outcomes[GroupOutcome.INFORMATIVE], scored),
+        first_ended_at=sums.first_end,
+        last_ended_at=sums.last_end,
     )
+
+
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None

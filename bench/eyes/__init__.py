@@ -1,0 +1,1 @@
+"""What looking at rollouts costs: the shelf, its lists and the page over it."""

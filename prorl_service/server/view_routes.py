@@ -9,7 +9,8 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Header, Path, Query, Response
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi.responses import StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic import BaseModel
 
 from prorl_service.schemas import ID, ErrorResponse
@@ -28,7 +29,12 @@ from prorl_service.schemas.views import (
 from prorl_service.server.service import ServiceDep
 from prorl_service.shelf.events import EventHub
 
-ROLLOUTS, GROUPS, PEOPLE = "Rollouts", "Groups", "For people"
+SSE = "text/event-stream"
+EXAMPLE = (
+    "event: rollout\n"
+    'data: {"rollout_id":"g.0","group_id":"g","state":"running","attempt":1,"at":1.7e9}\n'
+    "id: 0f8b1c2d-42\n\n"
+)
 MAX_INDEX = 2**31
 
 view_router = APIRouter(
@@ -104,17 +110,17 @@ async def list_agents(service: ServiceDep) -> Agents:
     "/events",
     tags=["For people"],
     summary="What happens, as it happens",
-    response_class=EventSourceResponse,
-    responses={200: {"model": Event, "content": {"text/event-stream": {}}}},
+    response_class=StreamingResponse,
+    responses={200: {"content": {SSE: {"schema": {"type": "string"}, "example": EXAMPLE}}}},
 )
 async def listen(
     service: ServiceDep, last_event_id: Annotated[str | None, Header(max_length=100)] = None
-) -> EventSourceResponse:
+) -> StreamingResponse:
     """Server-sent events, one for each move of a rollout, for new groups, weights and engines.
     `Last-Event-ID` resumes; `reload` says that too much was missed."""
     events = _stream(service.events, last_event_id)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return EventSourceResponse(events, headers=headers)
+    return StreamingResponse(events, headers=headers, media_type=SSE)
 
 
 async def _stream(hub: EventHub, last_event_id: str | None) -> AsyncIterator[bytes]:

@@ -34,6 +34,7 @@ from prorl_service.server.settings import (
     ServiceSettings,
     TraceOptions,
 )
+from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.mcp.spec import McpSpec
 
 
@@ -66,6 +67,7 @@ class Settings:
     judge: JudgeConfig | None = None
     traces: TraceOptions = TraceOptions()
     max_body_mb: int = 64
+    shelf: ShelfOptions = ShelfOptions()
     token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
 
@@ -75,6 +77,7 @@ class Settings:
             journal="none" if self.journal is None else str(self.journal),
             resume=self.resume,
             max_unfinished=self.max_unfinished,
+            shelf=self.shelf,
         )
         if self.services is not None:
             front = FrontSettings(

@@ -7,19 +7,21 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
+from tests.server.scored import SCORED
 from tests.server.serving import Settings, serving
-
-CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "cat secret"}}\n</tool_call>'
 
 
 @pytest.fixture
 async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
-    """Plays an agent that reads the file `secret`, then says what it read, in a box."""
+    """Thinks, calls bash, and boxes what that printed."""
+    end = chat.end_of_turn_id
 
     def answer(prompt: list[int]) -> list[int]:
         output = chat.decode(prompt).rpartition("<tool_response>\n")[2].partition("\n<")[0]
-        text = f"\\boxed{{{output}}}" if "<tool_response>" in chat.decode(prompt) else CALL
-        return [*chat.encode(text), chat.end_of_turn_id]
+        if "<tool_response>" in chat.decode(prompt):
+            return [*chat.encode(f"\\boxed{{{output}}}"), end]
+        call = '{"name": "bash", "arguments": {"command": "cat secret"}}'
+        return [*chat.encode(f"<think>é?</think>I look.\n<tool_call>\n{call}\n</tool_call>"), end]
 
     async with StubEngine(tiny_model, answer) as stub:
         yield stub
@@ -29,8 +31,9 @@ async def engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine
 def settings(engine: StubEngine) -> Settings:
     return Settings(
         backends=(BackendSpec(url=engine.url),),
-        sandbox="bubblewrap",
-        max_body_mb=1,
+        agents=(SCORED,),
+        sandbox="process",
+        warm_sandboxes=0,
     )
 
 
@@ -42,5 +45,5 @@ async def url(settings: Settings) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[AsyncRolloutClient]:
-    async with AsyncRolloutClient(url) as connected:
-        yield connected
+    async with AsyncRolloutClient(url, retry_s=0) as impatient:
+        yield impatient

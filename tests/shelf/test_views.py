@@ -1,0 +1,450 @@
+"""What people see of a service over HTTP: lists, texts and tokens, live and later."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.schemas import (
+    NOT_SAMPLED,
+    BackendSpec,
+    Blame,
+    FinishReason,
+    RolloutState,
+    Stage,
+)
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+from prorl_service.schemas.views import GroupOutcome, GroupQuery, RolloutQuery
+from prorl_service.shelf.policy import ShelfOptions
+from prorl_service.testing import StubEngine
+from prorl_service.tokens.chat import ChatFormat
+from tests.server.scored import scored
+from tests.server.serving import Settings, finished, group, serving, until
+
+NOTHING_WHOLE = ShelfOptions(shelf_sample=0, shelf_first=0)
+
+
+# --- one rollout --------------------------------------------------------------------------------
+
+
+async def test_a_rollout_is_shown_as_a_conversation_with_its_verdict(
+    client: AsyncRolloutClient,
+) -> None:
+    (rollout, _) = await finished(client, group(n=2))
+    text = await client.text("g.0")
+    assert [message.role for message in text.prompt] == ["system", "user"]
+    assert text.prompt[1].content == "What is the secret number?"
+    assert [tool["function"]["name"] for tool in text.tools] == ["bash"]
+    assert text.data["answer"] == "4711"
+    first, last = text.turns
+    assert (first.reasoning, first.text.strip()) == ("é?", "I look.")
+    (call,) = first.tool_calls
+    assert (call.name, call.arguments, call.output) == ("bash", {"command": "cat secret"}, "4711")
+    assert (last.text, last.tool_calls, last.given) == ("\\boxed{4711}", [], None)
+    assert first.sampled_tokens + last.sampled_tokens == text.rollout.sampled_tokens
+    assert text.rollout.finish_reason is FinishReason.FINISHED
+    assert text.rollout.reward == rollout.reward == 1.0
+    assert text.rollout.reward_components["well_formed"] == 1.0
+    assert [(one.rollout_id, one.reward) for one in text.siblings] == [("g.0", 1), ("g.1", 1)]
+    assert text.notice == ""
+
+
+async def test_what_was_acknowledged_is_shown_as_before(client: AsyncRolloutClient) -> None:
+    await finished(client, group(n=2))
+
+    async def is_copied() -> bool:
+        return all(one.kept_for for one in (await client.rollouts()).rollouts)
+
+    await until(is_copied)
+    before = await client.text("g.0")
+    await client.acknowledge(["g"])
+    assert await client.text("g.0") == before
+
+
+async def test_the_answer_for_trainers_has_the_same_bytes_after_it_was_acknowledged(
+    client: AsyncRolloutClient, url: str
+) -> None:
+    await finished(client, group())
+    async with httpx.AsyncClient(base_url=url) as http:
+        packed = {"Accept": PACKED_MEDIA_TYPE}
+        before = [(await http.get("/v1/rollouts/g.0", headers=one)).content for one in ({}, packed)]
+        await client.acknowledge(["g"])
+        after = [(await http.get("/v1/rollouts/g.0", headers=one)).content for one in ({}, packed)]
+        assert before == after
+        refused = await http.get("/v1/rollouts/g.0", params={"shelf": False})
+    assert refused.status_code == 404
+    with pytest.raises(ServiceCallError, match="was acknowledged, and was forgotten"):
+        await client.get("g.0", shelf=False)
+
+
+@pytest.fixture
+async def waiting_engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[StubEngine]:
+    """Answers the first call with a tool call, the second not at all."""
+
+    def answer(prompt: list[int]) -> list[int]:
+        stub.latency_s = 3600
+        call = '{"name": "bash", "arguments": {"command": "echo so far"}}'
+        return [*chat.encode(f"<tool_call>\n{call}\n</tool_call>"), chat.end_of_turn_id]
+
+    async with StubEngine(tiny_model, answer) as stub:
+        yield stub
+
+
+async def test_a_rollout_that_runs_is_shown_as_far_as_it_is(
+    waiting_engine: StubEngine, settings: Settings
+) -> None:
+    settings = replace(settings, backends=(BackendSpec(url=waiting_engine.url),))
+    async with serving(settings) as url, AsyncRolloutClient(url, retry_s=0) as client:
+        await client.submit([group()])
+
+        async def has_called() -> bool:
+            text = await client.text("g.0")
+            return bool(text.turns) and bool(text.turns[0].tool_calls)
+
+        await until(has_called)
+        text = await client.text("g.0")
+        (turn,) = text.turns
+        assert turn.tool_calls[0].output == "so far"
+        assert text.rollout.state is RolloutState.RUNNING
+        assert (text.rollout.turns, text.rollout.ended_at, text.rollout.finish_reason) == (
+            1,
+            None,
+            None,
+        )
+        (row,) = (await client.rollouts()).rollouts
+        assert row.sampled_tokens == turn.sampled_tokens
+        tokens = await client.tokens("g.0", start=text.segments[0].prompt_tokens)
+        assert "".join(tokens.texts[: turn.sampled_tokens - 1]) == turn.raw
+        assert set(tokens.mask) == {1}
+        (listed,) = (await client.groups(GroupQuery(state=[RolloutState.RUNNING]))).groups
+        assert (listed.states, listed.outcome) == ([RolloutState.RUNNING], GroupOutcome.OPEN)
+        await client.cancel(["g.0"])
+
+
+async def test_a_rollout_that_waits_shows_what_it_will_be_asked(settings: Settings) -> None:
+    one_at_a_time = PipelineConfig(init_workers=1, run_workers=1, ready_rollouts=1)
+    async with (
+        serving(replace(settings, pipeline=one_at_a_time)) as url,
+        AsyncRolloutClient(url) as client,
+    ):
+        await client.submit([scored(f"slow{i}", 0, sleep=1000) for i in range(4)])
+        await client.submit([group("last")])
+        text = await client.text("last.0")
+        assert (text.rollout.state, text.rollout.turns) == (RolloutState.QUEUED, 0)
+        assert (text.turns, text.segments, text.report) == ([], [], None)
+        assert text.prompt[-1].content == "What is the secret number?"
+        await client.cancel([*(f"slow{i}.0" for i in range(4)), "last.0"])
+
+
+async def test_to_look_is_not_to_want_a_rollout_whose_lease_runs_out(
+    client: AsyncRolloutClient, engine: StubEngine
+) -> None:
+    engine.latency_s = 3600
+    leased = group().model_copy(update={"lease_s": 0.5})
+    await client.submit([leased])
+
+    async def is_reclaimed() -> bool:
+        await client.text("g.0")
+        await client.groups()
+        (row,) = (await client.rollouts()).rollouts
+        return row.state is RolloutState.CANCELLED
+
+    await until(is_reclaimed)
+
+
+async def test_tokens_come_in_slices_that_make_up_the_segment(client: AsyncRolloutClient) -> None:
+    (rollout,) = await finished(client, group())
+    assert rollout.trajectory is not None
+    (segment,) = rollout.trajectory.segments
+    slices = []
+    start, length = 0, 1
+    while start < length:
+        slices.append(await client.tokens("g.0", start=start, n=100))
+        start, length = start + len(slices[-1].ids), slices[-1].length
+    ids = list(chain.from_iterable(one.ids for one in slices))
+    assert ids == [*segment.prompt_ids, *segment.response_ids]
+    rest = len(segment.prompt_ids)
+    mask = list(chain.from_iterable(one.mask for one in slices))
+    logprobs = list(chain.from_iterable(one.logprobs for one in slices))
+    versions = list(chain.from_iterable(one.versions for one in slices))
+    assert mask[rest:] == segment.loss_mask
+    assert set(mask[:rest]) == {0}
+    assert [one or 0.0 for one in logprobs[rest:]] == segment.logprobs
+    assert [NOT_SAMPLED if one is None else one for one in versions[rest:]] == (
+        segment.policy_versions
+    )
+    assert {one.prompt_tokens for one in slices} == {rest}
+    assert [one.ids for one in [await client.tokens("g.0", start=10**6)]] == [[]]
+
+
+async def test_a_character_of_several_tokens_is_shown_as_its_bytes(
+    client: AsyncRolloutClient,
+) -> None:
+    await finished(client, group())
+    tokens = await client.tokens("g.0", n=4096)
+    shown = [tokens.texts[place] for place in tokens.partial]
+    assert shown == [r"\xc3", r"\xa9"]
+
+
+async def test_a_segment_that_is_not_there_is_refused(client: AsyncRolloutClient) -> None:
+    await finished(client, group())
+    with pytest.raises(ServiceCallError, match="has 1 segments") as refusal:
+        await client.tokens("g.0", segment=1)
+    assert refusal.value.http_status == 422
+
+
+# --- what is not there --------------------------------------------------------------------------
+
+
+async def refusal_of(client: AsyncRolloutClient, rollout_id: str) -> str:
+    """The same for all that shows one rollout."""
+    refusals = set()
+    for ask in (client.text, client.tokens, client.get):
+        with pytest.raises(ServiceCallError) as refusal:
+            await ask(rollout_id)
+        assert refusal.value.http_status == 404
+        refusals.add(f"{refusal.value.error.message} | {refusal.value.hint}")
+    (said,) = refusals
+    return said
+
+
+async def test_a_404_says_why(settings: Settings) -> None:
+    async with (
+        serving(replace(settings, shelf=NOTHING_WHOLE)) as url,
+        AsyncRolloutClient(url, retry_s=0) as client,
+    ):
+        assert "never submitted" in await refusal_of(client, "g.0")
+        await finished(client, scored("g", 1))
+        assert (await client.text("g.0")).rollout.has_content, "the journal has it"
+        await client.acknowledge(["g"])
+        said = await refusal_of(client, "g.0")
+        assert said.startswith("rollout 'g.0' was acknowledged, and it was not among those that")
+        assert "--shelf-sample 1" in said
+        (row,) = (await client.rollouts()).rollouts
+        assert (row.state, row.reward, row.has_content) == (RolloutState.DONE, 1.0, False)
+
+
+async def test_a_service_without_a_shelf_says_so(settings: Settings) -> None:
+    async with (
+        serving(replace(settings, shelf=ShelfOptions(shelf_mb=0))) as url,
+        AsyncRolloutClient(url, retry_s=0) as client,
+    ):
+        await client.submit([scored("slow", 1, 0, sleep=1000), scored("g", 1)])
+        await client.wait(["g.0"], 60)
+        rows = await client.rollouts()
+        assert {one.group_id for one in rows.rollouts} == {"slow"}
+        assert "the shelf is off" in rows.notice
+        assert (await client.text("g.0")).rollout.reward == 1.0, "the journal has it"
+        assert [one.state for one in (await client.text("slow.0")).siblings] != [None, None]
+        await client.acknowledge(["g"])
+        assert "the shelf is off" in await refusal_of(client, "g.0")
+        assert (await client.status()).shelf is None
+        assert (await client.training()).notice == rows.notice
+        await client.cancel(["slow.0", "slow.1"])
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("groups?limit=0", "limit"),
+        ("groups?limit=501", "limit"),
+        ("groups?state=sleeping", "state.0"),
+        ("groups?outcome=good", "outcome.0"),
+        ("groups?before=x", "before"),
+        ("rollouts?before=W10=", "before"),
+        ("rollouts?blame=me", "blame.0"),
+        ("rollouts?policy_version=-1", "policy_version"),
+        ("rollouts?reward_min=nan", "reward_min"),
+        ("rollouts?polcy_version=7", "polcy_version"),
+        ("rollouts/g.0/tokens?n=4097", "n"),
+        ("rollouts/g.0/tokens?start=-1", "start"),
+        ("rollouts/g%20/text", "rollout_id"),
+    ],
+)
+async def test_bad_questions_name_the_field(
+    url: str, client: AsyncRolloutClient, path: str, field: str
+) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        answer = await http.get(f"/v1/{path}")
+    assert answer.status_code == 422, answer.text
+    assert [one["field"] for one in answer.json()["error"]["fields"]] == [field]
+
+
+async def test_the_token_is_asked_for(settings: Settings) -> None:
+    async with serving(replace(settings, token="t" * 40)) as url, httpx.AsyncClient() as http:
+        for path in (
+            *("groups", "rollouts", "rollouts/g.0/text", "rollouts/g.0/tokens"),
+            *("agents", "training", "events"),
+        ):
+            assert (await http.get(f"{url}/v1/{path}")).status_code == 401, path
+
+
+# --- lists --------------------------------------------------------------------------------------
+
+
+async def test_questions_of_a_person_take_one_call_each(client: AsyncRolloutClient) -> None:
+    await client.submit([scored("a", 0, 1), scored("b", None, 1, 1), scored("c", 0, 0)])
+    await client.wait(["a.0", "a.1", "b.0", "b.1", "b.2", "c.0", "c.1"], 60)
+    await client.acknowledge(["a", "b", "c"])
+    # Which rollouts failed in step 0, and why?
+    failed = await client.rollouts(RolloutQuery(state=[RolloutState.FAILED], policy_version=0))
+    (one,) = failed.rollouts
+    assert one.error is not None
+    assert (one.rollout_id, one.error.blame, one.error.message) == (
+        "b.0",
+        Blame.EVALUATOR,
+        "it fails, as it should",
+    )
+    # Which groups teach nothing?
+    dull = GroupQuery(outcome=[GroupOutcome.ALL_ZERO, GroupOutcome.ALL_ONE])
+    assert {row.group_id: row.outcome for row in (await client.groups(dull)).groups} == {
+        "b": GroupOutcome.ALL_ONE,
+        "c": GroupOutcome.ALL_ZERO,
+    }
+    # How do siblings differ?
+    text = await client.text("a.0")
+    assert [sibling.reward for sibling in text.siblings] == [0, 1]
+    # Is it getting better?
+    (version,) = (await client.training()).versions
+    assert (version.rollouts, version.failed, version.informative_share) == (7, 1, 1 / 3)
+    assert (await client.training(agent="math")).versions == []
+
+
+async def test_pages_neither_lack_nor_repeat_what_ends_and_comes_meanwhile(
+    client: AsyncRolloutClient,
+) -> None:
+    early = [scored(f"early{i}", 0, 1, 1, sleep=0.02 * i) for i in range(20)]
+    await client.submit(early)
+    is_over = asyncio.Event()
+
+    async def come() -> None:
+        for number in range(60):
+            await client.submit([scored(f"late{number}", 1)])
+            await asyncio.sleep(0.02)
+        await client.wait([one for group in early for one in group.rollout_ids()], 60)
+        is_over.set()
+
+    coming = asyncio.create_task(come())
+    passes = 0
+    while not is_over.is_set() or not passes:
+        listed: list[str] = []
+        query: RolloutQuery | None = RolloutQuery(limit=7)
+        while query is not None:
+            page = await client.rollouts(query)
+            listed += [one.rollout_id for one in page.rollouts]
+            query = RolloutQuery(limit=7, before=page.next) if page.next else None
+        assert len(listed) == len(set(listed))
+        assert set(listed) >= {one for group in early for one in group.rollout_ids()}
+        groups: list[str] = []
+        by_group: GroupQuery | None = GroupQuery(limit=5)
+        while by_group is not None:
+            found = await client.groups(by_group)
+            groups += [one.group_id for one in found.groups]
+            by_group = GroupQuery(limit=5, before=found.next) if found.next else None
+        assert len(groups) == len(set(groups))
+        assert set(groups) >= {group.group_id for group in early}
+        passes += 1
+    await coming
+
+
+async def test_a_group_in_flight_shows_all_its_rollouts(client: AsyncRolloutClient) -> None:
+    mixed = scored("g", 1, 0, None, sleep=0.0)
+    mixed.task.data["sleep"] = [0, 1000, 0]
+    await client.submit([mixed])
+    await client.wait(["g.0", "g.2"], 60)
+    (row,) = (await client.groups()).groups
+    assert row.states == [RolloutState.DONE, RolloutState.RUNNING, RolloutState.FAILED]
+    assert (row.rewards, row.outcome, row.blames) == (
+        [1.0, None, None],
+        GroupOutcome.OPEN,
+        {Blame.EVALUATOR: 1},
+    )
+    for query in (
+        GroupQuery(state=[RolloutState.RUNNING]),
+        GroupQuery(state=[RolloutState.FAILED]),
+        GroupQuery(blame=[Blame.EVALUATOR], outcome=[GroupOutcome.OPEN]),
+        GroupQuery(reward_min=1),
+        GroupQuery(task_id="t", agent=["scored"]),
+    ):
+        assert (await client.groups(query)).groups == [row]
+    for query in (
+        GroupQuery(state=[RolloutState.CANCELLED]),
+        GroupQuery(outcome=[GroupOutcome.ALL_ONE]),
+        GroupQuery(reward_max=0.5),
+        GroupQuery(agent=["math"]),
+        GroupQuery(run="another"),
+    ):
+        assert (await client.groups(query)).groups == []
+    running = RolloutQuery(state=[RolloutState.RUNNING])
+    assert [one.rollout_id for one in (await client.rollouts(running)).rollouts] == ["g.1"]
+    await client.cancel(["g.1"])
+
+
+async def test_what_the_service_counts_is_what_the_page_needs(client: AsyncRolloutClient) -> None:
+    await client.submit([scored("g", 1, None), scored("slow", 1, sleep=1000)])
+    await client.wait(["g.0", "g.1"], 60)
+    await client.acknowledge(["g"])
+    status = await client.status()
+    assert status.ended == {RolloutState.DONE: 1, RolloutState.FAILED: 1}
+    assert status.failures == {Blame.EVALUATOR: 1}
+    assert status.running[Stage.RUN] == 1
+    assert status.model == "stub"
+    assert status.started_at is not None
+    assert status.sandboxes is not None
+    assert status.shelf is not None
+    assert 0 < status.shelf.bytes < status.shelf.limit_bytes
+    (engine,) = status.backends
+    assert engine.sampled_tokens > 0
+    assert engine.max_calls == 256
+    await client.cancel(["slow.0"])
+
+
+# --- agents -------------------------------------------------------------------------------------
+
+
+async def test_agents_are_described(client: AsyncRolloutClient) -> None:
+    agents = {one.name: one for one in await client.agents()}
+    math, own = agents["math"], agents["scored"]
+    assert math.is_built_in
+    assert math.data_schema is not None
+    assert math.data_schema["required"] == ["answer"]
+    assert [tool["function"]["name"] for tool in math.tools] == ["bash", "ipython"]
+    assert "Mathematics with a shell" in math.description
+    assert (own.is_built_in, own.data_schema, own.source) == (
+        False,
+        None,
+        "tests.server.scored:Scored",
+    )
+    assert own.description.startswith("`data`: `scores`")
+
+
+def test_built_in_agents_declare_their_data_and_all_tools_that_they_offer() -> None:
+    registry = AgentRegistry()
+    data = {
+        "math": {"answer": "1", "tools": ["bash", "ipython"]},
+        "stem": {"answer": "1"},
+        "code": {"tests": {"inputs": ["1"], "outputs": ["1"]}, "ipython": True},
+        "swe": {
+            "instance_id": "i",
+            "test_patch": "",
+            "FAIL_TO_PASS": ["t"],
+            "PASS_TO_PASS": [],
+            "environment": {"test_files": ["t.py"]},
+            "ipython": True,
+        },
+    }
+    assert set(registry.names) >= data.keys()
+    for name, values in data.items():
+        agent = registry[name]
+        assert agent.data_model is not None
+        agent.data_model.model_validate(values)
+        task = group().task.model_copy(update={"agent": name, "data": values})
+        offered = {tool["function"]["name"] for tool in agent(task).prompt().tools}
+        assert offered == {tool.name for tool in agent.offers}

@@ -198,6 +198,7 @@ class BackendPool:
         member = self._members.get(backend_id)
         is_ours = member is not None and member.info is not None and member.info.is_ours
         return "prorl" if is_ours else "vllm"
+
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` after each change of backends, of their states or of the weights, and
         after each probe."""

@@ -11,8 +11,8 @@ from prorl_service.schemas import RolloutState
 from prorl_service.schemas.views import GroupQuery, RolloutQuery
 from prorl_service.testing import StubEngine
 from tests.front.test_front import WAIT_S, at, ids_of, until_both_run
-from tests.server.scored import scored
-from tests.server.serving import until
+from tests.server.application import until
+from tests.server.scored_agent import scored
 
 
 async def test_lists_and_texts_cover_all_services_and_outlive_acknowledgement(

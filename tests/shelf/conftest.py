@@ -7,8 +7,8 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import BackendSpec
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.scored import SCORED
-from tests.server.serving import Settings, serving
+from tests.server.application import Settings, serving
+from tests.server.scored_agent import SCORED
 
 
 @pytest.fixture

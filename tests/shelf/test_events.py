@@ -16,8 +16,8 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import HttpOptions
 from prorl_service.shelf import events
 from prorl_service.shelf.events import EventHub
-from tests.server.scored import scored
-from tests.server.serving import Settings, serving, until
+from tests.server.application import Settings, serving, until
+from tests.server.scored_agent import scored
 
 GROUP = Group(
     group_id="g",
@@ -249,7 +249,7 @@ class Running:
             return create_app(service, options, token)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tests.server.serving.create_app", note)
+            patch.setattr("tests.server.application.create_app", note)
             url = await self._serving.__aenter__()
         return made[0], url
 

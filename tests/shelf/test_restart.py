@@ -14,8 +14,8 @@ from prorl_service.schemas import Group, RolloutState
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.views import GroupQuery, RolloutQuery
 from prorl_service.testing import StubEngine
-from tests.faults.helpers import WAIT_S, stub_engine
-from tests.server.scored import SCORED, scored
+from tests.faults.processes import WAIT_S, stub_engine
+from tests.server.scored_agent import SCORED, scored
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from prorl_service.schemas.views import GroupOutcome, GroupQuery, RolloutQuery
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.server.scored import scored
-from tests.server.serving import Settings, finished, group, serving, until
+from tests.server.application import Settings, finished, group, serving, until
+from tests.server.scored_agent import scored
 
 NOTHING_WHOLE = ShelfOptions(shelf_sample=0, shelf_first=0)
 
@@ -420,7 +420,7 @@ async def test_agents_are_described(client: AsyncRolloutClient) -> None:
     assert (own.is_built_in, own.data_schema, own.source) == (
         False,
         None,
-        "tests.server.scored:Scored",
+        "tests.server.scored_agent:Scored",
     )
     assert own.description.startswith("`data`: `scores`")
 

@@ -166,6 +166,7 @@ class TextCall(WireModel):
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     output: str | None = None
     is_error: bool = False
+    started_at: float | None = Field(None, description="Unix time in seconds.")
     duration_s: float = 0.0
 
 

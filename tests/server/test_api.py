@@ -286,7 +286,7 @@ async def test_acknowledged_groups_are_forgotten(client: AsyncRolloutClient) -> 
     await client.acknowledge(["g"])
     assert (await client.status()).rollouts == {}
     with pytest.raises(ServiceCallError, match="there is no rollout") as refused:
-        await client.get("g.0")
+        await client.get("g.0", shelf=False)
     assert refused.value.http_status == 404
 
 

@@ -80,7 +80,7 @@ async def test_the_answer_for_trainers_has_the_same_bytes_after_it_was_acknowled
         assert before == after
         refused = await http.get("/v1/rollouts/g.0", params={"shelf": False})
     assert refused.status_code == 404
-    with pytest.raises(ServiceCallError, match="was acknowledged, and was forgotten"):
+    with pytest.raises(ServiceCallError, match="or was forgotten: it was acknowledged"):
         await client.get("g.0", shelf=False)
 
 
@@ -416,13 +416,13 @@ async def test_agents_are_described(client: AsyncRolloutClient) -> None:
     assert math.data_schema is not None
     assert math.data_schema["required"] == ["answer"]
     assert [tool["function"]["name"] for tool in math.tools] == ["bash", "ipython"]
-    assert "Mathematics with a shell" in math.description
+    assert "The agent for mathematics" in math.description
     assert (own.is_built_in, own.data_schema, own.source) == (
         False,
         None,
         "tests.server.scored_agent:Scored",
     )
-    assert own.description.startswith("`data`: `scores`")
+    assert own.description.startswith("An agent that follows the lists `scores`")
 
 
 def test_built_in_agents_declare_their_data_and_all_tools_that_they_offer() -> None:

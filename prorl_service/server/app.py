@@ -7,6 +7,7 @@ from fastapi_offline import FastAPIOffline
 from prorl_service import __version__
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
+from prorl_service.server.api_page import install_api_page
 from prorl_service.server.auth import REFUSAL, is_open
 from prorl_service.server.compat.routes import ProRLAdapter, prorl_router
 from prorl_service.server.errors import LimitBody, error_response, install_error_handlers
@@ -28,6 +29,7 @@ def interface() -> FastAPI:
     for routes in (router, view_router, sampler_router, prorl_router, metrics_router):
         app.include_router(routes, dependencies=[BEARER_SCHEME])
     app.include_router(health_router)
+    install_api_page(app)
     install_error_handlers(app)
     return app
 

@@ -46,6 +46,7 @@ KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
 MAX_WAIT_S = 300.0
+NDJSON = "application/x-ndjson"
 
 ParentHeader = Annotated[
     str | None,
@@ -113,13 +114,17 @@ async def get_rollout(
     return Response(rollout.to_json(packed=packed), media_type=media_type)
 
 
-@router.post("/rollouts/stream", response_model=Rollout)
+@router.post(
+    "/rollouts/stream",
+    response_class=StreamingResponse,
+    responses={200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/Rollout"}}}}},
+)
 async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
     """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
     await service.executor.check_known(body.rollout_ids)
     ended = service.executor.ended(body.rollout_ids)
     lines = _lines(ended, packed=_wants_packed(request))
-    return StreamingResponse(lines, media_type="application/x-ndjson")
+    return StreamingResponse(lines, media_type=NDJSON)
 
 
 @router.post("/rollouts/cancel", response_model=Rollouts)

@@ -30,11 +30,6 @@ from prorl_service.server.service import ServiceDep
 from prorl_service.shelf.events import EventHub
 
 SSE = "text/event-stream"
-EXAMPLE = (
-    "event: rollout\n"
-    'data: {"rollout_id":"g.0","group_id":"g","state":"running","attempt":1,"at":1.7e9}\n'
-    "id: 0f8b1c2d-42\n\n"
-)
 MAX_INDEX = 2**31
 
 view_router = APIRouter(
@@ -47,15 +42,13 @@ RunQuery = Annotated[
 ]
 
 
-@view_router.get("/groups", tags=["For people"], summary="List groups", response_model=GroupRows)
+@view_router.get("/groups", response_model=GroupRows)
 async def list_groups(query: Annotated[GroupQuery, Query()], service: ServiceDep) -> Response:
     """In flight and ended, acknowledged or not, the newest first."""
     return _json(await service.views.lists.groups(query))
 
 
-@view_router.get(
-    "/rollouts", tags=["For people"], summary="List rollouts", response_model=RolloutRows
-)
+@view_router.get("/rollouts", response_model=RolloutRows)
 async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: ServiceDep) -> Response:
     """In flight and ended, acknowledged or not, the newest first; without tokens and texts."""
     return _json(await service.views.lists.rollouts(query))
@@ -63,8 +56,6 @@ async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: Servic
 
 @view_router.get(
     "/rollouts/{rollout_id}/text",
-    tags=["For people"],
-    summary="A rollout as text",
     response_model=RolloutText,
 )
 async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery = None) -> Response:
@@ -75,8 +66,6 @@ async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery =
 
 @view_router.get(
     "/rollouts/{rollout_id}/tokens",
-    tags=["For people"],
-    summary="A rollout's tokens",
     response_model=TokenSlice,
 )
 async def get_tokens(
@@ -92,7 +81,7 @@ async def get_tokens(
     return _json(await details.tokens(rollout_id, run, segment=segment, start=start, count=n))
 
 
-@view_router.get("/training", tags=["For people"], summary="A run by policy version")
+@view_router.get("/training")
 async def get_training(
     service: ServiceDep, run: RunQuery = None, agent: str | None = None
 ) -> Training:
@@ -100,7 +89,7 @@ async def get_training(
     return await service.views.training(run, agent)
 
 
-@view_router.get("/agents", tags=["For people"], summary="List agents")
+@view_router.get("/agents")
 async def list_agents(service: ServiceDep) -> Agents:
     """What each is for, the schema of its tasks' `data`, and its tools."""
     return service.views.agents()
@@ -108,10 +97,8 @@ async def list_agents(service: ServiceDep) -> Agents:
 
 @view_router.get(
     "/events",
-    tags=["For people"],
-    summary="What happens, as it happens",
     response_class=StreamingResponse,
-    responses={200: {"content": {SSE: {"schema": {"type": "string"}, "example": EXAMPLE}}}},
+    responses={200: {"content": {SSE: {"schema": {"type": "string"}}}}},
 )
 async def listen(
     service: ServiceDep, last_event_id: Annotated[str | None, Header(max_length=100)] = None

@@ -1,0 +1,51 @@
+"""The description of the interface: complete, in order, with examples that the service takes."""
+
+import pytest
+
+from prorl_service.schemas import SubmitRequest
+from prorl_service.server.api_examples import ANSWERS, BODIES
+from prorl_service.server.api_page import TAGS
+from prorl_service.server.app import interface
+
+SCHEMA = interface().openapi()
+
+
+def operations() -> list[str]:
+    return [f"{method.upper()} {path}" for path, one in SCHEMA["paths"].items() for method in one]
+
+
+def test_each_route_has_its_place_and_title() -> None:
+    known = [name for _, titles in TAGS.values() for name in titles]
+    assert sorted(operations()) == sorted(known)
+    for path, methods in SCHEMA["paths"].items():
+        for method, operation in methods.items():
+            assert operation["summary"], (method, path)
+            assert len(operation["tags"]) == 1, (method, path)
+    assert [tag["name"] for tag in SCHEMA["tags"]] == list(TAGS)
+    assert operations()[0] == "POST /v1/rollouts", "what a newcomer needs comes first"
+
+
+@pytest.mark.parametrize("name", sorted({*BODIES, *ANSWERS}))
+def test_examples_are_shown(name: str) -> None:
+    method, path = name.split(" ")
+    operation = SCHEMA["paths"][path][method.lower()]
+    if name in BODIES:
+        body = operation["requestBody"]["content"]["application/json"]
+        assert type(BODIES[name]).model_validate(body["example"]) == BODIES[name]
+    if name in ANSWERS:
+        status = next(one for one in operation["responses"] if one.startswith("2"))
+        answer = operation["responses"][status]["content"]["application/json"]
+        title = answer["schema"]["$ref"].rpartition("/")[2]
+        assert title == type(ANSWERS[name]).__name__
+
+
+def test_bodies_that_newcomers_write_first_have_an_example() -> None:
+    assert isinstance(BODIES["POST /v1/rollouts"], SubmitRequest)
+    with_body = {
+        name
+        for name in operations()
+        if "requestBody" in SCHEMA["paths"][name.split(" ")[1]][name.split(" ")[0].lower()]
+    }
+    engines_own = {"POST /v1/weights/group", "POST /v1/weights/broadcast"}
+    original = {name for name in with_body if "/v1/" not in name}
+    assert with_body - engines_own - original == set(BODIES)

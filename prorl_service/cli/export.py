@@ -85,7 +85,7 @@ def export(
 
 @dataclass(slots=True)
 class Wanted:
-    """Which rollouts to write; counts what is left out, and why."""
+    """Conditions for rollouts; counts what is left out, and why."""
 
     min_reward: float | None
     agents: tuple[str, ...]
@@ -132,7 +132,7 @@ def _transcriber(tokenizer: str | None, reply_format: str | None) -> Transcriber
 
 
 def _prompt_of() -> PromptOf:
-    """The prompts of agents that are installed here."""
+    """Returns a function for the prompts of agents that are installed here."""
     from prorl_service.agents.registry import AgentRegistry
 
     agents = AgentRegistry()
@@ -156,7 +156,7 @@ def _write_documents(found: Iterable[Record], transcriber: Transcriber, out: Pat
 
 
 def _report(wanted: Wanted, written: int, out: Path | None) -> None:
-    """To standard error: standard output is for rollouts."""
+    """Prints to standard error: standard output is for rollouts."""
     parts = [f"{written} written" + (f" to {out}" if out else "")]
     if wanted.filtered:
         parts.append(f"{wanted.filtered} rollouts not wanted")

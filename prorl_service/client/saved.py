@@ -43,7 +43,7 @@ class SavedStep:
 
     @classmethod
     def named(cls, file_name: str) -> Self | None:
-        """None: it is the name of another file."""
+        """Returns None for the name of another file."""
         if (found := _FILE.fullmatch(file_name)) is None:
             return None
         return cls(int(found["number"]), is_evaluation=found["kind"] == "eval")
@@ -53,13 +53,13 @@ class SavedStep:
 
 
 def saved_steps(directory: Path) -> list[SavedStep]:
-    """Steps whose rollouts are in `directory`, in order. Raises `OSError`."""
+    """Returns the steps whose rollouts are in `directory`, in order. Raises `OSError`."""
     found = (SavedStep.named(path.name) for path in directory.iterdir())
     return sorted(step for step in found if step is not None)
 
 
 def read_rollouts(file: Path) -> Iterator[Rollout]:
-    """Rollouts of a file with one a line. Raises `UnusableFile`."""
+    """Yields the rollouts of a file with one a line. Raises `UnusableFile`."""
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
@@ -82,7 +82,7 @@ def _parsed(line: bytes, place: str) -> Rollout:
 
 
 def read_tasks(directory: Path) -> dict[str, Task]:
-    """Tasks by id; of two with one id the later. Empty if the directory has none."""
+    """Returns tasks by id, the later of two with one id; none if there is no such file."""
     tasks = {}
     file = directory / TASKS
     for line in file.read_bytes().splitlines() if file.is_file() else ():
@@ -95,7 +95,7 @@ def read_tasks(directory: Path) -> dict[str, Task]:
 
 
 class StepFiles:
-    """The directory that one training run writes. Not for several threads at once."""
+    """Writer of one training run's directory. Not safe for several threads at once."""
 
     def __init__(self, directory: Path) -> None:
         """Raises `OSError` for a directory that cannot be made or written."""
@@ -114,7 +114,7 @@ class StepFiles:
         self._finished: set[SavedStep] = set()
 
     def add_tasks(self, tasks: Iterable[Task]) -> None:
-        """Those that are not there yet. Raises `OSError`."""
+        """Adds those that are not there yet. Raises `OSError`."""
         lines = dict.fromkeys(task.model_dump_json().encode() for task in tasks)
         new = [line for line in lines if line not in self._tasks]
         if new:
@@ -123,7 +123,7 @@ class StepFiles:
             self._tasks.update(new)
 
     def add(self, step: SavedStep, rollouts: Iterable[Rollout]) -> None:
-        """To a file that is not to be seen before `finish`. Raises `OSError`."""
+        """Writes to a file that nobody sees before `finish`. Raises `OSError`."""
         if step not in self._open:
             self._begin(step)
         _, file = self._open[step]
@@ -139,7 +139,7 @@ class StepFiles:
                 shutil.copyfileobj(before, file)
 
     def finish(self, step: SavedStep) -> None:
-        """The file is there now, if anything was added. Raises `OSError`."""
+        """Puts the file in its place, if anything was added. Raises `OSError`."""
         if step in self._open:
             stack, _ = self._open.pop(step)
             stack.close()

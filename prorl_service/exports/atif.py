@@ -28,7 +28,7 @@ NOT_READ = "Replies are not read: tool calls are in the text of messages as well
 
 
 def documents(record: Record, transcriber: Transcriber) -> list[tuple[str, Document]]:
-    """File name and content of each. A rollout that sampled nothing has one, too."""
+    """Returns the name and content of each file. A rollout that sampled nothing has one, too."""
     rollout = record.rollout
     transcripts = transcriber.transcripts(record) or [Transcript(0, [])]
     names = [_name(rollout, transcript.segment) for transcript in transcripts]
@@ -84,7 +84,8 @@ def _notes(transcript: Transcript, *, is_read: bool) -> str:
 
 
 def _prompt_steps(transcript: Transcript, numbers: Iterator[int]) -> Iterator[Document]:
-    """Of a later segment, all is copied; of the first, only what the policy did not say itself."""
+    """Yields the prompt's messages. All are copied in a later segment; in the first, only what the
+    assistant had said before."""
     answering: list[Document] = []
     for message in transcript.prompt or ():
         is_assistant = message["role"] == "assistant"
@@ -156,7 +157,7 @@ def _turn_steps(
 
 
 def _results(step: Document, records: Sequence[ToolCallRecord]) -> list[Document]:
-    """What each call gave, whole: also those that the policy did not see any more."""
+    """Returns what each call gave, whole, even if the policy never saw it."""
     return [
         {
             "source_call_id": call["tool_call_id"],
@@ -199,7 +200,7 @@ def _final_metrics(steps: Sequence[Document]) -> Document:
 
 
 def _extra(rollout: Rollout, transcript: Transcript) -> Document:
-    """The rollout without its trajectory, and how that was sampled."""
+    """Returns the rollout without its trajectory, and how that was sampled."""
     extra = rollout.model_dump(mode="json", exclude={"trajectory"}, exclude_none=True)
     if rollout.trajectory is not None:
         extra["finish_reason"] = rollout.trajectory.finish_reason.value

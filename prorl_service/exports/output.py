@@ -20,7 +20,7 @@ BATCH = 64
 
 
 def write_rows(rows: Iterable[Row], out: Path | None, columns: Mapping[str, str]) -> int:
-    """How many there were. `out` None: standard output. `columns`: their types, for Parquet.
+    """Returns their number. `out` None: standard output. `columns`: their types, for Parquet.
 
     Raises `ProRLError`.
     """
@@ -40,7 +40,7 @@ def write_lines(lines: Iterable[str], out: Path | None) -> int:
 
 
 def write_document(document: Row, name: str, out: Path | None) -> None:
-    """As the file `name` in the directory `out`. Raises `ProRLError`."""
+    """Writes the file `name` in the directory `out`. Raises `ProRLError`."""
     if out is None:
         _print(_line(document))
         return
@@ -104,8 +104,8 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _type(pa: Any, name: str) -> Any:
-    """JSON, since messages differ in their fields, and arguments of calls in all: struct columns
-    would fill up each with those of all others."""
+    """Returns an Arrow type. Messages are JSON, since they differ in their fields and arguments of
+    calls in all: a struct column would fill up each with those of all others."""
     if name.startswith("list<"):
         return pa.list_(_type(pa, name.removeprefix("list<").removesuffix(">")))
     return {

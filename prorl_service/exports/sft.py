@@ -34,7 +34,7 @@ COLUMNS = {
 
 
 def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
-    """None for a segment whose prompt cannot be read, or in which nothing was said."""
+    """Yields no row for a segment whose prompt cannot be read, or in which nothing was said."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
@@ -61,7 +61,7 @@ def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
 
 
 def _is_exact(transcript: Transcript, segment: Segment, transcriber: Transcriber) -> bool:
-    """Templates end a conversation with white space that nobody samples."""
+    """Allows for white space with which templates end a conversation, and which nobody samples."""
     if transcriber.reader is None or transcriber.chat is None:
         return False
     sampled = segment.prompt_ids + segment.response_ids

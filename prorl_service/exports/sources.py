@@ -1,7 +1,7 @@
 """Where rollouts to be exported come from: files and directories of JSON, and journals.
 
-Several rollouts are never in memory for longer than they are looked at. A running service is read
-through its journal, until it can list its rollouts (`of_service`).
+Rollouts are read one by one, never all into memory. A running service is read through its journal,
+until it can list its rollouts (`of_service`).
 """
 
 import json
@@ -24,7 +24,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def records(sources: Sequence[str]) -> Iterator[Record]:
-    """Rollouts of all sources in turn. Raises `ProRLError`."""
+    """Yields the rollouts of all sources in turn. Raises `ProRLError`."""
     for source in sources:
         if source == STANDARD_INPUT:
             yield from map(Record, _in_text(sys.stdin.read(), "standard input"))
@@ -35,7 +35,7 @@ def records(sources: Sequence[str]) -> Iterator[Record]:
 
 
 def of_service(url: str) -> Iterator[Record]:
-    """Raises `ProRLError`: no route lists rollouts yet."""
+    """Raises `ProRLError`: no route lists rollouts yet. Whoever adds one reads it here."""
     raise ProRLError(
         f"{url}: a service's rollouts cannot be listed",
         hint="name its journal, which may be read while it runs: prorl serve --journal FILE",
@@ -56,7 +56,7 @@ def _of_path(path: Path) -> Iterator[Record]:
 
 
 def _of_directory(directory: Path) -> Iterator[Record]:
-    """Of training steps if it has any: what was evaluated is not to be trained on unasked."""
+    """Reads training steps only, if there are any: evaluations are not to be trained on unasked."""
     steps = [directory / one.file_name for one in saved_steps(directory) if not one.is_evaluation]
     others = sorted(path for path in directory.glob("*.json*") if path.name != TASKS)
     if not (files := steps or others):
@@ -73,7 +73,7 @@ def _of_journal(file: Path) -> Iterator[Record]:
 
 
 def _of_file(file: Path) -> Iterator[Rollout]:
-    """A rollout a line; or one JSON document over several lines."""
+    """Reads a rollout a line, or JSON documents over several lines."""
     with file.open("rb") as content:
         is_document = not _is_json(content.readline())
     if is_document:
@@ -83,7 +83,7 @@ def _of_file(file: Path) -> Iterator[Rollout]:
 
 
 def _is_json(line: bytes) -> bool:
-    """Also of a blank line, and of the line of a list."""
+    """Returns whether a line is an object by itself, or blank."""
     try:
         return not line.strip() or isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _in_text(text: str, name: str) -> Iterator[Rollout]:
-    """One rollout, several in a row, or a list of them. Raises `UnusableFile`."""
+    """Reads one rollout, several in a row, or lists of them. Raises `UnusableFile`."""
     decoder = json.JSONDecoder()
     at = _SPACE.match(text).end()  # type: ignore[union-attr]
     while at < len(text):

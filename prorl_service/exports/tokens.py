@@ -33,9 +33,9 @@ COLUMNS = {
 
 
 def rows(record: Record) -> Iterator[Row]:
-    """Lists have the length of `input_ids`, prompt included; `labels` are the ids that the policy
-    sampled. `exact`: the logprobs are of the distribution that was sampled from, no part of which
-    was cut off, so that importance ratios with them are."""
+    """Yields a row a segment. Lists have the length of `input_ids`, prompt included; `labels` are
+    the ids that the policy sampled. `exact`: nothing was cut off of the distribution that the
+    logprobs are of, so that importance ratios with them are exact."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return

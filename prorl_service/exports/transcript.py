@@ -31,7 +31,7 @@ class Said:
 
     turn: Turn
     message: ReadMessage
-    """The assistant's; with calls if a tokenizer was there to read them."""
+    """Message of the assistant, with calls if a tokenizer was there to read them."""
     answers: list[ReadMessage]
     context_ids: list[int]
     """Tokens from the turn before, or from the prompt, to this turn."""
@@ -42,13 +42,13 @@ class Transcript:
     segment: int
     said: list[Said]
     prompt: list[ReadMessage] | None = None
-    """None if nobody knows its text."""
+    """Messages before the first turn; None if nobody knows their text."""
     prompt_from: Literal["tokens", "task"] | None = None
-    """"tokens": it is what the policy saw; "task": the task's own messages, to which the agent may
-    have added a system prompt and tools."""
+    """Source of the prompt. "tokens": it is what the policy saw; "task": it is the task's own
+    messages, to which the agent may have added a system prompt and tools."""
     tools: list[ToolSchema] = field(default_factory=list)
     is_whole: bool = False
-    """Every message is known for certain to be what the policy saw."""
+    """Whether every message is known to be what the policy saw."""
 
     @property
     def messages(self) -> list[ReadMessage]:
@@ -66,7 +66,7 @@ class Transcriber:
         self._prompt_of = prompt_of
 
     def transcripts(self, record: Record) -> list[Transcript]:
-        """One for each segment."""
+        """Returns one for each segment."""
         trajectory = record.rollout.trajectory
         if trajectory is None:
             return []
@@ -107,7 +107,7 @@ class Transcriber:
     def _prompt(
         self, task: Task | None, segment: Segment, thinking: bool | None, numbers: Numbers
     ) -> ReadPrompt | None:
-        """The agent's own, if it is what the policy saw: it tells tools from text in any case."""
+        """Prefers the agent's own, if it is what the policy saw: it tells tools from text."""
         assert self.chat is not None
         assert self.reader is not None
         made = None if task is None else self._prompt_of(task)
@@ -138,7 +138,7 @@ class Transcriber:
         segment: Segment,
         thinking: bool | None,
     ) -> list[ReadMessage] | None:
-        """None if they cannot be told for certain."""
+        """Returns None if they cannot be told for certain."""
         assert self.reader is not None
         after = segment.response_ids[turn.stop - 1]
         results = _results(turn, message)
@@ -163,7 +163,7 @@ def _as_recorded(turn: Turn, context_ids: list[int]) -> Said:
 
 
 def _results(turn: Turn, message: ReadMessage) -> list[ReadMessage]:
-    """As `agents.loop` words them."""
+    """Returns the answers as `agents.loop` words them."""
     if turn.format_error:
         return [{"role": "tool", "content": f"Format error: {turn.format_error}."}]
     ids = [call["id"] for call in message.get("tool_calls", ())]

@@ -155,14 +155,14 @@ class ChatFormat:
         *,
         generation: bool = True,
     ) -> str:
-        """What the template makes of messages in its own form; nothing in them is defused.
+        """Returns what the template makes of messages in its own form; nothing is defused.
 
         Raises `InvalidRequest`.
         """
         return self._template.render(messages, tools, thinking, generation=generation)
 
     def next_end(self, text: str, at: int) -> int | None:
-        """Where in a rendered text the next token is that ends a turn."""
+        """Returns where in a rendered text the next token is that ends a turn."""
         end = self._ends.search(text, at)
         return None if end is None else end.start()
 
@@ -191,7 +191,7 @@ class ChatFormat:
         return fold_systems(turns, self.findings)
 
     def defuse(self, content: str) -> str:
-        """`content` without special tokens: those that it spells out are broken."""
+        """Returns `content` with the special tokens broken that it spells out."""
         return self._special_text.sub(lambda m: m[0][0] + "\u200b" + m[0][1:], content)
 
     def _after_stand_in(self, turns: Sequence[RenderedMessage], thinking: bool | None) -> str:

@@ -67,7 +67,7 @@ class Reader:
     def prompt(
         self, prompt_ids: Sequence[int], *, thinking: bool | None, numbers: Numbers
     ) -> ReadPrompt | None:
-        """The conversation that a prompt holds. None if it cannot be told for certain."""
+        """Returns the conversation that a prompt holds; None if it cannot be told for certain."""
         text = self._text(prompt_ids)
         tools = _tools_in(text[:_SCANNED])
         for offered in (tools, []) if tools else ([],):
@@ -88,7 +88,7 @@ class Reader:
         calls: Sequence[tuple[str, str]],
         thinking: bool | None,
     ) -> list[ReadMessage] | None:
-        """Messages that answered a turn. None if they cannot be told for certain.
+        """Returns the messages that answered a turn; None if they cannot be told for certain.
 
         `context_ids`: tokens up to the next turn; `after`: the turn's last; `calls`: id and name of
         each of its calls.
@@ -111,7 +111,7 @@ class Reader:
         after: int,
         thinking: bool | None,
     ) -> bool:
-        """Whether these messages are what the tokens after a turn say."""
+        """Returns whether these messages are what the tokens after a turn say."""
         for given in (messages, [_without_ids(message) for message in messages]):
             try:
                 ids = self._chat.delta_ids(
@@ -124,20 +124,20 @@ class Reader:
         return False
 
     def renders(self, messages: Sequence[ReadMessage], tools: Sequence[ToolSchema]) -> list[int]:
-        """Ids of a finished conversation as trainers render it; none if the template refuses it."""
+        """Returns ids of a finished conversation as trainers render it; none if it is refused."""
         try:
             return self._chat.encode(self._chat.text(messages, tools, generation=False))
         except InvalidRequest:
             return []
 
     def _is_up_to_reply(self, said: Sequence[tuple[str, str, bool]]) -> bool:
-        """The assistant is to write next, and no content runs over the end of a turn."""
+        """Returns whether the assistant is to write next, and no content runs over a turn's end."""
         *before, (role, rest, _) = said
         runs_over = any(self._chat.next_end(content, 0) is not None for _, content, _ in before)
         return role == "assistant" and not rest and not runs_over
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Decoding leaves out the token that ends a turn: here one that is added."""
+        """Decodes all ids. Decoding drops the token that ends a turn: here, one that is added."""
         return self._chat.decode([*ids, self._chat.end_of_turn_id])
 
     def _rendered(
@@ -180,8 +180,8 @@ class Reader:
         tools: Sequence[ToolSchema],
         thinking: bool | None,
     ) -> list[tuple[str, str, bool]] | None:
-        """Role and content of each message, and whether it begins within reasoning; the last is the
-        one that the model is to write. None if the text begins as no conversation does.
+        """Returns role and content of each message, and whether it begins within reasoning; the
+        last is the one that the model is to write. None: no conversation begins so.
 
         `role` of the content that the text is the end of; None: it is a whole conversation.
         """
@@ -251,7 +251,7 @@ class Reader:
 def spoken(
     content: str, thought: str, calls: Sequence[ToolCall], ids: Sequence[str]
 ) -> ReadMessage:
-    """An assistant's message."""
+    """Returns an assistant's message."""
     message: ReadMessage = {"role": "assistant", "content": content}
     if thought:
         message["reasoning_content"] = thought
@@ -268,14 +268,14 @@ def spoken(
 
 
 def _without_ids(message: ReadMessage) -> ReadMessage:
-    """As agents give results whose calls have no id, or that answer no call."""
+    """Returns a result as agents give it whose calls have no id."""
     if message["role"] != "tool":
         return message
     return {"role": "tool", "content": message["content"]}
 
 
 def _conversations() -> Iterator[list[ReadMessage]]:
-    """With a mark in each message, of all neighbours that agents' conversations have."""
+    """Yields conversations with a mark in each message, so that every pair of roles occurs."""
     shapes = [
         "su", "u", "uu", "ssu", "sua", "ua", "uaua", "suauau", "uat", "uasu",
         "uc", "uct", "sucta", "uctau", "uctct", "uctu", "udtt", "udttau", "uctcta", "uauctau",
@@ -305,7 +305,7 @@ def _marked(letter: str, number: int, thought: bool) -> ReadMessage:
 
 
 def _tools_in(text: str) -> list[ToolSchema]:
-    """Tools that a prompt spells out as JSON."""
+    """Returns the tools that a prompt spells out as JSON."""
     tools: list[ToolSchema] = []
     decoder = json.JSONDecoder()
     at = text.find("{")

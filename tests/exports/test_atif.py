@@ -58,7 +58,7 @@ def test_every_document_is_valid(known: dict[str, atif.Document]) -> None:
 def test_harbors_own_classes_accept_every_document(
     known: dict[str, atif.Document], tmp_path: Path
 ) -> None:
-    """In a process of its own: Harbor has an environment of its own."""
+    """Uses a process of its own: Harbor has an environment of its own."""
     (tmp_path / "documents.json").write_text(json.dumps(list(known.values())))
     program = (
         "import json, sys\n"

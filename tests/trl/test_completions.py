@@ -35,8 +35,13 @@ def table(url: str, policy: Path, directory: Path, **options: Any) -> tuple[Any,
 
 
 def test_the_table_has_every_turn_what_answered_it_and_which_rollout_it_is(
-    alone: str, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    alone: str,
+    policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     rows, observed = table(alone, policy, tmp_path, faults=["agent", *[None] * 7])
     assert "text" not in rows
     tokenizer = AutoTokenizer.from_pretrained(policy)
@@ -46,11 +51,12 @@ def test_the_table_has_every_turn_what_answered_it_and_which_rollout_it_is(
             assert row["rollout"] == f"{label}\nfailed, blame agent: this agent always fails"
             continue
         assert row["rollout"] == label
-        [completion] = row["completion"]
-        assert "<tool_response>\ngo on\n</tool_response>" in completion["content"]
+        logged = row["completion"]
+        completion = logged if isinstance(logged, str) else logged[0]["content"]  # by version
+        assert "<tool_response>\ngo on\n</tool_response>" in completion
         segment = rollout.trajectory.segments[0]
         whole = tokenizer.decode(segment.response_ids, skip_special_tokens=True)
-        assert completion["content"] == whole
+        assert completion == whole
         assert row["prorl_reward"] == pytest.approx(rollout.reward)
     assert "failed, blame" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from prorl_trl.convert import Row
 
 
 def shows_text(trainer: Any, *, has_other_prompts: bool) -> bool:
-    """Whether TRL's own columns would be wrong. The same at each step of a training."""
+    """Returns whether TRL's own columns would be wrong, which holds for a whole training."""
     if not trainer.log_completions:
         return False
     names = ("response_template", "response_schema")
@@ -21,7 +21,7 @@ def shows_text(trainer: Any, *, has_other_prompts: bool) -> bool:
 
 
 def with_text(row: Row, tokenizer: Any) -> Row:
-    """`row` with the whole text of prompt and completion, special tokens included."""
+    """Returns `row` with the text of prompt and completion, special tokens included."""
     if row.failure is not None:
         return row
     return replace(row, text=tokenizer.decode([*row.prompt_ids, *row.completion_ids]))

@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 def step_of(trainer: Any) -> SavedStep:
-    """The step that `trainer` makes rollouts for, as TRL's log will count it."""
+    """Returns the step that `trainer` makes rollouts for, as TRL's log will count it."""
     if trainer.model.training:
         return SavedStep(trainer.state.global_step + 1)
     return SavedStep(trainer.state.global_step, is_evaluation=True)
 
 
 class Saver:
-    """Training goes on where the disk does not: what cannot be written is logged."""
+    """Writer of saved rollouts. Training continues without the disk: failures are logged."""
 
     def __init__(self, directory: Path, step: SavedStep) -> None:
         """`step`: the first. Raises `UnusableFile` for a directory that cannot be written."""
@@ -53,7 +53,7 @@ class Saver:
             logger.warning("tasks are not saved: %s", error)
 
     def add(self, step: SavedStep, rollouts: Sequence[Rollout]) -> None:
-        """A step's are there at once, an evaluation's, which come call by call, when it is over."""
+        """Saves a step's rollouts at once, and an evaluation's, which come in several calls, later."""
         try:
             self._files.add(step, rollouts)
             if not step.is_evaluation:
@@ -87,8 +87,8 @@ class Replay:
         self._left: list[Rollout] = []
 
     def next(self, step: SavedStep, groups: Sequence[Group], *, same_tasks: bool) -> list[Rollout]:
-        """What `groups` came to. `same_tasks`: they are of these very tasks; else, as dynamic
-        sampling leaves them, of any, and there may be fewer.
+        """Returns what `groups` came to. `same_tasks`: rollouts are of these very tasks; else, as
+        dynamic sampling leaves them, of any, and there may be fewer.
 
         Raises `UnusableFile` if the run asks for something else than the one that was saved.
         """

@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 def step_of(prompt: Prompt) -> SavedStep:
-    """The step in which `prompt` was given out."""
+    """Returns the step in which `prompt` was given out."""
     return SavedStep(prompt.global_steps, is_evaluation=prompt.partition == "val")
 
 
 class Saving:
-    """For one event loop, but for `close`."""
+    """Writer of a run's rollouts. All but `close` belongs to one event loop."""
 
     def __init__(self, directory: Path) -> None:
         """Raises `BadConfiguration` for a directory that cannot be written."""
@@ -39,8 +39,8 @@ class Saving:
         self._open: Counter[SavedStep] = Counter()
 
     async def during(self, prompts: Sequence[Prompt], work: Awaitable[None]) -> None:
-        """Does `work`, which adds rollouts of `prompts`; their steps are complete afterwards, if
-        nobody else is at work on them."""
+        """Does `work`, which adds rollouts of `prompts`. Finishes their steps afterwards, unless
+        others work on them."""
         steps = {step_of(prompt) for prompt in prompts}
         self._open.update(steps)
         await self.add_tasks(prompts)
@@ -72,8 +72,7 @@ class Saving:
         await asyncio.get_running_loop().run_in_executor(self._thread, attempt)
 
     def close(self) -> None:
-        """At the end of training, from any thread: files of steps that are not complete have what
-        ended by then."""
+        """Ends the writing, from any thread. A step that is not complete has what ended by then."""
         self._thread.shutdown()
         try:
             self._files.finish_all()

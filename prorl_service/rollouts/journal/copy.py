@@ -23,8 +23,8 @@ def is_database(file: Path) -> bool:
 
 
 def groups_in(file: Path) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Request of each group, and whole rollouts of it that have ended, both as JSON, in the order
-    in which they were accepted. Raises `JournalError`."""
+    """Yields each group's request, and its whole rollouts that have ended, as JSON, in the order in
+    which groups were accepted. Raises `JournalError`."""
     try:
         with closing(_opened(file)) as db:
             numbers = [number for (number,) in db.execute("SELECT number FROM groups ORDER BY 1")]
@@ -36,8 +36,8 @@ def groups_in(file: Path) -> Iterator[tuple[bytes, list[bytes]]]:
 
 
 def _opened(file: Path) -> sqlite3.Connection:
-    """A service that has it open has a write-ahead log beside it; without one it does not change,
-    and SQLite need not make one to read it."""
+    """Opens the file to read. A service that has it open keeps a write-ahead log beside it; without
+    one the file does not change, and SQLite need not make one."""
     log = file.with_name(f"{file.name}-wal")
     how = "mode=ro" if log.exists() else "immutable=1"
     db = sqlite3.connect(f"file:{quote(str(file.resolve()))}?{how}", uri=True)
@@ -58,7 +58,7 @@ def _opened(file: Path) -> sqlite3.Connection:
 
 
 def _group(db: sqlite3.Connection, number: int) -> tuple[bytes, list[bytes]] | None:
-    """None: it was forgotten meanwhile."""
+    """Returns None for a group that was forgotten meanwhile."""
     request = db.execute("SELECT request FROM requests WHERE number = ?", (number,)).fetchone()
     answers = db.execute(
         "SELECT answer FROM rollouts WHERE id >= ? AND id < ? AND answer IS NOT NULL ORDER BY id",

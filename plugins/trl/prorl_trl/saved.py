@@ -53,7 +53,7 @@ class Saver:
             logger.warning("tasks are not saved: %s", error)
 
     def add(self, step: SavedStep, rollouts: Sequence[Rollout]) -> None:
-        """Saves a step's rollouts at once, and an evaluation's, which come in several calls, later."""
+        """Saves a step's rollouts at once, an evaluation's, which come in several calls, later."""
         try:
             self._files.add(step, rollouts)
             if not step.is_evaluation:

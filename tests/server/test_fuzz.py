@@ -38,11 +38,10 @@ def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         assert "Traceback" not in log.read_text()
 
 
-<<<<<<< HEAD
 @pytest.mark.processes
-=======
-@pytest.mark.logs("the last 32 rollouts all failed or are empty")  # a group that cannot run is one
->>>>>>> 427db64 (server: the API page has groups, an order, titles and examples)
+@pytest.mark.logs(
+    "the last 32 rollouts all failed or sampled nothing"
+)  # a group that cannot run is one
 @schema.parametrize()
 @settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_answer_matches_the_schema(case: "schemathesis.Case[Any]", service_url: str) -> None:

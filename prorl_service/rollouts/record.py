@@ -208,6 +208,7 @@ class RolloutRecord:
             summary,
             packed,
             figures,
+            owner=self.group.owner,
         )
 
     def _write(self, answer: Rollout, row: EndedRow) -> asyncio.Future[Counter[str]]:

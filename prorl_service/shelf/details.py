@@ -233,7 +233,7 @@ _REASONS = {
     Content.NEVER: (
         "it was not among those that the shelf keeps whole",
         "failed ones are, the first of each policy version, and a sample: --shelf-sample 1 keeps "
-        "all",
+        "all; what came from a front is kept there",
     ),
     Content.EVICTED: (
         "its content had to make room on the shelf",

@@ -9,6 +9,8 @@ import sqlite3
 from collections import deque
 from dataclasses import dataclass
 
+import orjson
+
 from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
@@ -95,6 +97,8 @@ class Shelving:
         if ended_rows.has_rollout(self._db, place.row_id(ended.rollout.index)):
             return
         ended_rows.add_rollout(self._db, place, ended)
+        if row.owner is not None:
+            return  # its front keeps what is to be kept whole
         if source is not None and (place.kept is not None or self._decide(place, ended)):
             self._await_content(place, source)
 
@@ -145,7 +149,8 @@ class Shelving:
         found = ended_rows.place(self._db, group.group_id, self._run)
         for index in follower.ended_in(journal, group):
             if found is None or not ended_rows.has_rollout(self._db, found[0].row_id(index)):
-                row = _row(follower.answer_at(journal, group.row_id(index)))
+                request = follower.request_at(journal, group.number)
+                row = _row(follower.answer_at(journal, group.row_id(index)), request)
                 if row.created_at <= contents.evicted_until(self._db):
                     return  # it was here, and its room is another's now
                 self.shelve(journal, row.ended, uptime_s)
@@ -159,9 +164,10 @@ class _Row:
     created_at: float
 
 
-def _row(answer: bytes | None) -> _Row:
+def _row(answer: bytes | None, request: bytes | None) -> _Row:
     """As it was written, but for the time of its end, which is calculated."""
     assert answer is not None
+    assert request is not None
     rollout = Rollout.model_validate_json(answer)
     summary = rollout.model_copy(update={"trajectory": None, "report": None})
     ended = EndedRow(
@@ -173,6 +179,7 @@ def _row(answer: bytes | None) -> _Row:
         answer,
         Figures.of(rollout.trajectory),
         rollout.created_at + _seconds(rollout.timings),
+        orjson.loads(request).get("owner"),
     )
     return _Row(ended, rollout.created_at)
 

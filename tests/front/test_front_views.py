@@ -42,6 +42,11 @@ async def test_lists_and_texts_cover_all_services_and_outlive_acknowledgement(
     (version,) = (await client.training()).versions
     assert (version.rollouts, version.failed, version.groups) == (18, 6, 6)
     assert {one.name for one in (await client.status()).services} == {"a", "b"}
+    for service in services:
+        async with AsyncRolloutClient(service.url) as behind:
+            rows = (await behind.rollouts()).rollouts
+            assert rows
+            assert not any(row.has_content for row in rows), "the front keeps it, once"
 
 
 async def test_the_text_of_what_runs_is_the_service_s_that_has_it(

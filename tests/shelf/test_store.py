@@ -89,6 +89,18 @@ async def test_what_was_cancelled_has_not_failed(tmp_path: Path) -> None:
         assert await rows(shelf, blame=["service"]) == []
 
 
+async def test_what_a_front_forwarded_is_kept_there(tmp_path: Path) -> None:
+    path, group = tmp_path / "j", submitted().model_copy(update={"owner": "front"})
+    async with Journal(path) as journal:
+        await accept(journal, group)
+        await end(journal, ended(group, reward=1))
+    async with shelf_at(path) as (journal, shelf):
+        await settled(shelf)
+        await journal.forget(["g"])
+        assert [one.rollout_id for one in await rows(shelf)] == ["g.0"]
+        assert await whole(shelf) == set()
+
+
 async def test_content_is_copied_although_the_group_is_acknowledged_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,8 @@ class EndedRow:
     """For followers; not written here."""
     ended_at: float = field(default_factory=time.time)
     """Unix time in seconds; not written here."""
+    owner: str | None = None
+    """Front that the group is of; not written here."""
 
 
 @dataclass(frozen=True, slots=True)

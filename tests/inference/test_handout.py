@@ -89,7 +89,9 @@ async def test_an_unreachable_service_is_reported_immediately() -> None:
 
 
 async def test_files_left_by_a_killed_engine_are_removed(weights: Path, spools: Path) -> None:
-    (spools / f"{PREFIX}left").write_bytes(b"weights")
+    left = spools / f"{PREFIX}left"
+    left.write_bytes(b"weights")
+    os.utime(left, (0, 0))
     async with offered(weights, ENGINE, lambda: None) as offer:
         fetch = await asyncio.to_thread(Fetch, elsewhere(offer))
         assert not (spools / f"{PREFIX}left").exists()

@@ -39,9 +39,7 @@ def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.processes
-@pytest.mark.logs(
-    "the last 32 rollouts all failed or sampled nothing"
-)  # a group that cannot run is one
+@pytest.mark.logs("the last 32 rollouts all failed or sampled nothing")  # invalid groups do
 @schema.parametrize()
 @settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_answer_matches_the_schema(case: "schemathesis.Case[Any]", service_url: str) -> None:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,8 @@ from typing import BinaryIO
 
 SILENCE_S = 60.0
 """Longest time without a byte, the connection's included."""
+ABANDONED_S = 60.0
+"""Age of a file after which no engine is just about to lock it."""
 PIECE_BYTES = 4 * 2**20
 PREFIX = "prorl-weights-"
 
@@ -126,8 +129,10 @@ def _download(answer: HTTPResponse, file: BinaryIO) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Removes files that killed engines left: they are not locked."""
+    """Removes files that killed engines left: old, and not locked."""
+    newest = time.time() - ABANDONED_S
     for path in directory.glob(f"{PREFIX}*"):
         with suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            if os.fstat(file.fileno()).st_mtime < newest:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()

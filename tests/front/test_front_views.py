@@ -14,6 +14,8 @@ from tests.front.test_front import WAIT_S, at, ids_of, until_both_run
 from tests.server.application import until
 from tests.server.scored_agent import scored
 
+pytestmark = pytest.mark.processes
+
 
 async def test_lists_and_texts_cover_all_services_and_outlive_acknowledgement(
     services: list[local.LocalProcess], client: AsyncRolloutClient

@@ -43,6 +43,7 @@ def test_the_same_warm_start_is_trained_once(directory: Path, cache: Path) -> No
     assert [entry.name for entry in cache.iterdir()] == [directory.name]
 
 
+@pytest.mark.slow
 def test_the_policy_knows_the_syntax_but_not_the_answer(directory: Path) -> None:
     policy = Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     tried = instances("heldout", 50, seed=SHORT.seed)

@@ -19,6 +19,8 @@ from prorl_service.schemas import ErrorResponse
 from prorl_service.server.app import interface
 from tests.faults.processes import stub_engine
 
+pytestmark = pytest.mark.processes
+
 CHECKED: list[Any] = [
     status_code_conformance,
     content_type_conformance,
@@ -38,7 +40,6 @@ def service_url(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         assert "Traceback" not in log.read_text()
 
 
-@pytest.mark.processes
 @pytest.mark.logs("the last 32 rollouts all failed or sampled nothing")  # invalid groups do
 @schema.parametrize()
 @settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))

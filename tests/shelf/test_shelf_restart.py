@@ -17,6 +17,8 @@ from prorl_service.testing import StubEngine
 from tests.faults.processes import WAIT_S, stub_engine
 from tests.server.scored_agent import SCORED, scored
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def engine(tiny_model: Path) -> Iterator[StubEngine]:

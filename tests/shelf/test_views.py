@@ -34,6 +34,7 @@ NOTHING_WHOLE = ShelfOptions(shelf_sample=0, shelf_first=0)
 # --- one rollout --------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 async def test_a_rollout_is_shown_as_a_conversation_with_its_verdict(
     client: AsyncRolloutClient,
 ) -> None:
@@ -97,6 +98,7 @@ async def waiting_engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[St
         yield stub
 
 
+@pytest.mark.processes
 async def test_a_rollout_that_runs_is_shown_as_far_as_it_is(
     waiting_engine: StubEngine, settings: Settings
 ) -> None:
@@ -143,6 +145,7 @@ async def test_a_rollout_that_waits_shows_what_it_will_be_asked(settings: Settin
         await client.cancel([*(f"slow{i}.0" for i in range(4)), "last.0"])
 
 
+@pytest.mark.processes
 async def test_to_look_is_not_to_want_a_rollout_whose_lease_runs_out(
     client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
@@ -154,11 +157,13 @@ async def test_to_look_is_not_to_want_a_rollout_whose_lease_runs_out(
         await client.text("g.0")
         await client.groups()
         (row,) = (await client.rollouts()).rollouts
+        assert row.state is not RolloutState.FAILED
         return row.state is RolloutState.CANCELLED
 
     await until(is_reclaimed)
 
 
+@pytest.mark.processes
 async def test_tokens_come_in_slices_that_make_up_the_segment(client: AsyncRolloutClient) -> None:
     (rollout,) = await finished(client, group())
     assert rollout.trajectory is not None
@@ -184,6 +189,7 @@ async def test_tokens_come_in_slices_that_make_up_the_segment(client: AsyncRollo
     assert [one.ids for one in [await client.tokens("g.0", start=10**6)]] == [[]]
 
 
+@pytest.mark.processes
 async def test_a_character_of_several_tokens_is_shown_as_its_bytes(
     client: AsyncRolloutClient,
 ) -> None:
@@ -193,6 +199,7 @@ async def test_a_character_of_several_tokens_is_shown_as_its_bytes(
     assert shown == [r"\xc3", r"\xa9"]
 
 
+@pytest.mark.processes
 async def test_a_segment_that_is_not_there_is_refused(client: AsyncRolloutClient) -> None:
     await finished(client, group())
     with pytest.raises(ServiceCallError, match="has 1 segments") as refusal:

@@ -8,8 +8,8 @@ demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
 test: setup sandboxes ## static checks and all tests; as root, also as an ordinary user
 	scripts/test
-test-fast: setup ## tests without processes and waits, in under a minute
-	scripts/test --fast -n 2 --dist loadfile
+test-fast: setup ## tests without processes and waits, in about a minute
+	scripts/test --fast -n 2 --dist worksteal
 check: setup
 	scripts/check
 bench: setup sandboxes ## the measurements the docs quote

@@ -106,6 +106,7 @@ def test_token_limits_per_device_reach_verl(model: str, devices: int, tokens: in
     assert actor.ppo_max_token_len_per_gpu == tokens
 
 
+@pytest.mark.slow
 @MATRIX
 def test_every_combination_is_valid(model: str, trainer: str) -> None:
     composed = settings(Training, "swebench_train", f"model={model}", f"trainer={trainer}")

@@ -215,6 +215,7 @@ def make_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Pat
     return lambda: tmp_path_factory.mktemp("shelf")
 
 
+@pytest.mark.slow
 @given(
     world=worlds(),
     asked=st.lists(st.tuples(filters, some(list(GroupOutcome)), st.integers(1, 4)), max_size=12),

@@ -101,6 +101,7 @@ async def test_what_a_front_forwarded_is_kept_there(tmp_path: Path) -> None:
         assert await whole(shelf) == set()
 
 
+@pytest.mark.slow
 async def test_content_is_copied_although_the_group_is_acknowledged_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ async def test_what_others_needed_the_room_of_at_once_has_its_row(tmp_path: Path
 # --- bounds -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_shelf_stays_within_its_size_whole_rollouts_go_first(tmp_path: Path) -> None:
     path = tmp_path / "j"
     options = ShelfOptions(shelf_mb=2, shelf_sample=1)
@@ -171,6 +173,7 @@ async def test_the_shelf_stays_within_its_size_whole_rollouts_go_first(tmp_path:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_rows_are_bounded_too_and_the_newest_stay_whole(tmp_path: Path) -> None:
     path = tmp_path / "j"
     async with shelf_at(path, ShelfOptions(shelf_mb=1, shelf_sample=1)) as (journal, shelf):

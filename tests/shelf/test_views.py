@@ -324,6 +324,7 @@ async def test_questions_of_a_person_take_one_call_each(client: AsyncRolloutClie
     assert (await client.training(agent="math")).versions == []
 
 
+@pytest.mark.slow
 async def test_pages_neither_lack_nor_repeat_what_ends_and_comes_meanwhile(
     client: AsyncRolloutClient,
 ) -> None:

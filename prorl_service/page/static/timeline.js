@@ -1,0 +1,106 @@
+// Slots over time: a bar a rollout, in the lane of the slot that it took, and what it did there.
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { listen, useAnswer } from "./api.js";
+import { clock, hasEnded, number, rewardKind, rolloutAddress, seconds, Waiting } from "./ui.js";
+
+const MINUTES = [1, 5, 15, 60];
+const LANE = 12;
+const MOST_LANES = 256;
+const STAGES = { init: "init", running: "run", evaluating: "eval" };
+
+// Bars of what has ended, from the seconds of its stages; those of several attempts are added up.
+export function barOf(row) {
+  const { init_s: init, run_s: run, eval_s: evaluation } = row.timings;
+  const stop = row.ended_at;
+  const parts = [["init", stop - evaluation - run - init, stop - evaluation - run], ["run", stop - evaluation - run, stop - evaluation], ["eval", stop - evaluation, stop]];
+  return { id: row.rollout_id, run: row.run, state: row.state, reward: row.reward, parts: parts.filter(([, from, to]) => to > from) };
+}
+
+// Lanes by first fit: a bar takes the first lane that is free when it begins.
+export function inLanes(bars) {
+  const lanes = [];
+  for (const bar of [...bars].sort((a, b) => a.parts[0][1] - b.parts[0][1])) {
+    const from = bar.parts[0][1];
+    let at = lanes.findIndex((busyUntil) => busyUntil <= from);
+    if (at < 0) at = lanes.length;
+    lanes[at] = bar.parts.at(-1)[2] ?? Infinity;
+    bar.lane = at;
+  }
+  return lanes.length;
+}
+
+// Bars of what began before this view was opened: since when it has been there is not known.
+function openBar(row) {
+  return { id: row.rollout_id, run: row.run, state: row.state, reward: null, parts: row.state in STAGES ? [[STAGES[row.state], row.created_at, null]] : [] };
+}
+
+// What events tell from now on: a part a state, open until the next.
+function noted(live, event) {
+  const { rollout_id: id, state, at, reward = null } = event.data;
+  const bar = live.get(id) ?? { id, parts: [], isLive: true };
+  const last = bar.parts.at(-1);
+  if (last && last[2] === null) last[2] = at;
+  if (state in STAGES) bar.parts.push([STAGES[state], at, null]);
+  Object.assign(bar, { state, reward });
+  live.set(id, bar);
+}
+
+function useLive() {
+  const [live] = useState(() => new Map());
+  const [now, setNow] = useState(Date.now() / 1000);
+  useEffect(() => {
+    const abort = new AbortController();
+    listen((event) => event.kind === "rollout" && noted(live, event), abort.signal);
+    const timer = setInterval(() => setNow(Date.now() / 1000), 1000);
+    return () => {
+      abort.abort();
+      clearInterval(timer);
+    };
+  }, []);
+  return { live, now };
+}
+
+function Bar({ bar, left, scale, now }) {
+  const outcome = hasEnded(bar.state) ? (bar.state === "done" ? rewardKind(bar.reward) : bar.state) : "open";
+  const from = bar.parts[0][1];
+  const to = bar.parts.at(-1)[2] ?? now;
+  const y = bar.lane * LANE;
+  const title = `${bar.id}: ${bar.state}, reward ${number(bar.reward)}\n${clock(from)}, ${seconds(to - from)}: ${bar.parts.map(([stage, a, b]) => `${stage} ${seconds((b ?? now) - a)}`).join(", ")}`;
+  return html`<a href=${rolloutAddress({ rollout_id: bar.id, run: bar.run })}><g><title>${title}</title>
+    ${bar.parts.map(([stage, a, b]) => html`<rect class="stage ${stage}" x=${(a - left) * scale} y=${y + 1} width=${Math.max(0.5, ((b ?? now) - a) * scale)} height=${LANE - 4} />`)}
+    <rect class="mark ${outcome}" x=${(from - left) * scale} y=${y + LANE - 3} width=${Math.max(0.5, (to - from) * scale)} height="2" /></g></a>`;
+}
+
+function Axis({ left, right, scale, height }) {
+  const step = (right - left) / 6;
+  return Array.from({ length: 7 }, (_, at) => left + at * step).map((at) => html`
+    <line x1=${(at - left) * scale} x2=${(at - left) * scale} y1="0" y2=${height} /><text x=${(at - left) * scale + 2} y=${height + 12}>${clock(at)}</text>`);
+}
+
+const WIDTH = 1200;
+
+export function Timeline({ query, set }) {
+  const minutes = Number(query.minutes ?? 5);
+  const { answer, error } = useAnswer("/v1/rollouts?limit=500", 30);
+  const { live, now } = useLive();
+  if (!answer) return html`<${Waiting} error=${error} />`;
+  const listed = answer.rollouts.filter((row) => !live.has(row.rollout_id)).map((row) => (row.ended_at ? barOf(row) : openBar(row)));
+  const bars = [...listed, ...live.values()].filter((bar) => bar.parts.length > 0);
+  const right = now;
+  const left = right - 60 * minutes;
+  const shown = bars.filter((bar) => (bar.parts.at(-1)[2] ?? right) > left);
+  const lanes = Math.min(MOST_LANES, inLanes(shown));
+  const scale = WIDTH / (right - left);
+  const height = Math.max(1, lanes) * LANE;
+  return html`<section>
+    <p>${MINUTES.map((one) => html`<button type="button" class=${one === minutes ? "current" : ""} onClick=${() => set({ ...query, minutes: one })}>${one} min</button>`)}
+      <span class="soft"> ${shown.length} rollouts in ${lanes} slots. </span>
+      <span class="key init">INIT</span><span class="key run">RUN</span><span class="key eval">EVAL</span>
+      <span class="key full">reward 1</span><span class="key part">below 1</span><span class="key zero">0</span><span class="key failed">failed</span></p>
+    <svg class="timeline" viewBox="0 0 ${WIDTH} ${height + 16}" role="img" aria-label="Slots over time">
+      <${Axis} left=${left} right=${right} scale=${scale} height=${height} />
+      ${shown.filter((bar) => bar.lane < lanes).map((bar) => html`<${Bar} key=${bar.id} bar=${bar} left=${left} scale=${scale} now=${right} />`)}
+    </svg>
+    <p class="soft">Drawn from events since this view was opened. Of what was there before, the newest 500: what had ended from the seconds of its stages, what was at work from its submission on.</p>
+  </section>`;
+}

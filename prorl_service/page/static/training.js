@@ -1,0 +1,48 @@
+// What training gets, by policy version: success, groups that teach, staleness, tokens wasted.
+import { html } from "./vendor/htm-preact.js";
+import { isSaved, useAnswer, withQuery } from "./api.js";
+import { Lines } from "./charts.js";
+import { address, count, Filters, Notice, number, percent, seconds, Table, Waiting } from "./ui.js";
+
+const EVERY_S = 10;
+const FIELDS = [["agent", "agent"], ["run", "run"]];
+
+const wastedShare = (row) => (row.sampled_tokens ? row.wasted_tokens / row.sampled_tokens : null);
+const took = (row) => (row.first_ended_at === null ? null : row.last_ended_at - row.first_ended_at);
+const failures = (row) => Object.entries(row.failures).map(([blame, n]) => html`<a href=${address("rollouts", { state: "failed", blame, policy_version: row.policy_version })}>${blame} ${n}</a> `);
+
+const COLUMNS = [
+  ["version", (row) => html`<a href=${address("groups", { policy_version: row.policy_version })}>${row.policy_version}</a>`, "number"],
+  ["rollouts", (row) => row.rollouts, "number"],
+  ["mean reward", (row) => number(row.mean_reward), "number"],
+  ["success", (row) => percent(row.success_rate), "number"],
+  ["informative", (row) => percent(row.informative_share), "number"],
+  ["all 0", (row) => row.outcomes.all_zero ?? 0, "number"],
+  ["all 1", (row) => row.outcomes.all_one ?? 0, "number"],
+  ["failed", failures, "wrap"],
+  ["cancelled", (row) => row.cancelled, "number"],
+  ["stale (mean, max)", (row) => `${number(row.mean_staleness, 2)}, ${row.max_staleness ?? "–"}`, "number"],
+  ["turns", (row) => number(row.mean_turns, 1), "number"],
+  ["sampled", (row) => count(row.sampled_tokens), "number"],
+  ["wasted", (row) => percent(wastedShare(row)), "number"],
+  ["ended within", (row) => seconds(took(row)), "number"],
+];
+
+export function Training({ query, set }) {
+  const { answer, error } = useAnswer(withQuery("/v1/training", query), isSaved ? 0 : EVERY_S);
+  if (!answer) return html`<section><${Filters} fields=${FIELDS} query=${query} set=${set} /><${Waiting} error=${error} /></section>`;
+  const rows = answer.versions;
+  const versions = rows.map((row) => row.policy_version);
+  const lines = (...values) => [versions, ...values.map((value) => rows.map(value))];
+  return html`<section>
+    <${Filters} fields=${FIELDS} query=${query} set=${set} />
+    <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.</p><${Notice} text=${answer.notice} />
+    ${rows.length > 0 && html`<div class="charts">
+      <${Lines} title="Success and mean reward" names=${["success", "mean reward"]} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
+      <${Lines} title="Informative groups" names=${["share"]} isTime=${false} data=${lines((row) => row.informative_share)} format=${percent} />
+      <${Lines} title="Staleness in versions" names=${["mean", "max"]} isTime=${false} data=${lines((row) => row.mean_staleness, (row) => row.max_staleness)} />
+      <${Lines} title="Sampled tokens that were wasted" names=${["share"]} isTime=${false} data=${lines(wastedShare)} format=${percent} />
+    </div>`}
+    <${Table} columns=${COLUMNS} rows=${[...rows].reverse()} empty="no rollout has ended" />
+  </section>`;
+}

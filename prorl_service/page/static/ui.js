@@ -1,0 +1,114 @@
+// Parts that all views share: numbers and times as text, badges, tables, filters, errors, keys.
+import { html, useEffect } from "./vendor/htm-preact.js";
+import { plain } from "./text.js";
+
+// --- values as text -----------------------------------------------------------------------------
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 100) return `${value.toFixed(1)} s`;
+  return value < 5400 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+export function count(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 10_000) return String(value);
+  return value < 1e6 ? `${(value / 1e3).toFixed(1)} k` : `${(value / 1e6).toFixed(1)} M`;
+}
+
+export const number = (value, digits = 3) => (value === null || value === undefined ? "–" : String(+value.toFixed(digits)));
+export const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
+export const megabytes = (bytes) => `${Math.round(bytes / 1e6)} MB`;
+export const ago = (at) => (at === null || at === undefined ? "–" : `${seconds(Math.max(0, Date.now() / 1000 - at))} ago`);
+export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
+
+const ENDED = ["done", "failed", "cancelled"];
+export const hasEnded = (state) => state === null || ENDED.includes(state);
+
+export function rewardKind(reward) {
+  if (reward === null || reward === undefined) return "none";
+  return reward >= 1 ? "full" : reward > 0 ? "part" : "zero";
+}
+
+// --- addresses ----------------------------------------------------------------------------------
+
+export function address(view, query = {}) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") parameters.set(name, value);
+  }
+  const text = parameters.toString();
+  return `#/${view}${text ? `?${text}` : ""}`;
+}
+
+export const rolloutAddress = (row, view = "rollout") => address(`${view}/${encodeURIComponent(row.rollout_id)}`, { run: row.run });
+
+// --- small parts --------------------------------------------------------------------------------
+
+export const State = ({ state, blame = null }) =>
+  html`<span class="state ${state ?? "lost"}">${state ?? "did not end"}${blame ? `: ${blame}` : ""}</span>`;
+
+export const Reward = ({ reward }) => html`<span class="reward ${rewardKind(reward)}">${number(reward)}</span>`;
+
+const OUTCOMES = {
+  open: "open", informative: "informative", all_zero: "all 0", all_one: "all 1", all_equal: "all equal", unscored: "no reward",
+};
+export const Outcome = ({ outcome }) => html`<span class="outcome ${outcome}">${OUTCOMES[outcome]}</span>`;
+
+export const Notice = ({ text }) => (text ? html`<p class="notice">${plain(text)}</p>` : null);
+
+export function Problem({ error }) {
+  return error && html`<p class="problem" role="alert">${plain(error.message)}${error.hint && html`<br /><span class="soft">${plain(error.hint)}</span>`}</p>`;
+}
+
+// What an answer is not there for yet.
+export const Waiting = ({ error }) => (error ? html`<${Problem} error=${error} />` : html`<p class="soft">loading …</p>`);
+
+export const Fact = ({ name, children }) => html`<span class="fact"><span class="soft">${name}</span> <b>${children}</b></span>`;
+
+export function Table({ columns, rows, empty = "none" }) {
+  if (rows.length === 0) return html`<p class="soft">${empty}</p>`;
+  return html`<div class="scroll"><table>
+    <thead><tr>${columns.map(([name, , kind]) => html`<th class=${kind ?? ""}>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr class=${row.isCurrent ? "current" : ""}>
+      ${columns.map(([, value, kind]) => html`<td class=${kind ?? ""}>${value(row)}</td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+// --- filters ------------------------------------------------------------------------------------
+
+// A form of selects and fields; `set` takes the changed query.
+export function Filters({ fields, query, set }) {
+  const change = (name) => (event) => set({ ...query, [name]: event.target.value, before: undefined });
+  return html`<form class="filters" onSubmit=${(event) => event.preventDefault()}>
+    ${fields.map(([name, label, choices]) => html`<label>${label}
+      ${choices ? html`<select name=${name} value=${query[name] ?? ""} onChange=${change(name)}>
+        <option value="">any</option>
+        ${choices.map((one) => html`<option value=${one} selected=${query[name] === one}>${one.replace("_", " ")}</option>`)}
+      </select>` : html`<input name=${name} value=${query[name] ?? ""} onChange=${change(name)} size="12" />`}
+    </label>`)}
+    ${Object.values(query).some(Boolean) && html`<button type="button" onClick=${() => set({})}>clear</button>`}
+  </form>`;
+}
+
+export const Pages = ({ query, next, set }) => html`<p class="pages">
+  ${query.before && html`<button type="button" onClick=${() => set({ ...query, before: undefined })}>newest</button>`}
+  ${next && html`<button type="button" onClick=${() => set({ ...query, before: next })}>older</button>`}
+</p>`;
+
+// --- keys ---------------------------------------------------------------------------------------
+
+// `actions` by key; keys typed into fields are left alone.
+export function useKeys(actions) {
+  useEffect(() => {
+    const onKey = (event) => {
+      const isTyping = event.target.matches?.("input, select, textarea");
+      if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !(event.key in actions)) return;
+      event.preventDefault();
+      actions[event.key]();
+    };
+    document.addEventListener("keydown", onKey);
+    return () => document.removeEventListener("keydown", onKey);
+  });
+}

@@ -40,6 +40,7 @@ FAILURES: dict[str, type[ProRLError]] = {
     "evaluator": EvaluatorError,
     "service": ProRLError,
 }
+RUN = "showcase"
 HUGE = 5_000_000
 SIBLINGS = 8
 
@@ -74,7 +75,9 @@ class Showcase(AgentHandler):
             raise EvaluatorError("the tests did not end", hint="raise the limit of EVAL")
         rewards: Any = self.task.data["rewards"]
         reward = float(rewards[_index(rollout)])
-        report = {"tests": {"passed": int(4 * reward), "failed": 4 - int(4 * reward)}}
+        report: dict[str, Any] = {
+            "tests": {"passed": int(4 * reward), "failed": 4 - int(4 * reward)}
+        }
         return Verdict(reward, components={"tests": reward}, report=report)
 
     def _prompt_ids(self, rollout: RolloutContext, number: int) -> list[int]:
@@ -173,7 +176,7 @@ def world(
         local.service(
             [stub.url],
             log=directory / "service.log",
-            options=["--agent", AGENT, "--sandbox", "process", "--run", "showcase", *shelf, *options],
+            options=["--agent", AGENT, "--sandbox", "process", "--run", RUN, *shelf, *options],
         ) as service,
         RolloutClient(service.url) as client,
     ):

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.processes
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SHELL_SCRIPTS = [
-    path for path in sorted(SCRIPTS.iterdir()) if path.read_text().startswith("#!/bin/sh\n")
+    path
+    for path in sorted(SCRIPTS.iterdir())
+    if path.is_file() and path.read_text().startswith("#!/bin/sh\n")
 ]
 
 

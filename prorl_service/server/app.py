@@ -12,6 +12,7 @@ from prorl_service.server.auth import REFUSAL, is_open
 from prorl_service.server.compat.routes import ProRLAdapter, prorl_router
 from prorl_service.server.errors import LimitBody, error_response, install_error_handlers
 from prorl_service.server.metrics import metrics_router
+from prorl_service.server.page_routes import page_router
 from prorl_service.server.routes import health_router, router
 from prorl_service.server.sampler_routes import sampler_router
 from prorl_service.server.service import Service
@@ -29,6 +30,7 @@ def interface() -> FastAPI:
     for routes in (router, view_router, sampler_router, prorl_router, metrics_router):
         app.include_router(routes, dependencies=[BEARER_SCHEME])
     app.include_router(health_router)
+    app.include_router(page_router)
     install_api_page(app)
     install_error_handlers(app)
     return app

@@ -1,8 +1,9 @@
 """Access to the control plane: only for holders of one token.
 
 The token is checked before a request's body is read. What reveals nothing is open to all: whether
-the process lives, and the page that describes the interface. Metrics are not: they name engines,
-tools and failures, and Prometheus can send a token (`authorization.credentials_file`).
+the process lives, the page that describes the interface, and the page for people, without its data.
+Metrics are not: they name engines, tools and failures, and Prometheus can send a token
+(`authorization.credentials_file`).
 """
 
 import os
@@ -12,8 +13,8 @@ from prorl_service.errors import ProRLError, Unauthorized
 from prorl_service.net.credentials import TOKEN_VARIABLE, checked_token, is_loopback, make_own_token
 from prorl_service.server.errors import error_response
 
-OPEN_PATHS = frozenset({"/health", "/docs", "/redoc", "/openapi.json"})
-OPEN_FOLDER = "/static-offline-docs/"
+OPEN_PATHS = frozenset({"/", "/health", "/docs", "/redoc", "/openapi.json"})
+OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
 
 
 REFUSAL = error_response(
@@ -27,7 +28,7 @@ REFUSAL = error_response(
 
 def is_open(path: str) -> bool:
     """Returns whether the path needs no token."""
-    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def take_token(file: Path | None, host: str, *, is_off: bool = False) -> str | None:

@@ -1,0 +1,65 @@
+"""The page's files, with what HTTP says of them. Sends nothing."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from prorl_service.errors import ProRLError
+
+STATIC: Traversable = resources.files(__package__).joinpath("static")
+INDEX = "index.html"
+VENDOR = tuple(
+    f"vendor/{name}"
+    for name in ("htm-preact.js", "uplot.js", "uplot.css", "ansi_up.js", "LICENSES.txt")
+)
+"""Third-party files and their licences."""
+
+NAME = re.compile(r"(vendor/)?[A-Za-z][\w-]*\.[a-z]+", re.ASCII)
+MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+
+
+class PageIncomplete(ProRLError):
+    """Third-party files of the page are missing: a checkout that was not set up."""
+
+    status = 503
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file, as it is sent."""
+
+    content: bytes
+    media_type: str
+
+    @property
+    def etag(self) -> str:
+        """Digest of the content: the times of installed files say nothing about it."""
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+
+
+def read(name: str) -> PageFile | None:
+    """Returns None unless the page has such a file. Reads it each time, so that a browser shows at
+    once what its author changed."""
+    if NAME.fullmatch(name) is None:
+        return None
+    media_type = MEDIA_TYPES.get(name.rpartition(".")[2])
+    file = STATIC.joinpath(name)
+    return PageFile(file.read_bytes(), media_type) if media_type and file.is_file() else None
+
+
+def check_complete() -> None:
+    """Raises `PageIncomplete` unless the third-party files are there."""
+    missing = [name for name in VENDOR if not STATIC.joinpath(name).is_file()]
+    if missing:
+        raise PageIncomplete(
+            f"the page lacks {', '.join(missing)}",
+            hint="run scripts/setup-page in the checkout, or install the wheel",
+        )

@@ -138,10 +138,6 @@ class AgentHandler(ABC):
     async def eval(self, rollout: "RolloutContext") -> Verdict: ...
 
 
-Observer = Callable[["RolloutContext"], None]
-"""Callback after each change of a rollout that somebody watches. It must not block or raise."""
-
-
 @dataclass(slots=True)
 class RolloutContext:
     """One rollout's resources and its record of what was sampled."""
@@ -171,17 +167,18 @@ class RolloutContext:
     turns: list[Turn] = field(default_factory=list)
     stage: Stage = Stage.INIT
     """Stage whose work began last."""
-    observer: Observer | None = None
+    on_change: Callable[["RolloutContext"], None] | None = None
+    """Callback after each change of a rollout that somebody watches."""
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage
         self.changed()
 
     def changed(self) -> None:
-        """Calls the observer, if there is one. An agent with a loop of its own may call this after
-        it has added to a turn."""
-        if self.observer is not None:
-            self.observer(self)
+        """Tells those who watch. An agent with a loop of its own may call this after it has added
+        to a turn."""
+        if self.on_change is not None:
+            self.on_change(self)
 
     async def open_sandbox(self, limits: SandboxLimits = SandboxLimits()) -> Sandbox:
         """Starts a sandbox of the task's image. Raises `TaskError`, `SandboxError`."""

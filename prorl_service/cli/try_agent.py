@@ -127,21 +127,16 @@ class _Try:
         ended: list[Rollout] = []
         async with (
             self._source.engines() as (specs, scripted),
-            trial_service(
-                self._registry,
-                specs,
-                self._settings,
-                parallel=self._group.n,
-                observer=self._display.observe,
-            ) as service,
+            trial_service(self._registry, specs, self._settings, parallel=self._group.n) as service,
         ):
             self._show_heading(service)
             self._display.tools = lambda: self._tools(service)
+            service.executor.observe(self._display)
             await service.submit([self._group])
             self._stop.does(lambda: self._cancel(service))
             async for rollout in rollouts(service, self._group):
                 unused = scripted.unused_replies(rollout.rollout_id) if scripted else 0
-                self._display.ended(rollout, unused)
+                self._display.result(rollout, unused)
                 ended.append(rollout)
         ended.sort(key=lambda one: one.index)
         if self._group.n > 1:

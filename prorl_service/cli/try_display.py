@@ -12,6 +12,7 @@ from rich.text import Text
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.cli.screen import Screen
+from prorl_service.rollouts.observers import Observer
 from prorl_service.schemas import (
     Rollout,
     RolloutState,
@@ -28,9 +29,7 @@ SHORT_CHARS = 100
 """Longest argument that stands on the line of its call."""
 
 
-class Display:
-    """`observe` is the pipeline's observer."""
-
+class Display(Observer):
     def __init__(self, screen: Screen, attempts: int) -> None:
         self.tools: Callable[[], Sequence[ToolSchema]] = tuple
         """Returns the tools that the model is offered; called once the task was accepted."""
@@ -39,14 +38,14 @@ class Display:
         self._tools: Sequence[ToolSchema] = ()
         self._views: dict[str, _View] = {}
 
-    def observe(self, rollout: RolloutContext) -> None:
+    def changed(self, rollout: RolloutContext) -> None:
         if not self._views:  # all attempts have the same tools and prompt
             self._tools = self.tools()
             self._screen.block("prompt", rollout.chat.decode(rollout.prompt_ids), "dim", fold=True)
             self._screen.note(f"{len(rollout.prompt_ids)} tokens")
         self._view(rollout.rollout_id).update(rollout)
 
-    def ended(self, rollout: Rollout, unused_replies: int = 0) -> None:
+    def result(self, rollout: Rollout, unused_replies: int = 0) -> None:
         self._view(rollout.rollout_id).end(rollout)
         if unused_replies and rollout.state is RolloutState.DONE:
             self._view(rollout.rollout_id).note(f"{unused_replies} scripted replies were not used")

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import PositiveInt, ValidationError
 from pydantic.dataclasses import dataclass
 
-from prorl_service.agents.base import AgentHandler, Observer, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
@@ -75,9 +75,8 @@ class Pipeline(RolloutExecutor):
         services: OperatorServices | None = None,
         *,
         max_unfinished: int = 50_000,
-        observer: Observer | None = None,
     ) -> None:
-        """`journal` must be open for as long as this runs. `observer` watches all rollouts."""
+        """`journal` must be open for as long as this runs."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
@@ -87,7 +86,6 @@ class Pipeline(RolloutExecutor):
         self._slots = config.run_workers + config.ready_rollouts
         self._backends = backends
         self._sandboxes = sandboxes
-        self._observer = observer
         self._scoring = ScoringPool()
         self._executions: dict[RolloutRecord, Execution] = {}
         """Attempts in flight whose agent has been made."""
@@ -261,7 +259,7 @@ class Pipeline(RolloutExecutor):
                 services=self._services,
                 clock=clock,
                 resources=resources.pop_all(),
-                observer=self._observer,
+                on_change=self._inflight.observers.on_change,
             )
         return Execution(handler, context)
 

@@ -89,7 +89,7 @@ class Admission:
     def _seconds_to_end(self, count: int) -> int:
         """Estimates the time from how many have ended since the start."""
         seconds = max(time.monotonic() - self._started_at, 1.0)
-        ended = max(self._inflight.ended_here, 1)
+        ended = max(self._inflight.ends.total(), 1)
         return max(1, min(MAX_RETRY_AFTER_S, round(count * seconds / ended)))
 
     async def _write(self, admitted: Sequence[Admitted]) -> bool:

@@ -17,8 +17,9 @@ from prorl_service.errors import Conflict, NotFound, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
 from prorl_service.rollouts.inflight import GroupUnderWay, InflightGroups
 from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.progress import Progress
-from prorl_service.rollouts.record import EndedRollout, Observer, OnEnd, RolloutRecord
+from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import (
     Blame,
@@ -55,11 +56,6 @@ class RolloutExecutor(ABC):
             self.background,
             max_unfinished=max_unfinished,
         )
-
-    def on_end(self, listener: OnEnd) -> None:
-        """Has `listener` called in the event loop with each rollout that ends, once its end is in
-        the journal."""
-        self._inflight.on_end.append(listener)
 
     async def __aenter__(self) -> Self:
         self._inflight.ended.update(await self._journal.count_ended())
@@ -112,8 +108,8 @@ class RolloutExecutor(ABC):
     # --- for people -----------------------------------------------------------------------------
 
     def observe(self, observer: Observer) -> None:
-        """Call it before `async with`, if at all."""
-        self._inflight.observer = observer
+        """Tells `observer` what happens from now on, but no changes of attempts in progress."""
+        self._inflight.observers.add(observer)
 
     def peek(self, rollout_id: str) -> RolloutRecord | None:
         """A rollout in flight, whose lease this does not renew."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from prorl_service.errors import LeaseExpired
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import Admitted, Observer, OnEnd, RolloutRecord
+from prorl_service.rollouts.observers import Observers
+from prorl_service.rollouts.record import Admitted, RolloutRecord
 from prorl_service.rollouts.reporting import EndReports, group_ended
 from prorl_service.schemas import Blame, ErrorInfo, RolloutState
 from prorl_service.utils.leases import Lease
@@ -41,17 +42,13 @@ class InflightGroups:
         self._cancel = cancel
         self._groups: dict[str, GroupUnderWay] = {}
         self._rollouts: dict[str, RolloutRecord] = {}
-        self.on_end: list[OnEnd] = []
-        """Listeners of all rollouts that end from now on."""
+        self.observers = Observers()
         self.ended = Counter[str]()
         """Number of ended rollouts in the journal, by state."""
-        self.ended_here = 0
-        """Number of rollouts that have ended since this process began."""
         self.ends = Counter[RolloutState]()
         """Number of rollouts that have ended since this process began, by state."""
         self.failures = Counter[Blame]()
         """Number of failed rollouts since this process began, by blame."""
-        self.observer: Observer | None = None
         self._reports = EndReports()
 
     def add(
@@ -65,17 +62,16 @@ class InflightGroups:
         `ended` rollouts."""
         group = admitted.group
         indices = (i for i in range(group.n) if group.rollout_id(i) not in ended)
-        records = [RolloutRecord(admitted, i, self._journal, self.on_end) for i in indices]
+        told = (self.observers.moved, self.observers.ended)
+        records = [RolloutRecord(admitted, i, self._journal, *told) for i in indices]
         lease = Lease(group.lease_s, lambda: self._expired(group.group_id))
         self._groups[group.group_id] = GroupUnderWay(admitted, records, lease, len(records))
         for record in records:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
             self._rollouts[record.rollout_id] = record
-            record.observer = self.observer
             record.watch(self._one_ended)
-        if self.observer is not None:
-            self.observer.accepted(group)
+        self.observers.accepted(group)
         return records
 
     def peek(self, rollout_id: str) -> RolloutRecord | None:
@@ -130,7 +126,6 @@ class InflightGroups:
 
     def _one_ended(self, record: RolloutRecord) -> None:
         self.ended[record.state] += 1
-        self.ended_here += 1
         self.ends[record.state] += 1
         if record.state is RolloutState.FAILED and record.outcome and record.outcome.error:
             self.failures[record.outcome.error.blame] += 1

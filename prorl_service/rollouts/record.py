@@ -60,14 +60,6 @@ class Work(Protocol):
     def cancel(self) -> object: ...
 
 
-class Observer(Protocol):
-    """Told of every move of every rollout, in the event loop: what it does must take no time."""
-
-    def accepted(self, group: Group) -> None: ...
-
-    def moved(self, record: "RolloutRecord") -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes
@@ -80,16 +72,14 @@ class EndedRollout:
         return self.packed if packed else self.to_wire().model_dump_json().encode()
 
 
-OnEnd = Callable[["RolloutRecord", EndedRow], None]
-"""Called with a rollout that has ended and with what the journal has of it. Must not raise."""
-
-
 @dataclass(slots=True, eq=False)
 class RolloutRecord:
     admitted: Admitted
     index: int
     journal: Journal
-    on_end: Sequence[OnEnd] = ()
+    on_move: Callable[["RolloutRecord"], None] | None = None
+    on_end: Callable[["RolloutRecord", EndedRow], None] | None = None
+    """Callback after its end, with what the journal has of it."""
     attempt: int = 0
     state: RolloutState = RolloutState.QUEUED
     outcome: Rollout | None = None
@@ -110,7 +100,6 @@ class RolloutRecord:
     """Work of a stage or of another service on it, while in flight."""
     cancel_requested: bool = False
     cancel_reason: ErrorInfo | None = None
-    observer: Observer | None = None
     _watchers: list[Callable[["RolloutRecord"], None]] = field(default_factory=list)
 
     @property
@@ -142,8 +131,8 @@ class RolloutRecord:
         if state not in LEGAL_MOVES[self.state]:
             raise IllegalMove(f"{self.rollout_id}: {self.state} -> {state}")
         self.state = state
-        if self.observer is not None:
-            self.observer.moved(self)
+        if self.on_move is not None:
+            self.on_move(self)
 
     # --- attempts -------------------------------------------------------------------------------
 
@@ -230,8 +219,8 @@ class RolloutRecord:
         for watcher in self._watchers:
             watcher(self)
         self._watchers.clear()
-        for listener in self.on_end:
-            listener(self, row)
+        if self.on_end is not None:
+            self.on_end(self, row)
 
     def _fail_unwritten(self, outcome: Rollout, refusal: BaseException) -> None:
         """Fails the rollout: the journal refuses its answer for good, as it is too large."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prorl_service import sandbox
-from prorl_service.agents.base import Observer
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import ProRLError
@@ -69,12 +68,11 @@ async def rollout_service(
     *,
     agents: AgentRegistry | None = None,
     provider: SandboxProvider | None = None,
-    observer: Observer | None = None,
 ) -> AsyncIterator[Service]:
     """Runs a service that does the rollouts itself. Raises `ProRLError` for settings that cannot
     work: agents, sandbox, tokenizers, journal, MCP servers.
 
-    `agents` and `provider` replace those of the settings; `observer` watches the rollouts.
+    `agents` and `provider` replace those of the settings.
     """
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, settings.pool.reply_format)
@@ -102,7 +100,6 @@ async def rollout_service(
             settings.pipeline,
             operator_services,
             max_unfinished=settings.run.max_unfinished,
-            observer=observer,
         )
         if traces is not None:
             traces.follow(pipeline, run, backends.provider)

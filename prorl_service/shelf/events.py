@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Group, RolloutState
 from prorl_service.schemas.views import Event, EventKind
@@ -47,7 +48,7 @@ _ENGINE = ("backend_id", "state", "policy_version", "at")
 _WEIGHTS = ("policy_version", "at")
 
 
-class EventHub:
+class EventHub(Observer):
     """Belongs to one event loop, in which all its methods are called."""
 
     def __init__(self, run: str, size: int = RING) -> None:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from prorl_service.agents.base import Observer
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.sandbox.base import SandboxProvider
@@ -26,7 +25,6 @@ async def trial_service(
     *,
     parallel: int = 1,
     provider: SandboxProvider | None = None,
-    observer: Observer | None = None,
 ) -> AsyncIterator[Service]:
     """Runs a service with `engines`, which must answer. `parallel`: rollouts that run at a time.
 
@@ -40,9 +38,7 @@ async def trial_service(
         max_attempts=1,
     )
     settings = replace(settings, run=RunOptions(journal="none"), pipeline=pipeline)
-    async with rollout_service(
-        settings, agents=agents, provider=provider, observer=observer
-    ) as service:
+    async with rollout_service(settings, agents=agents, provider=provider) as service:
         for engine in engines:
             await service.add_backend(engine)
         yield service

@@ -25,6 +25,7 @@ from prorl_service import __version__, metrics
 from prorl_service.metrics import TraceOutcome
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal.tables import EndedRow
+from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Group, Rollout
 from prorl_service.traces import conventions as names
@@ -79,7 +80,7 @@ _QUEUED = SpanContext(1, 1, is_remote=False, trace_flags=SAMPLED)
 _NOTHING = Resource({})
 
 
-class Traces:
+class Traces(Observer):
     """`async with Traces(...)`, outside the journal's: the last rollouts end when that closes."""
 
     def __init__(self, config: TraceConfig) -> None:
@@ -96,9 +97,9 @@ class Traces:
         """Traces what ends in `executor`, which does the rollouts of `run`. `provider` tells of a
         backend's id what kind of engine it is, from any thread."""
         self._exporter.begin(run, provider)
-        executor.on_end(self._ended)
+        executor.observe(self)
 
-    def _ended(self, record: RolloutRecord, row: EndedRow) -> None:
+    def ended(self, record: RolloutRecord, row: EndedRow) -> None:
         if not is_traced(record.group, self._config.share):
             return
         if self._exporter.reserve(len(row.answer)):

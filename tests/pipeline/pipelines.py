@@ -13,6 +13,7 @@ from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import Retention
+from prorl_service.rollouts.observers import Observer
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task
 from prorl_service.testing import FakeSandboxes, StubEngine
@@ -45,16 +46,18 @@ async def pipeline_over(
     retention: Retention = Retention(),
     sandboxes: FakeSandboxes | None = None,
     max_unfinished: int = 50_000,
+    observers: Sequence[Observer] = (),
 ) -> AsyncIterator[Pipeline]:
     sandboxes = sandboxes or FakeSandboxes(lambda name, arguments: ToolResult(""))
     registry = AgentRegistry(f"{agent.__module__}:{agent.__qualname__}" for agent in agents)
-    async with (
-        Journal(journal, retention=retention) as open_journal,
-        Pipeline(
+    async with Journal(journal, retention=retention) as open_journal:
+        pipeline = Pipeline(
             open_journal, backends, sandboxes, registry, config, max_unfinished=max_unfinished
-        ) as pipeline,
-    ):
-        yield pipeline
+        )
+        for observer in observers:
+            pipeline.observe(observer)
+        async with pipeline:
+            yield pipeline
 
 
 def group_of(

@@ -46,6 +46,21 @@ async def test_watchers_are_called_when_the_end_is_written(record: RolloutRecord
     assert await record.journal.answer("g.0") is not None
 
 
+async def test_the_last_move_is_told_first_and_the_end_after_the_callers(
+    record: RolloutRecord,
+) -> None:
+    told: list[object] = []
+    record.on_move = lambda one: told.append(one.state)
+    record.on_end = lambda one, row: told.append(row.rollout_id)
+    record.watch(lambda one: told.append("a caller"))
+    move_to_eval(record)
+    told.clear()
+    written = record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+    assert not told
+    await written
+    assert told == [RolloutState.FAILED, "a caller", "g.0"]
+
+
 async def test_a_rollout_ends_once(record: RolloutRecord) -> None:
     written = record.finish(record.answer(RolloutState.CANCELLED))
     for _ in range(2):

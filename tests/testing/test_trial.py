@@ -10,6 +10,7 @@ from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import BackendUnavailable
+from prorl_service.rollouts.observers import Observer
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import BackendSpec, Group, Task
 from prorl_service.server.settings import SandboxOptions, ServiceSettings
@@ -29,9 +30,10 @@ async def test_an_observer_sees_each_step_when_it_happens() -> None:
         seen.append(("tool", False, 0, 0))
         return ToolResult(arguments["command"])
 
-    def observe(rollout: RolloutContext) -> None:
-        outputs = sum(len(turn.tool_calls) for turn in rollout.turns)
-        seen.append((rollout.stage.value, rollout.calls_model, len(rollout.turns), outputs))
+    class Watching(Observer):
+        def changed(self, rollout: RolloutContext) -> None:
+            outputs = sum(len(turn.tool_calls) for turn in rollout.turns)
+            seen.append((rollout.stage.value, rollout.calls_model, len(rollout.turns), outputs))
 
     task = Task.model_validate({"task_id": "t", "agent": "math", **QUESTION})
     group = Group(group_id="g", task=task)
@@ -39,13 +41,10 @@ async def test_an_observer_sees_each_step_when_it_happens() -> None:
     async with (
         scripted_engine([replies]) as engine,
         trial_service(
-            AgentRegistry(),
-            [engine.spec],
-            NO_SPARES,
-            provider=FakeSandboxes(answer),
-            observer=observe,
+            AgentRegistry(), [engine.spec], NO_SPARES, provider=FakeSandboxes(answer)
         ) as service,
     ):
+        service.executor.observe(Watching())
         await service.submit([group])
         [rollout] = [one async for one in rollouts(service, group)]
     assert rollout.reward == 1.0

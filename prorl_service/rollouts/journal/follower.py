@@ -2,7 +2,8 @@
 
 The journal knows nothing of what a follower does with them. A follower raises nothing: one that
 does all the same is dropped, and the journal goes on without it. It reads the journal by the
-functions here, which find the content of forgotten groups, too, until that is deleted.
+functions here, which find the content of forgotten groups, too, until that is deleted. It is no
+`observers.Observer`, which the event loop tells what happens: a follower has the file at hand.
 """
 
 import sqlite3

@@ -1,5 +1,6 @@
 """The requests for people's views, as data; see `requests`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from prorl_service.client.requests import Request
@@ -36,6 +37,11 @@ def tokens(
     path = f"/v1/rollouts/{rollout_id}/tokens"
     params = _given(segment=segment, start=start, n=n, run=run)
     return Request("GET", path, TokenSlice.model_validate_json, params=params)
+
+
+def page(group_ids: Sequence[str], run: str | None, title: str | None) -> Request[bytes]:
+    params = _given(group_id=list(group_ids), run=run, title=title)
+    return Request("GET", "/v1/page", bytes, params=params)
 
 
 def training(run: str | None, agent: str | None) -> Request[Training]:

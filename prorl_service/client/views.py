@@ -6,7 +6,7 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing
 
 import httpx
@@ -59,6 +59,12 @@ class ViewMethods(ABC):
     ) -> TokenSlice:
         """`n` tokens of a segment from `start` on, its prompt included."""
         return self._send(view_requests.tokens(rollout_id, segment, start, n, run))
+
+    def page(
+        self, group_ids: Sequence[str], *, run: str | None = None, title: str | None = None
+    ) -> bytes:
+        """Whole groups as one HTML file, which needs no service."""
+        return self._send(view_requests.page(group_ids, run, title))
 
     def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
         """The run, or the service's own, by policy version."""
@@ -117,6 +123,11 @@ class AsyncViewMethods(ABC):
         run: str | None = None,
     ) -> TokenSlice:
         return await self._send(view_requests.tokens(rollout_id, segment, start, n, run))
+
+    async def page(
+        self, group_ids: Sequence[str], *, run: str | None = None, title: str | None = None
+    ) -> bytes:
+        return await self._send(view_requests.page(group_ids, run, title))
 
     async def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
         return await self._send(view_requests.training(run, agent))

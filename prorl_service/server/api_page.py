@@ -29,6 +29,7 @@ TAGS: dict[str, tuple[str, dict[str, str]]] = {
             "GET /v1/rollouts": "List rollouts",
             "GET /v1/rollouts/{rollout_id}/text": "Get a rollout as text",
             "GET /v1/rollouts/{rollout_id}/tokens": "Get a rollout's tokens",
+            "GET /v1/page": "Save groups as an HTML file",
             "GET /v1/training": "Get a run by policy version",
             "GET /v1/agents": "List agents",
             "GET /v1/events": "Listen to events",

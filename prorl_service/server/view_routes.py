@@ -26,10 +26,12 @@ from prorl_service.schemas.views import (
     TokenSlice,
     Training,
 )
+from prorl_service.server import saved_pages
 from prorl_service.server.service import ServiceDep
 from prorl_service.shelf.events import EventHub
 
 SSE = "text/event-stream"
+HTML = "text/html"
 MAX_INDEX = 2**31
 
 view_router = APIRouter(
@@ -79,6 +81,24 @@ async def get_tokens(
     """A slice of a segment, its prompt included: what was sampled, how likely, by which version."""
     details = service.views.details
     return _json(await details.tokens(rollout_id, run, segment=segment, start=start, count=n))
+
+
+@view_router.get(
+    "/page",
+    response_class=Response,
+    responses={200: {"content": {HTML: {"schema": {"type": "string"}}}}},
+)
+async def save_page(
+    service: ServiceDep,
+    group_id: Annotated[list[str], Query(min_length=1, max_length=saved_pages.MAX_GROUPS)],
+    run: RunQuery = None,
+    title: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """Whole groups as one HTML file, which shows them as the page does, without service and
+    network: conversations, comparison, tokens."""
+    page = await saved_pages.save(service.views, group_id, run, title)
+    headers = {"Content-Disposition": 'attachment; filename="rollouts.html"'}
+    return Response(page, headers=headers, media_type=HTML)
 
 
 @view_router.get("/training")

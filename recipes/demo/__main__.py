@@ -4,6 +4,7 @@ Writes to outputs/demo (or --output): summary.json, curve.png, trajectories.html
 """
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,6 @@ from typing import Annotated, Any, Literal
 import transformers
 from cyclopts import Parameter
 from cyclopts.types import PositiveInt
-from tokenizers import Tokenizer
 
 from prorl_service import local
 from prorl_service.cli.program import run
@@ -21,10 +21,10 @@ from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, Task
 from prorl_service.utils import logs
-from recipes.demo import report, viewer
+from recipes.demo import report
 from recipes.demo.evaluate import evaluate, success
 from recipes.demo.tasks import instances
-from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train, train_tasks
+from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
 from recipes.demo.warm_start import WarmStart, warm_started
 
 HELDOUT_PER_FAMILY = 50
@@ -59,13 +59,6 @@ def main(
         before=headline.heldout_success_before,
         after=headline.heldout_success_after,
         title="A tiny agent learns to use its shell",
-    )
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    viewer.write_page(
-        output / "trajectories.html",
-        run.entries(config),
-        title="Demo trajectories",
-        token_text=lambda token: tokenizer.decode([token], skip_special_tokens=False),
     )
     print(f"results: {output}/summary.json, curve.png, trajectories.html")
 
@@ -104,31 +97,31 @@ class _Run:
             for entry in self.log
         ]
 
-    def entries(self, config: TrainConfig) -> list[viewer.Entry]:
-        """Returns some held-out rollouts of both ends, and one group of every tenth step."""
-        heldout = {task.task_id: task for task in self.heldout}
-        train = {task.task_id: task for task in train_tasks(config)}
-        shown = slice(0, SHOWN_AT_EACH_END * HELDOUT_ROLLOUTS, HELDOUT_ROLLOUTS)
-        return [
-            *(viewer.Entry(one, heldout[one.task_id], "before") for one in self.before[shown]),
-            *(
-                viewer.Entry(one, train[one.task_id], "training", step)
-                for step, batch in list(enumerate(self.observed, 1))[::SHOW_EVERY_STEPS]
-                for one in batch[: config.rollouts_per_group]
-            ),
-            *(viewer.Entry(one, heldout[one.task_id], "after") for one in self.after[shown]),
-        ]
+    def shown(self) -> list[str]:
+        """Returns groups of both ends of the training, and one of every tenth step."""
+        before, after = (_groups(some)[:SHOWN_AT_EACH_END] for some in (self.before, self.after))
+        training = (_groups(step)[0] for step in self.observed[::SHOW_EVERY_STEPS])
+        return [*before, *training, *after]
+
+
+def _groups(rollouts: Sequence[Rollout]) -> list[str]:
+    return list(dict.fromkeys(rollout.group_id for rollout in rollouts))
 
 
 def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
     run = _Run([one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)])
-    options = ["--max-model-len", str(CONTEXT)]
+    context = ["--max-model-len", str(CONTEXT)]
+    journal = _new_journal(output / "journal.db")
     with (
-        local.engine(model, log=output / "engine.log", options=options) as engine,
-        local.service([engine.url], log=output / "service.log") as service,
+        local.engine(model, log=output / "engine.log", options=context) as engine,
+        local.service(
+            [engine.url],
+            log=output / "service.log",
+            options=["--journal", str(journal), "--shelf-sample", "1"],
+        ) as service,
         RolloutClient(service.url) as client,
     ):
-        print(f"engine {engine.url}, service {service.url} (its API: {service.url}/docs)")
+        print(f"engine {engine.url}, service {service.url}: open it in a browser to watch")
         run.service_rss_mb = _memory_mb(service.pid, "VmRSS")
         run.before = _evaluate(client, run.heldout, "before")
         started = time.monotonic()
@@ -136,8 +129,17 @@ def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
         run.train_s = time.monotonic() - started
         run.after = _evaluate(client, run.heldout, "after")
         pids = {"trainer": os.getpid(), "engine": engine.pid, "service": service.pid}
+        page = client.page(run.shown(), title="Trajectories of the demo")
+        (output / "trajectories.html").write_bytes(page)
         run.peak_memory_mb = {name: _memory_mb(pid, "VmHWM") for name, pid in pids.items()}
     return run
+
+
+def _new_journal(file: Path) -> Path:
+    """Removes what another run left there: its journal and its shelf."""
+    for old in file.parent.glob(f"{file.name}*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return file
 
 
 def _check(logs_of_run: Sequence[Path]) -> None:

@@ -204,7 +204,7 @@ class ProRLRollout:
             return
         with self._client(retry_s=FIRST_CONTACT_S) as client:
             checks.check_tokenizer(trainer._tokenizer, client.status())
-        tqdm.write(f"prorl: rollouts are run, and shown in a browser, by {self._url}", sys.stderr)
+        tqdm.write(f"prorl: watch the rollouts at {self._url}", sys.stderr)
 
     # --- weights --------------------------------------------------------------------------------
 

@@ -21,9 +21,7 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
             settings = settings_of(sections)
             checks.check_configuration(sections, settings)
             checks.check_service(settings)
-            sys.stderr.write(
-                f"prorl: rollouts are run, and shown in a browser, by {settings.url}\n"
-            )
+            sys.stderr.write(f"prorl: watch the rollouts at {settings.url}\n")
         except ValidationError as error:
             _fail("\n".join(_described(one) for one in error.errors()))
         except ProRLError as error:

@@ -1,6 +1,6 @@
 // One rollout as a conversation: what it was asked, what it did turn by turn, the verdict and why.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { download, isSaved, rolloutPath, useAnswer } from "./api.js";
+import { download, isSaved, rolloutPath, useAnswer, withQuery } from "./api.js";
 import { address, clock, count, Fact, hasEnded, Notice, number, Reward, rewardKind, rolloutAddress, seconds, State, useKeys, Waiting } from "./ui.js";
 import { plain, Text } from "./text.js";
 
@@ -95,7 +95,7 @@ function Header({ text }) {
 
 function Actions({ rollout, shown, toggle }) {
   const curl = `curl -H "Authorization: Bearer $(prorl token)" '${new URL(rolloutPath(rollout.rollout_id, "").slice(1), location.href)}'`;
-  const save = () => download(rolloutPath(rollout.rollout_id, "/page", { run: rollout.run }), `${rollout.group_id}.html`);
+  const save = () => download(withQuery("/v1/page", { group_id: rollout.group_id, run: rollout.run }), `${rollout.group_id}.html`);
   return html`<p class="actions">
     ${[["reasoning", 1], ["tools", 2], ["details", 3]].map(([name, key]) => html`<label><input type="checkbox" checked=${shown[name]} onChange=${() => toggle(name)} /> ${name} <kbd>${key}</kbd></label>`)}
     <a href=${rolloutAddress(rollout, "tokens")}>tokens <kbd>t</kbd></a>

@@ -1,0 +1,275 @@
+"""Headless Chromium, driven over its DevTools protocol by one thread, for tests of the page.
+
+A tab keeps what the browser says of its page: messages of the console, errors, requested hosts.
+Reads what a person sees, by JavaScript; knows nothing of the page itself.
+"""
+
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",  # which does not start as root; the only pages are our own
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-proxy-server",
+    "--password-store=basic",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+    # No other host is reached, whatever asks for it.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+SIZE = (1280, 800)
+WAIT_S = 60.0
+EVERY_S = 0.05
+BAD_LEVELS = ("error", "warning", "assert")
+MAX_MESSAGE = 256 << 20
+"""Bytes of the largest answer that is read: a page may hold much text."""
+
+Json = dict[str, Any]
+
+
+class BrowserError(Exception):
+    """The browser or its page did not do what was asked."""
+
+
+@dataclass
+class Tab:
+    """One page, with storage of its own, as a window that no other shares."""
+
+    browser: "Browser"
+    session: str
+    problems: list[str] = field(default_factory=list)
+    """Errors and warnings of console and browser, exceptions, and dialogs."""
+    hosts: set[str] = field(default_factory=set)
+    """Hosts, with ports, that the page has asked for anything."""
+
+    def call(self, method: str, **parameters: Any) -> Json:
+        return self.browser.call(method, self.session, **parameters)
+
+    def open(self, url: str) -> None:
+        """Loads the page anew. What changes behind `#` is better left to a click."""
+        self.call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete'")
+
+    def evaluate(self, code: str, *, may_eval: bool = True) -> Any:
+        """Returns the value of the expression, a promise's once it is there; without `may_eval`
+        as the page's own script, which its policy binds."""
+        answer = self.call(
+            "Runtime.evaluate",
+            expression=code,
+            returnByValue=True,
+            awaitPromise=True,
+            allowUnsafeEvalBlockedByCSP=may_eval,
+        )
+        if (thrown := answer.get("exceptionDetails")) is not None:
+            raise BrowserError(f"{code}: {_exception(thrown)}")
+        return answer["result"].get("value")
+
+    def wait(self, condition: str, timeout_s: float = WAIT_S) -> None:
+        """Returns once the expression is true."""
+        deadline = time.monotonic() + timeout_s
+        while not self._is_true(condition):
+            if time.monotonic() > deadline:
+                shown = self.evaluate("document.body.innerText")[:2000]
+                raise BrowserError(f"not within {timeout_s} s: {condition}; the page shows:\n{shown}")
+            time.sleep(EVERY_S)
+
+    def _is_true(self, condition: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({condition})"))
+        except BrowserError:  # while one page follows another
+            return False
+
+    def text(self, selector: str = "body") -> str:
+        """Returns the text that a person reads there."""
+        return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
+
+    def wait_for(self, text: str, selector: str = "body") -> str:
+        """Returns what is shown once `text` is a part of it."""
+        place = json.dumps(selector)
+        self.wait(f"document.querySelector({place})?.innerText.includes({json.dumps(text)})")
+        return self.text(selector)
+
+    def click(self, selector: str) -> None:
+        """Presses the left button in the middle of the first such element."""
+        place = json.dumps(selector)
+        self.wait(f"document.querySelector({place})")
+        box = self.evaluate(
+            f"(() => {{ const one = document.querySelector({place});"
+            "one.scrollIntoView({ block: 'center' });"
+            "const { x, y, width, height } = one.getBoundingClientRect();"
+            "return [x + width / 2, y + height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call(
+                "Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1
+            )
+
+    def press(self, key: str) -> None:
+        """Presses a key: a letter, a digit, or `Enter`."""
+        text = {"Enter": "\r"}.get(key, key)
+        code = 13 if key == "Enter" else ord(key.upper())
+        names = {"key": key, "windowsVirtualKeyCode": code}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **names)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **names)
+
+    def type(self, text: str) -> None:
+        """Enters text where the cursor is."""
+        self.call("Input.insertText", text=text)
+
+    def screenshot(self, file: Path) -> None:
+        answer = self.call("Page.captureScreenshot", format="png")
+        file.write_bytes(base64.b64decode(answer["data"]))
+
+    def note(self, method: str, event: Json) -> None:
+        """Keeps what an event says of the page."""
+        match method:
+            case "Runtime.consoleAPICalled" if event["type"] in BAD_LEVELS:
+                said = (str(one.get("value", one.get("description"))) for one in event["args"])
+                self.problems.append(f"console.{event['type']}: {' '.join(said)}")
+            case "Runtime.exceptionThrown":
+                self.problems.append(f"exception: {_exception(event['exceptionDetails'])}")
+            case "Log.entryAdded" if event["entry"]["level"] in BAD_LEVELS:
+                entry = event["entry"]
+                self.problems.append(f"{entry['source']}: {entry['text']} {entry.get('url', '')}")
+            case "Page.javascriptDialogOpening":
+                self.problems.append(f"dialog: {event['message']}")
+                self.browser.send("Page.handleJavaScriptDialog", self.session, accept=False)
+            case "Network.requestWillBeSent":
+                if (address := urlsplit(event["request"]["url"])).scheme not in ("data", "blob"):
+                    self.hosts.add(address.netloc)
+            case _:
+                pass
+
+
+def _exception(details: Json) -> str:
+    return str(details.get("exception", {}).get("description") or details["text"])
+
+
+class Browser:
+    """One Chromium. Its events are read while it is waited for an answer."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._tabs: dict[str, Tab] = {}
+        self._sent = 0
+
+    def tab(self) -> Tab:
+        """Opens an empty tab."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        width, height = SIZE
+        target = self.call(
+            "Target.createTarget",
+            url="about:blank",
+            browserContextId=context,
+            width=width,
+            height=height,
+        )["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        tab = self._tabs[session] = Tab(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            tab.call(f"{domain}.enable")
+        tab.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        return tab
+
+    def send(self, method: str, session: str | None = None, **parameters: Any) -> int:
+        """Sends a command whose answer nobody waits for. Returns its number."""
+        self._sent += 1
+        command: Json = {"id": self._sent, "method": method, "params": parameters}
+        self._socket.send(json.dumps(command | ({"sessionId": session} if session else {})))
+        return self._sent
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> Json:
+        """Returns the answer, after the events before it."""
+        number = self.send(method, session, **parameters)
+        while True:
+            message: Json = json.loads(self._socket.recv(WAIT_S))
+            if message.get("id") == number:
+                if "error" in message:
+                    raise BrowserError(f"{method}: {message['error']['message']}")
+                return dict(message["result"])
+            if (tab := self._tabs.get(message.get("sessionId", ""))) is not None:
+                tab.note(message.get("method", ""), message.get("params", {}))
+
+
+def program() -> str:
+    """Returns the path of the browser; raises `BrowserError` if there is none."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        raise BrowserError("there is no Chromium: run scripts/setup-browser")
+    return found
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Runs Chromium, with an empty profile, until the block ends."""
+    path = program()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = ["setpriv", "--pdeathsig", "KILL", path, *OPTIONS, f"--user-data-dir={profile}"]
+        with (Path(profile) / "output").open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            url = _address(process, Path(profile))
+            with connect(url, max_size=MAX_MESSAGE, proxy=None, compression=None) as socket:
+                one = Browser(socket)
+                yield one
+                with suppress(ConnectionClosed, TimeoutError):
+                    one.call("Browser.close")
+        finally:
+            _end(process)
+
+
+def _address(process: "subprocess.Popen[bytes]", profile: Path) -> str:
+    file = profile / "DevToolsActivePort"
+    deadline = time.monotonic() + WAIT_S
+    while not (file.exists() and file.read_text().count("\n")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            output = (profile / "output").read_text(errors="replace")
+            raise BrowserError(f"{process.args!r} did not start: {output[-2000:]}")
+        time.sleep(EVERY_S)
+    port, path = file.read_text().split("\n")[:2]
+    return f"ws://127.0.0.1:{port}{path}"
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Ends the browser and the processes that it started."""
+    children: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children(recursive=True)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(5)
+    process.kill()
+    process.wait()
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()

@@ -1,8 +1,10 @@
 """The page's files, with what HTTP says of them. Sends nothing."""
 
+import gzip
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -44,6 +46,11 @@ class PageFile:
         """Digest of the content: the times of installed files say nothing about it."""
         return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
+    @property
+    def compressed(self) -> bytes:
+        """Content as gzip: a third of the bytes."""
+        return _compressed(self.content)
+
 
 def read(name: str) -> PageFile | None:
     """Returns None unless the page has such a file. Reads it each time, so that a browser shows at
@@ -53,6 +60,11 @@ def read(name: str) -> PageFile | None:
     media_type = MEDIA_TYPES.get(name.rpartition(".")[2])
     file = STATIC.joinpath(name)
     return PageFile(file.read_bytes(), media_type) if media_type and file.is_file() else None
+
+
+@lru_cache(maxsize=64)
+def _compressed(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
 
 
 def check_complete() -> None:

@@ -20,34 +20,41 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "Vary": "Accept-Encoding",
 }
 
 page_router = APIRouter(include_in_schema=False)
 
 Known = Annotated[str | None, Header(alias="If-None-Match")]
+Encodings = Annotated[str, Header(alias="Accept-Encoding")]
 
 
 @page_router.api_route("/", methods=["GET", "HEAD"])
-def get_index(known: Known = None) -> Response:
+def get_index(known: Known = None, encodings: Encodings = "") -> Response:
     try:
         files.check_complete()
     except files.PageIncomplete as error:
         return PlainTextResponse(f"{error}: {error.hint}\n", error.status, HEADERS)
-    return _file(files.INDEX, known)
+    return _file(files.INDEX, known, encodings)
 
 
 @page_router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
-def get_file(name: Annotated[str, Path()], known: Known = None) -> Response:
-    return _file(name, known)
+def get_file(
+    name: Annotated[str, Path()], known: Known = None, encodings: Encodings = ""
+) -> Response:
+    return _file(name, known, encodings)
 
 
-def _file(name: str, known: str | None) -> Response:
+def _file(name: str, known: str | None, encodings: str) -> Response:
     file = files.read(name)
     if file is None:
         raise HTTPException(404, "the page has no such file")
     headers = HEADERS | {"ETag": file.etag}
     if known is not None and _names(known, file.etag):
         return Response(status_code=304, headers=headers)
+    if "gzip" in encodings:
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.compressed, media_type=file.media_type, headers=headers)
     return Response(file.content, media_type=file.media_type, headers=headers)
 
 

@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         if self._announcement is not None:
             self._announcement.write(port)
-        log.info("prorl %s at http://%s:%d, its API page at /docs", __version__, host, port)
+        log.info("prorl %s at http://%s:%d: open it in a browser", __version__, host, port)
         log.info(self._service.summary())
         # Objects alive by now live forever, and cycles are rare: this saves a tenth of CPU time.
         gc.collect()

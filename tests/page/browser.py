@@ -95,7 +95,9 @@ class Tab:
         while not self._is_true(condition):
             if time.monotonic() > deadline:
                 shown = self.evaluate("document.body.innerText")[:2000]
-                raise BrowserError(f"not within {timeout_s} s: {condition}; the page shows:\n{shown}")
+                raise BrowserError(
+                    f"not within {timeout_s} s: {condition}; the page shows:\n{shown}"
+                )
             time.sleep(EVERY_S)
 
     def _is_true(self, condition: str) -> bool:
@@ -126,7 +128,12 @@ class Tab:
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.call(
-                "Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=box[0],
+                y=box[1],
+                button="left",
+                clickCount=1,
             )
 
     def press(self, key: str) -> None:

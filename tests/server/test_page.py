@@ -41,6 +41,17 @@ async def test_the_page_and_all_that_it_links_to_need_no_token(url: str) -> None
         assert (await http.get("/v1/status")).status_code == 401
 
 
+async def test_files_are_compressed_for_those_who_can_read_it(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        plain = await http.get("/page/app.js", headers={"Accept-Encoding": "identity"})
+        packed = await http.get("/page/app.js", headers={"Accept-Encoding": "br, gzip"})
+        assert "Content-Encoding" not in plain.headers
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert packed.content == plain.content
+        assert int(packed.headers["Content-Length"]) < len(plain.content) / 2
+        assert packed.headers["Vary"] == "Accept-Encoding"
+
+
 async def test_an_unchanged_file_is_not_sent_again(url: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
         first = await http.get("/page/app.js")

@@ -192,7 +192,7 @@ class StubEngine(_Loopback):
 
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
     (`generate_status`: only calls that generate), `latency_s` to delay calls, `version` or
-    `model_id` to claim others. `calls` counts calls that generate, `in_flight` those that have not
+    `model_id` to claim others, `logprob` to say how likely an id was. `calls` counts calls that generate, `in_flight` those that have not
     ended; `most_in_flight` is their peak. Like vLLM, it refuses calls whose prompt and `max_tokens`
     together exceed `max_model_len`. `weights` are the bytes or the directory that it was given
     last, b"" at first. With `refuses_weights` it refuses weights like the reference engine;
@@ -221,6 +221,7 @@ class StubEngine(_Loopback):
         self.weights: bytes | str = b""
         self.version: int | None = None
         self.model_id = "stub"
+        self.logprob: Callable[[int], float] = lambda _: -0.5
         self.calls = 0
         self.in_flight = 0
         self.most_in_flight = 0
@@ -377,7 +378,9 @@ class StubEngine(_Loopback):
             "index": 0,
             "finish_reason": "stop" if ends_turn and kept == ids else "length",
             "token_ids": kept,
-            "logprobs": {"content": [{"token_id": id_, "logprob": -0.5} for id_ in kept]},
+            "logprobs": {
+                "content": [{"token_id": id_, "logprob": self.logprob(id_)} for id_ in kept]
+            },
             "weight_versions": [{"version": self._label(), "start": 0, "end": len(kept)}],
         }
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(kept)}

@@ -18,7 +18,7 @@ from tests.page.showcase import world
 
 SIGNED_IN = "document.querySelector('nav.top')"
 VIEWS = {
-    "now": ("now", "alive"),
+    "now": ("now", "Last 15 minutes"),
     "groups": ("groups", "step7-group"),
     "rollouts": ("rollouts?state=failed", "sandbox gave up"),
     "rollout": ("rollout/step7-group4.1", "Verdict"),

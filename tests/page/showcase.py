@@ -40,6 +40,25 @@ FAILURES: dict[str, type[ProRLError]] = {
     "evaluator": EvaluatorError,
     "service": ProRLError,
 }
+STEPS = (
+    ("ls", "calc.py  test_calc.py\n"),
+    ("python -m pytest -q", "....                                   [100%]\n4 passed in 0.02s\n"),
+    (
+        "git diff",
+        "\x1b[1mdiff --git a/calc.py b/calc.py\x1b[m\n def total(prices):\n"
+        "\x1b[31m-    return sum(prices[1:])\x1b[m\n\x1b[32m+    return sum(prices)\x1b[m\n",
+    ),
+)
+"""Commands and what they print, turn by turn."""
+
+FAILING = "F...                                   [100%]\nE  assert 3 == 6\n1 failed, 3 passed in 0.03s\n"
+ANSWERS = (
+    "I look at the files. é",
+    "<think>\nThe first price is left out: a slice is wrong.\n</think>\n\nNow the tests run.",
+    "The total is right now: it is solved.",
+)
+TASKS = {"plain": "The tests of calc.py fail. Make them pass. <b>Change no test.</b>"}
+TOOL_S = 0.02
 RUN = "showcase"
 HUGE = 5_000_000
 SIBLINGS = 8
@@ -65,6 +84,7 @@ class Showcase(AgentHandler):
             prompt = self._prompt_ids(rollout, number)
             turn = await rollout.sample(prompt)
             turn.tool_calls.append(self._call(rollout, number))
+            await asyncio.sleep(TOOL_S)
         for blame in ("agent", "sandbox", "backend", "service"):
             if self._fails(blame):
                 raise FAILURES[blame](f"{blame} gave up after 3 turns", hint="look at its log")
@@ -85,18 +105,18 @@ class Showcase(AgentHandler):
             return list(rollout.prompt_ids)
         if self.task.data["kind"] == "rewritten" and number == 2:
             return [*rollout.prompt_ids, *rollout.chat.encode("(what was before was left out)")]
-        return list(rollout.next_prompt([Message(role="tool", content=f"result {number}")]))
+        return list(rollout.next_prompt([Message(role="tool", content=STEPS[number - 1][1])]))
 
     def _call(self, rollout: RolloutContext, number: int) -> ToolCallRecord:
+        command, output = STEPS[number]
+        is_error = number == 1 and _index(rollout) % 2 == 1
         outputs = {"hostile": HOSTILE, "huge": "0123456789abcdef\n" * (HUGE // 17)}
-        differs = _index(rollout) % 2 if number == 1 else 0
-        output = outputs.get(str(self.task.data["kind"]), f"result {number}{'!' * differs}")
         return ToolCallRecord(
             name="bash",
-            arguments={"command": f"step {number}"},
-            output=output,
-            is_error=differs == 1,
-            duration_s=0.25,
+            arguments={"command": command},
+            output=outputs.get(str(self.task.data["kind"]), FAILING if is_error else output),
+            is_error=is_error,
+            duration_s=TOOL_S,
         )
 
     def _fails(self, blame: str) -> bool:
@@ -113,7 +133,7 @@ def group(name: str, kind: str, rewards: list[float]) -> Group:
         agent=Showcase.name,
         messages=[
             Message(role="system", content="You work in a shell."),
-            Message(role="user", content=f"Play the part {kind!r}. <b>Not bold.</b>"),
+            Message(role="user", content=TASKS.get(kind, f"Play the part {kind!r}.")),
         ],
         data={"kind": kind, "rewards": rewards},
     )
@@ -144,10 +164,11 @@ def engine(directory: Path) -> Iterator[StubEngine]:
     rng = random.Random(0)
 
     def answer(_: list[int]) -> list[int]:
-        text = rng.choice(("I look at the files. é", "Now the tests run.", "It is solved: 42."))
+        text = rng.choice(ANSWERS)
         return [*chat.encode(text), chat.end_of_turn_id]
 
     stub = StubEngine(directory, answer, latency_s=0.005, max_model_len=1 << 16)
+    stub.logprob = lambda _: -rng.expovariate(1.5)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

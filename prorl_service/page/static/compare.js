@@ -14,6 +14,8 @@ function shownOf(turn) {
   return [turn.reasoning && `[reasoning] ${turn.reasoning}`, turn.text.trim() || (calls.length ? "" : turn.raw), ...calls, turn.format_error].filter(Boolean).join("\n");
 }
 
+const LONGEST_WORD = 40;
+
 export function commonLength(texts) {
   const [first, ...others] = texts;
   let length = Math.min(...texts.map((text) => text.length));
@@ -22,8 +24,10 @@ export function commonLength(texts) {
     while (at < length && first[at] === other[at]) at += 1;
     length = at;
   }
-  // Not in the middle of a character of two units.
-  return length > 0 && /[\ud800-\udbff]/.test(first[length - 1]) ? length - 1 : length;
+  // Whole words differ, which no character of two units spans.
+  const from = Math.max(0, length - LONGEST_WORD);
+  const word = /[^\s]*$/.exec(first.slice(from, length))[0].length;
+  return length - (word < LONGEST_WORD ? word : Number(/[\ud800-\udbff]/.test(first[length - 1])));
 }
 
 // Index of the first turn in which the columns differ; -1 if none does.

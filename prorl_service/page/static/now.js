@@ -79,7 +79,7 @@ const FAILURES = [
 ];
 
 export function Now({ status, error }) {
-  const failures = useAnswer("/v1/rollouts?state=failed&limit=8", 10);
+  const failures = useAnswer("/v1/rollouts?state=failed&limit=5", 10);
   if (!status) return html`<${Waiting} error=${error} />`;
   const hits = status.sandboxes;
   return html`<section>

@@ -51,7 +51,9 @@ STEPS = (
 )
 """Commands and what they print, turn by turn."""
 
-FAILING = "F...                                   [100%]\nE  assert 3 == 6\n1 failed, 3 passed in 0.03s\n"
+FAILING = (
+    "F...                                   [100%]\nE  assert 3 == 6\n1 failed, 3 passed in 0.03s\n"
+)
 ANSWERS = (
     "I look at the files. é",
     "<think>\nThe first price is left out: a slice is wrong.\n</think>\n\nNow the tests run.",
@@ -84,7 +86,7 @@ class Showcase(AgentHandler):
             prompt = self._prompt_ids(rollout, number)
             turn = await rollout.sample(prompt)
             turn.tool_calls.append(self._call(rollout, number))
-            await asyncio.sleep(TOOL_S)
+            await asyncio.sleep(turn.tool_calls[0].duration_s)
         for blame in ("agent", "sandbox", "backend", "service"):
             if self._fails(blame):
                 raise FAILURES[blame](f"{blame} gave up after 3 turns", hint="look at its log")
@@ -116,7 +118,7 @@ class Showcase(AgentHandler):
             arguments={"command": command},
             output=outputs.get(str(self.task.data["kind"]), FAILING if is_error else output),
             is_error=is_error,
-            duration_s=TOOL_S,
+            duration_s=float(self.task.data.get("tool_s", TOOL_S)) * (1 + _index(rollout) / 4),
         )
 
     def _fails(self, blame: str) -> bool:
@@ -127,7 +129,8 @@ def _index(rollout: RolloutContext) -> int:
     return int(rollout.rollout_id.rpartition(".")[2])
 
 
-def group(name: str, kind: str, rewards: list[float]) -> Group:
+def group(name: str, kind: str, rewards: list[float], tool_s: float = TOOL_S) -> Group:
+    """Makes a group whose tools take at least `tool_s`, those of later siblings longer."""
     task = Task(
         task_id=f"task-{kind}",
         agent=Showcase.name,
@@ -135,7 +138,7 @@ def group(name: str, kind: str, rewards: list[float]) -> Group:
             Message(role="system", content="You work in a shell."),
             Message(role="user", content=TASKS.get(kind, f"Play the part {kind!r}.")),
         ],
-        data={"kind": kind, "rewards": rewards},
+        data={"kind": kind, "rewards": rewards, "tool_s": tool_s},
     )
     return Group(group_id=name, task=task, n=len(rewards))
 

@@ -1,0 +1,33 @@
+"""Visits to the page, as a person makes them: signs in, goes to a view. Judges nothing."""
+
+import json
+
+from tests.page.browser import Tab
+
+FORM = "form.token input"
+
+
+def offer(tab: Tab, token: str) -> None:
+    """Enters a token into the form that asks for it."""
+    tab.click(FORM)
+    tab.evaluate(f"document.querySelector('{FORM}').select()")
+    tab.type(token)
+    tab.press("Enter")
+
+
+def sign_in(tab: Tab, url: str, token: str) -> None:
+    """Opens the page, and enters the token that it asks for."""
+    tab.open(url)
+    offer(tab, token)
+    tab.wait("document.querySelector('nav.top .life.up')")
+
+
+def show(tab: Tab, address: str, text: str) -> str:
+    """Goes to the address behind `#/`; returns what is shown once `text` is a part of it."""
+    tab.evaluate(f"location.hash = {json.dumps('#/' + address)}")
+    return tab.wait_for(text, "main")
+
+
+def visible(tab: Tab, selector: str) -> int:
+    """Returns the number of such elements."""
+    return int(tab.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))

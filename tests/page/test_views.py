@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from prorl_service.client import RolloutClient
+from prorl_service.page.saved import saved_page
 from tests.page.browser import Tab
 from tests.page.showcase import FAILURES, STEPS, group
 from tests.page.visit import FORM, offer, show, visible
@@ -70,24 +71,23 @@ def test_groups_that_teach_nothing_are_marked(tab: Tab, http: httpx.Client) -> N
     rows = answer(http, "/v1/groups", limit=100)["groups"]
     shown = show(tab, "groups", rows[-1]["group_id"])
     outcomes = [row["outcome"] for row in rows]
-    for outcome, text in (("all_zero", "all 0"), ("all_one", "all 1"), ("informative", text_of)):
+    for outcome, text in (
+        ("all_zero", "all 0"),
+        ("all_one", "all 1"),
+        ("informative", "informative"),
+    ):
         assert visible(tab, f".outcome.{outcome}") == outcomes.count(outcome) > 0
         assert text in shown
     assert visible(tab, ".dots .dot") == sum(row["n"] for row in rows)
     assert visible(tab, ".dots .dot.failed") == 2 * len(FAILURES)
 
 
-text_of = "informative"
-
-
 def test_a_bar_of_the_histogram_filters(tab: Tab, http: httpx.Client) -> None:
     show(tab, "groups", "step7-group0")
-    counts = tab.evaluate(
-        "[...document.querySelectorAll('.histogram button')].map((one) => Number(one.innerText.split('\\n')[0]))"
-    )
+    bars = tab.text(".histogram").split()
     means = [row["mean_reward"] for row in answer(http, "/v1/groups", limit=100)["groups"]]
-    low = [mean for mean in means if mean is not None and mean < 0.1]
-    assert counts[0] == len(low) > 0
+    assert int(bars[0]) == len([mean for mean in means if mean is not None and mean < 0.1]) > 0
+    low = answer(http, "/v1/groups", reward_min=0, reward_max=0.1, limit=100)["groups"]
     tab.click(".histogram button")
     tab.wait(f"document.querySelectorAll('tbody tr').length === {len(low)}")
     assert "reward_max=0.1" in tab.evaluate("location.hash")
@@ -110,7 +110,7 @@ def test_lists_go_on_to_older_rollouts(tab: Tab) -> None:
     show(tab, "rollouts", "special-slow.0")
     first = tab.text("tbody")
     tab.click(".pages button")
-    tab.wait(f"!document.querySelector('tbody').innerText.includes('special-slow')")
+    tab.wait("!document.querySelector('tbody').innerText.includes('special-slow')")
     older = tab.text("tbody").splitlines()
     assert not set(first.splitlines()) & {line for line in older if line.startswith("step")}
     tab.click(".pages button")
@@ -283,8 +283,15 @@ def test_a_saved_page_opens_without_the_service(
     stranger: Tab, http: httpx.Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "saved.html"
-    file.write_bytes(http.get("/v1/rollouts/special-hostile.0/page").raise_for_status().content)
+    path = "/v1/rollouts/special-hostile.0"
+    answers = {
+        "/v1/groups": http.get("/v1/groups?group_id=special-hostile").content,
+        f"{path}/text": http.get(f"{path}/text").content,
+        f"{path}/tokens": b"[" + http.get(f"{path}/tokens?n=4096").content + b"]",
+    }
+    file.write_bytes(b"".join(saved_page("special-hostile", answers)))
     stranger.open(file.as_uri())
+    assert "special-hostile" in stranger.wait_for("all 1", "main")
     show(stranger, "rollout/special-hostile.0", "Verdict: reward 1")
     assert visible(stranger, "main .hidden-character") > 0
     show(stranger, "tokens/special-hostile.0", "prompt")

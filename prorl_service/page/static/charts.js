@@ -5,6 +5,14 @@ import { clock } from "./ui.js";
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4"];
 const HEIGHT = 150;
 
+const WHOLE = [1, 2, 5].flatMap((one) => [0, 1, 2, 3, 4, 5].map((zeros) => one * 10 ** zeros)).sort((a, b) => a - b);
+
+// At least the last minute: one sample alone has no width.
+const aMinute = (_, low, high) => {
+  const right = high ?? Date.now() / 1000;
+  return [Math.min(low ?? right, right - 60), right];
+};
+
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function options(title, names, isTime, width, format) {
@@ -15,8 +23,8 @@ function options(title, names, isTime, width, format) {
   }));
   return {
     title, width, height: HEIGHT, cursor: { y: false }, legend: { show: names.length > 1 },
-    scales: { x: { time: isTime }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] } },
-    axes: [{ ...axis, space: 70, size: 24, values: (_, ticks) => ticks.map((at) => (isTime ? clock(at) : at)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map(format) }],
+    scales: { x: { time: isTime, range: isTime ? aMinute : null }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] } },
+    axes: [{ ...axis, space: 70, size: 24, incrs: isTime ? undefined : WHOLE, values: (_, ticks) => ticks.map((at) => (isTime ? clock(at) : at)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map(format) }],
     series: [{ label: isTime ? "at" : "version", value: (_, at) => (at === null ? "–" : isTime ? clock(at) : at) }, ...series],
   };
 }

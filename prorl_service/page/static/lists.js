@@ -55,7 +55,7 @@ export function Groups({ query, set }) {
   const choose = (bounds) => set({ ...query, reward_min: bounds?.[0] ?? "", reward_max: bounds?.[1] ?? "", before: undefined });
   return html`<section>
     <${Filters} fields=${GROUP_FIELDS} query=${query} set=${set} />
-    <p class="soft">Mean reward of the groups listed; click a bar to see these only. Groups whose rewards are all equal teach nothing.</p>
+    <p class="soft">Mean reward of the groups listed; click a bar to see all such groups. Groups whose rewards are all equal teach nothing.</p>
     <${Histogram} values=${means} chosen=${chosen} choose=${choose} />
     <${Problem} error=${error} />
     ${answer ? html`<${Notice} text=${answer.notice} /><${Table} columns=${GROUP_COLUMNS} rows=${answer.groups} empty="no group meets these conditions" />

@@ -64,8 +64,12 @@ class Tab:
     session: str
     problems: list[str] = field(default_factory=list)
     """Errors and warnings of console and browser, exceptions, and dialogs."""
-    hosts: set[str] = field(default_factory=set)
-    """Hosts, with ports, that the page has asked for anything."""
+    _requests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> set[str]:
+        """Hosts, with ports, that the page has asked for anything; not what its policy refused."""
+        return set(self._requests.values())
 
     def call(self, method: str, **parameters: Any) -> Json:
         return self.browser.call(method, self.session, **parameters)
@@ -168,7 +172,9 @@ class Tab:
                 self.browser.send("Page.handleJavaScriptDialog", self.session, accept=False)
             case "Network.requestWillBeSent":
                 if (address := urlsplit(event["request"]["url"])).scheme not in ("data", "blob"):
-                    self.hosts.add(address.netloc)
+                    self._requests[event["requestId"]] = address.netloc
+            case "Network.loadingFailed" if event.get("blockedReason") == "csp":
+                self._requests.pop(event["requestId"], None)
             case _:
                 pass
 

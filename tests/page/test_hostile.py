@@ -64,8 +64,8 @@ def test_characters_that_hide_or_reorder_are_named(tab: Tab, view: str) -> None:
 def test_the_policy_refuses_scripts_and_other_hosts(tab: Tab) -> None:
     show(tab, "rollout/special-hostile.0", "bold green")
     tab.evaluate(
-        "(() => { const one = document.createElement('script'); one.textContent = 'window.owned = 1';"
-        "document.head.append(one); })()"
+        "document.head.append(Object.assign(document.createElement('script'),"
+        " { textContent: 'window.owned = 1' }))"
     )
     tab.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"owned = 1\">')"
@@ -90,8 +90,6 @@ def test_the_policy_refuses_scripts_and_other_hosts(tab: Tab) -> None:
     assert len(refusals) >= 5
     assert [one for one in tab.problems if one not in refusals and "/x" not in one] == []
     tab.problems.clear()
-    assert "elsewhere.example" not in " ".join(tab.hosts)
-    tab.hosts.discard("127.0.0.1:1")
 
 
 def test_the_page_is_bound_by_the_policy_of_its_service(tab: Tab) -> None:

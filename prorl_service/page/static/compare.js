@@ -74,8 +74,9 @@ function Turns({ columns }) {
   return Array.from({ length: longest }, (_, at) => {
     const there = columns.map((turns) => shownOf(turns[at])).filter((text) => text !== null);
     const common = at === first && there.length > 1 ? commonLength(there) : 0;
-    return html`<h3 class="across">turn ${at + 1}${first < 0 || at < first ? html` <span class="soft">the same</span>` : ""}</h3>
-      ${first < 0 || at < first
+    const isSame = columns.length > 1 && (first < 0 || at < first);
+    return html`<h3 class="across">turn ${at + 1}${isSame ? html` <span class="soft">the same</span>` : ""}</h3>
+      ${isSame
         ? html`<details class="across"><summary class="soft">show</summary><${Text} text=${there[0]} /></details>`
         : columns.map((turns) => html`<${Cell} turn=${turns[at]} common=${common} isFirst=${at === first} />`)}`;
   });

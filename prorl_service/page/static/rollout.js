@@ -116,7 +116,7 @@ export function Rollout({ id, query }) {
   const [shown, setShown] = useState({ reasoning: false, tools: true, details: false });
   const { answer: text, error } = useAnswer(rolloutPath(id, "/text", { run: query.run }), isSaved || !isOpen ? 0 : EVERY_S);
   useEffect(() => setOpen(text === null || !hasEnded(text.rollout.state)), [text]);
-  const toggle = (name) => setShown({ ...shown, [name]: !shown[name] });
+  const toggle = (name) => setShown((old) => ({ ...old, [name]: !old[name] }));
   const sibling = (step) => {
     const next = text?.siblings[text.rollout.index + step];
     if (next) location.hash = rolloutAddress({ ...next, run: text.rollout.run });

@@ -1,0 +1,82 @@
+"""The wheel: it brings the page whole, with licences, and is not built without."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from prorl_service.page.files import VENDOR
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+ROOT = Path(__file__).parents[2]
+STATIC = "prorl_service/page/static"
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "prorl_service", "plugins")
+HOOK = "scripts/page/build_hook.py"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what the wheel is built from."""
+    for name in NEEDED:
+        source, target = ROOT / name, tmp_path / "checkout" / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(source, target)
+    (tmp_path / "checkout" / HOOK).parent.mkdir(parents=True)
+    shutil.copy(ROOT / HOOK, tmp_path / "checkout" / HOOK)
+    return tmp_path / "checkout"
+
+
+def build(checkout: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory))
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, str(checkout)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_wheel_has_the_page_and_its_licences(checkout: Path, tmp_path: Path) -> None:
+    built = build(checkout, tmp_path)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("prorl_service-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if name.startswith(STATIC)}
+        licences = archive.read(f"{STATIC}/vendor/LICENSES.txt").decode()
+        archive.extractall(tmp_path / "unpacked")
+    own = {file.name for file in (ROOT / STATIC).iterdir() if file.is_file()}
+    assert names == {f"{STATIC}/{name}" for name in (*VENDOR, *own)}
+    for name in ("htm", "preact", "uPlot", "ansi_up"):
+        assert f"==== {name} (" in licences
+    # It is complete where there is no checkout.
+    code = "from prorl_service.page import files; files.check_complete(); print(files.__file__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "unpacked")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.startswith(str(tmp_path / "unpacked"))
+
+
+@pytest.mark.parametrize("name", VENDOR)
+def test_no_wheel_is_built_without_a_file_of_the_page(
+    checkout: Path, tmp_path: Path, name: str
+) -> None:
+    (checkout / STATIC / name).unlink()
+    built = build(checkout, tmp_path)
+    assert built.returncode == 1
+    short = name.rpartition("/")[2]
+    assert f"the page lacks {short}: run scripts/setup-page first" in built.stderr
+    assert "Traceback" not in built.stderr
+    assert not list(tmp_path.glob("*.whl"))

@@ -192,12 +192,12 @@ class StubEngine(_Loopback):
 
     `async with StubEngine(...) as engine`. Set `status` to make every call fail with it
     (`generate_status`: only calls that generate), `latency_s` to delay calls, `version` or
-    `model_id` to claim others, `logprob` to say how likely an id was. `calls` counts calls that generate, `in_flight` those that have not
-    ended; `most_in_flight` is their peak. Like vLLM, it refuses calls whose prompt and `max_tokens`
-    together exceed `max_model_len`. `weights` are the bytes or the directory that it was given
-    last, b"" at first. With `refuses_weights` it refuses weights like the reference engine;
-    `update_latency_s` delays updates. With an `api_key` it refuses calls without the key, except
-    to `/health`; `authorizations` are the headers seen.
+    `model_id` to claim others, `logprob` to say how likely an id was. `calls` counts calls that
+    generate, `in_flight` those that have not ended; `most_in_flight` is their peak. Like vLLM, it
+    refuses calls whose prompt and `max_tokens` together exceed `max_model_len`. `weights` are the
+    bytes or the directory that it was given last, b"" at first. With `refuses_weights` it refuses
+    weights like the reference engine; `update_latency_s` delays updates. With an `api_key` it
+    refuses calls without the key, except to `/health`; `authorizations` are the headers seen.
     """
 
     def __init__(

@@ -6,16 +6,10 @@ import httpx
 import pytest
 
 from prorl_service.net.credentials import own_token
-from tests.page.browser import Browser, Tab, browser
+from tests.page.browser import Browser, Tab
+from tests.page.chromium import browser
 from tests.page.showcase import world
 from tests.page.visit import sign_in
-
-
-@pytest.fixture(scope="module")
-def token() -> str:
-    token = own_token()
-    assert token is not None
-    return token
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +17,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a service that has ended 1,000 rollouts."""
     with world(tmp_path_factory.mktemp("world")) as service:
         yield service.url
+
+
+@pytest.fixture(scope="module")
+def token(url: str) -> str:
+    """The token that the service has made."""
+    token = own_token()
+    assert token is not None
+    return token
 
 
 @pytest.fixture(scope="module")

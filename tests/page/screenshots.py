@@ -1,75 +1,101 @@
 """Pictures of each view of the page, for the documentation and to be looked at.
 
-`python -m tests.page.screenshots DIRECTORY` runs a service with 1,000 rollouts and writes
-`page-VIEW.png` there. Tests nothing.
+`python -m tests.page.screenshots DIRECTORY` runs a service that has ended 1,000 rollouts and goes
+on working, and writes `page-VIEW.png` there. Tests nothing.
 """
 
 import os
+import random
 import sys
 import tempfile
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
 
+from prorl_service.client import RolloutClient
 from prorl_service.net import credentials
-from tests.page.browser import Tab, browser
-from tests.page.showcase import world
+from tests.page.chromium import browser
+from tests.page.showcase import SIBLINGS, group, world
+from tests.page.visit import show, sign_in, stay
 
-SIGNED_IN = "document.querySelector('nav.top')"
 VIEWS = {
     "now": ("now", "Last 15 minutes"),
-    "groups": ("groups", "step7-group"),
+    "groups": ("groups", "step8-group"),
     "rollouts": ("rollouts?state=failed", "sandbox gave up"),
-    "rollout": ("rollout/step7-group4.1", "Verdict"),
-    "compare": ("compare/step7-group4", "first difference"),
+    "rollout": ("rollout/step7-group3.1", "Verdict"),
+    "compare": ("compare/step7-group3?of=4,5", "first difference"),
     "tokens": ("tokens/special-rewritten.1", "segment 2"),
     "timeline": ("timeline?minutes=1", "slots"),
     "training": ("training", "Informative groups"),
 }
 """Addresses behind `#/`, and a text that is shown once the view is there, by view."""
 
-SETTLE_S = 3
-HISTORY_S = 60
-"""Seconds for which the page stays open before the view of what is now, whose charts it fills."""
-
-COLOURS = 64
-
-
-def sign_in(tab: Tab, url: str, token: str) -> None:
-    """Opens the page, and enters the token that it asks for."""
-    tab.open(url)
-    tab.wait("document.querySelector('form.token input')")
-    tab.click("form.token input")
-    tab.type(token)
-    tab.press("Enter")
-    tab.wait(SIGNED_IN)
-
-
-def show(tab: Tab, view: str, text: str) -> str:
-    """Goes to the address behind `#/`; returns what is shown once `text` is a part of it."""
-    tab.evaluate(f"location.hash = {f'#/{view}'!r}")
-    return tab.wait_for(text, "main")
+HISTORY_S = 75
+"""Seconds for which the page is open before pictures are taken, so that its charts have lines."""
+SETTLE_S = 2
+EVERY_S = 1.5
+TOOL_S = 0.6
+COLOURS = 256
 
 
 def shrink(file: Path) -> None:
     """Reduces the colours of a picture: those of a page are few."""
     with Image.open(file) as picture:
-        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        # The rare ones are what matters: a dot that is green.
+        few = picture.convert("RGB").quantize(
+            COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
     few.save(file, optimize=True)
+
+
+@contextmanager
+def at_work(url: str) -> Iterator[None]:
+    """Submits a group now and then, until the block ends."""
+    stop = threading.Event()
+
+    def work() -> None:
+        rng = random.Random(2)
+        with RolloutClient(url) as client:
+            number = 0
+            while not stop.wait(EVERY_S * rng.uniform(0.4, 1.6)):
+                level = rng.choice((0.0, 0.4, 0.6, 0.9, 1.0))
+                rewards = [float(rng.random() < level) for _ in range(SIBLINGS)]
+                tool_s = TOOL_S * rng.uniform(0.5, 1.5)
+                client.submit([group(f"step8-group{number}", "plain", rewards, tool_s)])
+                number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def write(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         os.environ["XDG_STATE_HOME"] = work
-        with world(Path(work)) as service, browser() as chromium:
+        workers = ("--run-workers", "32")
+        with (
+            world(Path(work), options=workers) as service,
+            browser() as chromium,
+            at_work(service.url),
+        ):
             tab = chromium.tab()
             sign_in(tab, service.url, credentials.make_own_token())
-            # What is open stays: the timeline is drawn from events, the charts from samples.
-            for view, (address, text) in reversed(VIEWS.items()):
+            # The timeline is drawn from events since it was opened.
+            show(tab, *VIEWS["timeline"])
+            stay(tab, HISTORY_S)
+            for view, (address, text) in sorted(
+                VIEWS.items(), key=lambda one: one[0] != "timeline"
+            ):
                 show(tab, address, text)
-                time.sleep(HISTORY_S if view == "now" else SETTLE_S)
+                stay(tab, SETTLE_S)
                 file = directory / f"page-{view}.png"
                 tab.screenshot(file)
                 shrink(file)

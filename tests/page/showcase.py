@@ -111,6 +111,7 @@ class Showcase(AgentHandler):
 
     def _call(self, rollout: RolloutContext, number: int) -> ToolCallRecord:
         command, output = STEPS[number]
+        tool_s: Any = self.task.data["tool_s"]
         is_error = number == 1 and _index(rollout) % 2 == 1
         outputs = {"hostile": HOSTILE, "huge": "0123456789abcdef\n" * (HUGE // 17)}
         return ToolCallRecord(
@@ -118,7 +119,7 @@ class Showcase(AgentHandler):
             arguments={"command": command},
             output=outputs.get(str(self.task.data["kind"]), FAILING if is_error else output),
             is_error=is_error,
-            duration_s=float(self.task.data.get("tool_s", TOOL_S)) * (1 + _index(rollout) / 4),
+            duration_s=tool_s * (1 + _index(rollout) / 4),
         )
 
     def _fails(self, blame: str) -> bool:

@@ -1,6 +1,7 @@
 """Visits to the page, as a person makes them: signs in, goes to a view. Judges nothing."""
 
 import json
+import time
 
 from tests.page.browser import Tab
 
@@ -26,6 +27,13 @@ def show(tab: Tab, address: str, text: str) -> str:
     """Goes to the address behind `#/`; returns what is shown once `text` is a part of it."""
     tab.evaluate(f"location.hash = {json.dumps('#/' + address)}")
     return tab.wait_for(text, "main")
+
+
+def stay(tab: Tab, seconds: float) -> None:
+    """Leaves the page as it is, for a while."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        tab.evaluate("new Promise((done) => setTimeout(done, 200))")
 
 
 def visible(tab: Tab, selector: str) -> int:

@@ -24,7 +24,7 @@ function options(title, names, isTime, width, format) {
   return {
     title, width, height: HEIGHT, cursor: { y: false }, legend: { show: names.length > 1 },
     scales: { x: { time: isTime, range: isTime ? aMinute : null }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] } },
-    axes: [{ ...axis, space: 70, size: 24, incrs: isTime ? undefined : WHOLE, values: (_, ticks) => ticks.map((at) => (isTime ? clock(at) : at)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map(format) }],
+    axes: [{ ...axis, space: isTime ? 70 : 40, size: 24, incrs: isTime ? undefined : WHOLE, values: (_, ticks) => ticks.map((at) => (isTime ? clock(at) : at)) }, { ...axis, size: 48, values: (_, ticks) => ticks.map(format) }],
     series: [{ label: isTime ? "at" : "version", value: (_, at) => (at === null ? "–" : isTime ? clock(at) : at) }, ...series],
   };
 }

@@ -7,6 +7,7 @@ import { address, count, Filters, Notice, number, percent, seconds, Table, Waiti
 const EVERY_S = 10;
 const FIELDS = [["agent", "agent"], ["run", "run"]];
 
+const share = (value) => `${+(100 * value).toFixed(1)} %`;
 const wastedShare = (row) => (row.sampled_tokens ? row.wasted_tokens / row.sampled_tokens : null);
 const took = (row) => (row.first_ended_at === null ? null : row.last_ended_at - row.first_ended_at);
 const failures = (row) => Object.entries(row.failures).map(([blame, n]) => html`<a href=${address("rollouts", { state: "failed", blame, policy_version: row.policy_version })}>${blame} ${n}</a> `);
@@ -39,9 +40,9 @@ export function Training({ query, set }) {
     <p class="soft">Run ${answer.run}. A rollout counts for the newest version that it sampled with.</p><${Notice} text=${answer.notice} />
     ${rows.length > 0 && html`<div class="charts">
       <${Lines} title="Success and mean reward" names=${["success", "mean reward"]} isTime=${false} data=${lines((row) => row.success_rate, (row) => row.mean_reward)} />
-      <${Lines} title="Informative groups" names=${["share"]} isTime=${false} data=${lines((row) => row.informative_share)} format=${percent} />
+      <${Lines} title="Informative groups" names=${["share"]} isTime=${false} data=${lines((row) => row.informative_share)} format=${share} />
       <${Lines} title="Staleness in versions" names=${["mean", "max"]} isTime=${false} data=${lines((row) => row.mean_staleness, (row) => row.max_staleness)} />
-      <${Lines} title="Sampled tokens that were wasted" names=${["share"]} isTime=${false} data=${lines(wastedShare)} format=${percent} />
+      <${Lines} title="Sampled tokens that were wasted" names=${["share"]} isTime=${false} data=${lines(wastedShare)} format=${share} />
     </div>`}
     <${Table} columns=${COLUMNS} rows=${[...rows].reverse()} empty="no rollout has ended" />
   </section>`;

@@ -20,7 +20,12 @@ export function count(value) {
 export const number = (value, digits = 3) => (value === null || value === undefined ? "–" : String(+value.toFixed(digits)));
 export const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 export const megabytes = (bytes) => `${Math.round(bytes / 1e6)} MB`;
-export const ago = (at) => (at === null || at === undefined ? "–" : `${seconds(Math.max(0, Date.now() / 1000 - at))} ago`);
+export function ago(at) {
+  if (at === null || at === undefined) return "–";
+  const age = Math.max(0, Date.now() / 1000 - at);
+  return `${age < 100 ? `${Math.round(age)} s` : seconds(age)} ago`;
+}
+
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
 const ENDED = ["done", "failed", "cancelled"];

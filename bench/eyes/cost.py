@@ -1,0 +1,97 @@
+"""CPU time of a service's turn under load: without a shelf, and with one and its page open.
+
+The load is that of `bench.load`: 64 rollouts at once, 11 model calls each. Both services run in
+turn, several rounds; the page is open in a real browser, on the view that asks most often. The
+figure is the processor time of the service's own process, which answers the page.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from bench.load import contenders, ours
+from bench.load.agent import LoadAgent
+from bench.load.workload import MODEL_CALLS
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.net import credentials
+from tests.page.browser import Browser
+from tests.page.chromium import browser
+from tests.page.visit import sign_in
+
+AT_ONCE = 64
+BATCHES = 4
+LATENCY_MS = 50
+VOCAB_SIZE = 1024
+VIEWS = ("now", "groups", "timeline")
+"""Views of the open page, one a round: lists every 5 s, status every 2 s, all events."""
+
+Row = dict[str, object]
+
+
+def measure(directory: Path, rounds: int) -> list[Row]:
+    """Returns a row for each round, and the medians last."""
+    model = directory / "model"
+    build_tiny_model(model, vocab_size=VOCAB_SIZE)
+    rows: list[Row] = []
+    with browser() as chromium:
+        for number in range(rounds):
+            view = VIEWS[number % len(VIEWS)]
+            without = _cpu_ms(directory / f"without{number}", model)
+            with_page = _cpu_ms(directory / f"with{number}", model, chromium, view)
+            rows.append(_row(f"view {view}", without, with_page))
+            print(rows[-1], flush=True)
+    figures = [[float(str(row[name])) for row in rows] for name in ("without_ms", "with_ms")]
+    return [*rows, _row("median", *map(median, figures))]
+
+
+def _row(what: str, without: float, with_page: float) -> Row:
+    return {
+        "what": f"CPU per turn, {what}",
+        "without_ms": round(without, 3),
+        "with_ms": round(with_page, 3),
+        "ratio": round(with_page / without, 3),
+    }
+
+
+def _cpu_ms(directory: Path, model: Path, chromium: Browser | None = None, view: str = "") -> float:
+    """Returns the milliseconds of a turn. Without a browser, the service has no shelf."""
+    directory.mkdir()
+    options = [
+        *("--agent", f"{LoadAgent.__module__}:{LoadAgent.__qualname__}"),
+        *("--sandbox", "process", "--run-workers", str(AT_ONCE)),
+        *("--journal", str(directory / "journal.sqlite")),
+        *(() if chromium else ("--shelf-mb", "0")),
+    ]
+    kind = ours.Kind("process")
+    with (
+        contenders.engine(model, LATENCY_MS) as engine,
+        local.service([engine], log=directory / "service.log", options=options) as service,
+        RolloutClient(service.url) as client,
+    ):
+        ours.run(client, kind, AT_ONCE)
+        with _open_page(chromium, service.url, view):
+            before = ours.process_cpu_s(service.pid)
+            for _ in range(BATCHES):
+                rollouts = ours.run(client, kind, AT_ONCE)
+                assert all(map(ours.is_complete, rollouts))
+            spent = ours.process_cpu_s(service.pid) - before
+    return 1e3 * spent / (AT_ONCE * BATCHES * MODEL_CALLS)
+
+
+@contextmanager
+def _open_page(chromium: Browser | None, url: str, view: str) -> Iterator[None]:
+    if chromium is None:
+        yield
+        return
+    tab = chromium.tab()
+    sign_in(tab, url, credentials.make_own_token())
+    tab.problems.clear()  # the answer that asked for the token
+    tab.evaluate(f"location.hash = '{view}'")
+    tab.wait("document.querySelector('main section')")
+    yield
+    tab.evaluate("0")  # which reads what the page has said meanwhile
+    assert not tab.problems, tab.problems
+    tab.open("about:blank")

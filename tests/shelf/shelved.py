@@ -1,6 +1,7 @@
 """Ended rollouts of every kind for a shelf beside a real journal, without a service."""
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -187,3 +188,8 @@ def later(monkeypatch: Any, seconds: float) -> None:
     """The service has run for so much longer."""
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + seconds)
+
+
+def noise(size: int) -> str:
+    """Text that cannot be compressed by much."""
+    return os.urandom(size // 2).hex()

@@ -1,6 +1,8 @@
 """AsyncGRPOTrainer for the async tests: stock, except for two things that need CUDA."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +11,15 @@ import pytest
 import torch
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, packing
 
-from prorl_service.schemas import Sampling
-from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
-from tests.trl.training import dataset
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import TERMINAL_STATES, Sampling
+from prorl_trl.async_rollouts import (
+    ProRLRolloutWorker,
+    ProRLWeightTransfer,
+    RolloutWorkerFailed,
+)
+from tests.trl.training import SERVICE_OPTIONS, dataset
 
 SMALL: dict[str, Any] = {
     "per_device_train_batch_size": 8,
@@ -59,6 +67,49 @@ def make_async_trainer(
         weight_transfer=ProRLWeightTransfer(url, deadline_s=60),
         **arguments,
     )
+
+
+def logged(trainer: Any, key: str) -> list[float]:
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        time.sleep(0.02)
+
+
+def failure_of(worker: ProRLRolloutWorker) -> str:
+    """Returns the failure that the trainer will see."""
+    while True:
+        try:
+            worker.check_health(300)
+        except RolloutWorkerFailed as error:
+            return str(error)
+        time.sleep(0.02)
+
+
+@contextmanager
+def started(worker: ProRLRolloutWorker) -> Iterator[ProRLRolloutWorker]:
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def is_idle(service_url: str) -> bool:
+    with RolloutClient(service_url) as client:
+        return client.status().rollouts.keys() <= TERMINAL_STATES
+
+
+@contextmanager
+def own_service(service_url: str, tmp_path: Path, port: int) -> Iterator[local.LocalProcess]:
+    """Runs a service on the engine of `service_url`, whose weights it leaves alone."""
+    with RolloutClient(service_url) as client:
+        [engine] = client.backends()
+    log = tmp_path / "service.log"
+    with local.service([engine.url], log=log, port=port, options=SERVICE_OPTIONS) as service:
+        yield service
 
 
 def run_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

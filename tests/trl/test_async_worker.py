@@ -1,0 +1,236 @@
+"""The asynchronous worker without a trainer: its samples, its failures, and what it refuses."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+from packaging.version import Version
+from transformers import AutoTokenizer
+
+from prorl_service import local
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.schemas import Group, Rollout, RolloutState
+from prorl_service.schemas.sampling import SamplerSpec
+from tests.tokens.swapped_model import with_tokens_swapped
+from tests.trl.training import ALL_FAIL
+
+if Version(trl.__version__) < Version("1.16"):
+    pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
+
+from prorl_trl import async_groups, async_rollouts
+from prorl_trl.async_rollouts import (
+    ProRLRolloutWorker,
+    ProRLWeightTransfer,
+    RolloutWorkerFailed,
+)
+from tests.trl.async_training import (
+    failure_of,
+    is_idle,
+    make_config,
+    make_worker,
+    own_service,
+    started,
+    until,
+)
+from tests.trl.training import dataset
+
+pytestmark = pytest.mark.processes
+
+# --- the worker alone ---------------------------------------------------------------------------
+
+
+def test_samples_are_what_the_engine_sampled(service_url: str, tmp_path: Path) -> None:
+    observed: list[Rollout] = []
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    with started(make_worker(service_url, config, observe=observed.extend)) as worker:
+        until(lambda: worker.rollout_buffer.qsize() >= 8)
+    for one in observed[:8]:
+        sample = worker.rollout_buffer.get_nowait()
+        assert one.trajectory is not None
+        [segment] = one.trajectory.segments
+        before = len(segment.prompt_ids)
+        assert sample.input_ids.tolist() == segment.prompt_ids + segment.response_ids
+        assert sample.completion_mask.tolist() == [0] * before + segment.loss_mask
+        assert sample.old_log_probs.tolist() == [0.0] * before + segment.logprobs
+        assert sample.model_version == one.oldest_policy_version
+        assert sample.group_id == int(one.task_id.removeprefix("count-"))
+        assert sample.prompt == [{"role": "user", "content": f"count to {sample.group_id}"}]
+
+
+def test_samples_that_wait_for_the_trainer_hold_back_new_groups(
+    service_url: str, tmp_path: Path
+) -> None:
+    observed: list[Rollout] = []
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    with started(make_worker(service_url, config, observe=observed.extend)) as worker:
+        until(lambda: worker.rollout_buffer.qsize() == 8 and is_idle(service_url))
+        for _ in range(4):
+            worker.rollout_buffer.get_nowait()
+        until(lambda: worker.rollout_buffer.qsize() == 8 and is_idle(service_url))
+    assert len(observed) == 12
+
+
+@pytest.mark.parametrize("dynamic_sampling", [False, True])
+def test_stop_leaves_nothing_behind(
+    service_url: str, tmp_path: Path, dynamic_sampling: bool
+) -> None:
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    worker = make_worker(service_url, config, faults=["hang"], dynamic_sampling=dynamic_sampling)
+    with RolloutClient(service_url) as client:
+        before = client.status().rollouts
+        with started(worker):
+            until(lambda: client.status().rollouts.get(RolloutState.INIT, 0) > 0)
+        assert client.status().rollouts == before
+    assert "trains once" in failure_of(worker)
+
+
+@pytest.mark.parametrize("dynamic_sampling", [False, True])
+def test_groups_are_submitted_again_after_a_restart_that_forgot_them(
+    service_url: str, tmp_path: Path, dynamic_sampling: bool
+) -> None:
+    observed: list[Rollout] = []
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    port = local.free_port()
+    with ExitStack() as running:
+        first = running.enter_context(own_service(service_url, tmp_path, port))
+        worker = make_worker(
+            first.url,
+            config,
+            faults=[None, "hang"],
+            dynamic_sampling=dynamic_sampling,
+            observe=observed.extend,
+        )
+        running.enter_context(started(worker))
+        with RolloutClient(first.url) as client:
+            until(lambda: client.status().rollouts.get(RolloutState.INIT, 0) >= 4)
+            until(lambda: bool(observed))
+        first.kill()
+        running.enter_context(own_service(service_url, tmp_path, port))
+        before = len(observed)
+        worker.rollout_buffer.queue.clear()
+        worker.rollout_buffer.taken.set()
+        until(lambda: len(observed) > before)
+        worker.check_health(300)
+
+
+@pytest.mark.logs(ALL_FAIL)
+@pytest.mark.parametrize("dynamic_sampling", [False, True])
+def test_permanent_failures_end_training(
+    alone: str, tmp_path: Path, dynamic_sampling: bool
+) -> None:
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    worker = make_worker(alone, config, faults=["agent"], dynamic_sampling=dynamic_sampling)
+    with started(worker):
+        message = failure_of(worker)
+    assert "groups in a row" in message
+    assert "take another agent" in message
+
+
+@pytest.mark.logs(ALL_FAIL)
+def test_transient_failures_end_training_at_the_deadline(
+    alone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_rollouts, "RETRY_DELAY_S", 0.05)
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    worker = make_worker(alone, config, faults=["sandbox"], deadline_s=1)
+    with started(worker):
+        message = failure_of(worker)
+    assert "nothing to train on for 1 s" in message
+    assert "no sandbox today" in message
+    assert "raise `deadline_s`" in message
+
+
+def test_weights_that_did_not_reach_the_engines_end_training(
+    service_url: str, tmp_path: Path
+) -> None:
+    worker = make_worker(service_url, make_config(tmp_path, max_inflight_tasks=8))
+    worker.update_model_version(1000)
+    with started(worker):
+        message = failure_of(worker)
+    assert "begun after 1000 had been sent" in message
+    assert "weight_transfer=ProRLWeightTransfer(url)" in message
+
+
+def test_refused_tasks_end_training_with_the_reason(service_url: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    data = dataset([None], agent="no-such-agent")
+    with started(ProRLRolloutWorker(service_url, config, data)) as worker:
+        assert "no-such-agent" in failure_of(worker)
+
+
+def test_a_silent_worker_is_reported(service_url: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    with (
+        started(make_worker(service_url, config, faults=["hang"])) as worker,
+        pytest.raises(RolloutWorkerFailed, match="GET /health"),
+    ):
+        worker.check_health(stale_after_s=0)
+
+
+def test_an_unreachable_service_ends_training_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_rollouts, "FIRST_CONTACT_S", 0.2)
+    transfer = ProRLWeightTransfer(f"http://127.0.0.1:{local.free_port()}")
+    with pytest.raises(ServiceCallError, match=r"ConnectError(.|\n)*prorl serve"):
+        transfer.init_weight_transfer()
+
+
+# --- contract checks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.7}, "temperature 1, the trainer computes its logprobs at 0.7"),
+        ({"token_budget": None}, "token_budget"),
+        ({"num_generations": 1}, "take 2 or more"),
+    ],
+)
+def test_settings_that_would_train_wrongly_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_worker("http://unused", make_config(tmp_path, **options))
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(with_tokens_swapped(policy, tmp_path / "other"))
+    config = make_config(tmp_path, max_inflight_tasks=8)
+    worker = make_worker(service_url, config, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match=r"tokenizer .*other.* is not that of"), started(worker):
+        pass
+
+
+def test_settings_that_are_not_sent_are_named(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"min_p=0\.1: not sent to the service"):
+        make_worker("http://unused", make_config(tmp_path, min_p=0.1))
+
+
+def test_a_config_of_another_trainer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="own AsyncGRPOConfig"):
+        make_worker("http://unused", make_config(tmp_path)).start()
+
+
+def test_an_unsupported_trl_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(tmp_path)
+    monkeypatch.setattr("trl.__version__", "1.9.0")
+    with pytest.raises(ImportError, match=r"async_rollouts supports .* but trl 1\.9\.0 is"):
+        make_worker("http://unused", config)
+    with pytest.raises(ImportError, match=r"trl 1\.9\.0 is"):
+        ProRLWeightTransfer("http://unused")
+
+
+def test_a_sampler_takes_its_settings_from_the_trainer() -> None:
+    spec = async_groups.sampler_spec(SamplerSpec(groups_ahead=3), max_groups=7, max_staleness=4)
+    assert (spec.groups_at_once, spec.groups_ahead, spec.max_staleness) == (7, 3, 3)
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    def group_of(*_: Any) -> Group:
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="dataset is empty"):
+        next(async_groups.Candidates([], group_of, run_id="r"))

@@ -1,1 +1,1 @@
-"""Ended rollouts kept for people, and all that people may ask: lists, texts, tokens, statistics."""
+"""Ended rollouts kept for people, and what people can query: lists, texts, tokens, statistics."""

@@ -1,7 +1,6 @@
-"""Whole rollouts on the shelf, and what goes when there is no room: contents first, rows later.
+"""Whole rollouts on the shelf, and their eviction: contents first, rows later.
 
-Plain functions of a connection, each to be run inside a transaction of the caller's. What raises
-`sqlite3.Error` is the caller's to judge.
+Plain functions on a connection; the caller opens the transaction and handles `sqlite3.Error`.
 """
 
 import sqlite3
@@ -14,7 +13,7 @@ def mark(db: sqlite3.Connection, row_id: int, content: Content) -> None:
 
 
 def put_content(db: sqlite3.Connection, row_id: int, content: bytes) -> None:
-    """`content` is compressed."""
+    """Stores `content`, which is compressed."""
     db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row_id, content))
     mark(db, row_id, Content.HERE)
     _add_bytes(db, len(content))
@@ -25,13 +24,13 @@ def has_request(db: sqlite3.Connection, number: int) -> bool:
 
 
 def put_request(db: sqlite3.Connection, number: int, request: bytes) -> None:
-    """`request` is compressed."""
+    """Stores `request`, which is compressed."""
     db.execute("INSERT INTO requests VALUES (?, ?)", (number, request))
     _add_bytes(db, len(request))
 
 
 def bytes_of(db: sqlite3.Connection, number: int) -> int:
-    """What the content of a group takes."""
+    """Returns the size of a group's content."""
     (contents,) = db.execute(
         "SELECT coalesce(sum(length(content)), 0) FROM contents WHERE id >= ? AND id < ?",
         within(number),
@@ -60,14 +59,14 @@ def oldest_with_content(db: sqlite3.Connection) -> int | None:
 
 
 def oldest(db: sqlite3.Connection) -> tuple[int, float] | None:
-    """Number of the group that came first, and when it came."""
+    """Returns the number of the group shelved first, and when it was shelved."""
     query = "SELECT number, shelved_at FROM groups ORDER BY number LIMIT 1"
     found: tuple[int, float] | None = db.execute(query).fetchone()
     return found
 
 
 def evict_content(db: sqlite3.Connection, number: int) -> None:
-    """Of all rollouts of the group."""
+    """Deletes the content of all the group's rollouts; their rows stay."""
     _add_bytes(db, -bytes_of(db, number))
     rows = within(number)
     db.execute("DELETE FROM contents WHERE id >= ? AND id < ?", rows)
@@ -79,7 +78,7 @@ def evict_content(db: sqlite3.Connection, number: int) -> None:
 
 
 def evict_group(db: sqlite3.Connection, number: int) -> None:
-    """Its rows, too."""
+    """Deletes the group's content and its rows."""
     db.execute(
         "UPDATE totals SET evicted_until ="
         " max(evicted_until, (SELECT created_at FROM groups WHERE number = ?))",
@@ -89,7 +88,7 @@ def evict_group(db: sqlite3.Connection, number: int) -> None:
 
 
 def evicted_until(db: sqlite3.Connection) -> float:
-    """When the latest group was created whose rows were evicted."""
+    """Returns when the newest group with evicted rows was created."""
     (created_at,) = db.execute("SELECT evicted_until FROM totals").fetchone()
     return float(created_at)
 

@@ -1,6 +1,6 @@
 """One rollout for people, wherever it is: running here or elsewhere, in the journal, on the shelf.
 
-What takes time (reading, an agent's own code, text of tokens) is done in threads.
+Slow work (reading, an agent's own code, decoding tokens) is done in threads.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from prorl_service.tokens.chat import ChatFormat
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What there is of a rollout, before it is laid out."""
+    """A rollout as found, before it is laid out."""
 
     rollout: Rollout
     group: Group
     run: str
     model: str | None = None
-    """Digest of its model's tokenizer; None: the model in use."""
+    """Digest of its model's tokenizer; None for the model in use."""
     notice: str = ""
 
 
@@ -50,7 +50,7 @@ class Details:
         shelf: Shelf | None,
         lists: Lists,
     ) -> None:
-        """`shelf` None: it is off."""
+        """`shelf` is None if it is off."""
         self._run = run
         self._executor = executor
         self._journal = journal
@@ -59,8 +59,8 @@ class Details:
         self._lists = lists
 
     async def ended(self, rollout_id: str, run: str | None = None) -> EndedRollout:
-        """One that the journal has no longer. Raises `NotFound`, which says why there is none, and
-        `ShelfError`."""
+        """Returns a rollout that the journal no longer has. Raises `ShelfError`, and `NotFound`,
+        which says why there is none."""
         return EndedRollout(_packed(await self._on_shelf(rollout_id, run)))
 
     async def text(self, rollout_id: str, run: str | None = None) -> RolloutText:
@@ -76,7 +76,7 @@ class Details:
     async def tokens(
         self, rollout_id: str, run: str | None, *, segment: int, start: int, count: int
     ) -> TokenSlice:
-        """Raises as `text`, and `InvalidRequest`."""
+        """Raises what `text` raises, and `InvalidRequest`."""
         if (client := self._elsewhere(rollout_id, run)) is not None:
             return await client.tokens(rollout_id, segment=segment, start=start, n=count)
         source = await self._source(rollout_id, run)
@@ -116,7 +116,7 @@ class Details:
         return Source(rollout, Group.model_validate_json(requests[rollout.group_id]), self._run)
 
     async def _on_shelf(self, rollout_id: str, run: str | None) -> Found:
-        """Raises `NotFound` for what is not whole there."""
+        """Raises `NotFound` for a rollout that the shelf does not keep whole."""
         found = None
         if self._shelf is not None:
             found = await self._shelf.read(lambda db: queries.find(db, rollout_id, run, self._run))
@@ -129,7 +129,7 @@ class Details:
     # --- what belongs to it ---------------------------------------------------------------------
 
     async def _siblings(self, source: Source) -> list[RolloutRow]:
-        """All of its group that are known, itself included."""
+        """Returns the known rollouts of its group, itself included."""
         rows = {
             row.index: row
             for row in await self._lists.siblings(source.group.group_id, source.run)
@@ -148,7 +148,7 @@ class Details:
         return [rows[index] for index in sorted(rows)]
 
     def _row(self, rollout: Rollout, figures: Figures | None, run: str | None = None) -> RolloutRow:
-        """Where the shelf has none."""
+        """Makes the row of a rollout that the shelf does not list."""
         standing = Standing(
             run=run or self._run,
             has_content=True,
@@ -157,7 +157,7 @@ class Details:
         return row_of(rollout, figures, standing)
 
     def _chat(self, model: str | None) -> ChatFormat | None:
-        """That of the model in use, unless the rollout is of another."""
+        """Returns the format of the model in use, or None if the rollout is of another model."""
         current = self._backends.model.current
         if current is None or model not in (None, current.tokenizer_digest):
             return None
@@ -177,7 +177,7 @@ class Details:
         return text_of(whole)
 
     def _prompt(self, group: Group) -> tuple[Prompt, str]:
-        """As its agent makes it today."""
+        """Returns the prompt that the agent makes today, and a notice if it makes none."""
         try:
             return self._executor.validator.prompt(group), ""
         except (ProRLError, ValidationError) as error:
@@ -192,16 +192,16 @@ class Details:
         return None if record is None else self._executor.elsewhere(record)
 
     async def _text_elsewhere(self, rollout_id: str, client: AsyncRolloutClient) -> RolloutText:
-        """Its text from the service that runs it; row and siblings are this service's to say."""
+        """Fetches the text from the service that runs it; row and siblings come from here."""
         try:
             text = await client.text(rollout_id)
         except ServiceCallError as error:
             raise ShelfError(
-                f"the service that runs {rollout_id} does not tell its text: {error.error.message}",
-                hint="ask again; its row in the lists is known here",
+                f"the service that runs {rollout_id} did not send its text: {error.error.message}",
+                hint="try again; the lists here have its row",
             ) from error
         record = self._executor.peek(rollout_id)
-        if record is None:  # it has ended meanwhile
+        if record is None:  # it ended in the meantime
             return await self.text(rollout_id, self._run)
         rollout = record.answer(record.state)
         siblings = await self._siblings(Source(rollout, record.group, self._run))
@@ -213,7 +213,7 @@ class Details:
 
 
 def _sampled(row: RolloutRow) -> dict[str, object]:
-    """What the service that runs it knows of it."""
+    """Returns the fields that only the service that runs it knows."""
     names = ("turns", "sampled_tokens", "segments", "model_s", "tool_s")
     versions = ("oldest_policy_version", "newest_policy_version")
     return {name: getattr(row, name) for name in (*names, *versions)}
@@ -231,20 +231,20 @@ def _unknown(rollout_id: str, notice: str) -> NotFound:
 
 _REASONS = {
     Content.NEVER: (
-        "it was not among those that the shelf keeps whole",
-        "failed ones are, the first of each policy version, and a sample: --shelf-sample 1 keeps "
-        "all; what came from a front is kept there",
+        "the shelf kept only its row",
+        "it keeps failed groups, the first of each policy version and a sample whole "
+        "(--shelf-sample 1: all); groups from a front are kept there",
     ),
     Content.EVICTED: (
-        "its content had to make room on the shelf",
-        "--shelf-mb sets its size",
+        "its content was evicted from the shelf",
+        "a larger --shelf-mb keeps more",
     ),
 }
 
 
 def _not_whole(rollout_id: str, found: Found) -> ProRLError:
     if found.content not in _REASONS:
-        return ShelfError(f"{rollout_id} is being put on the shelf", hint="ask again")
+        return ShelfError(f"{rollout_id} is being copied to the shelf", hint="try again")
     reason, hint = _REASONS[found.content]
     return NotFound(
         f"rollout {rollout_id!r} was acknowledged, and {reason}; its row is listed", hint=hint

@@ -1,7 +1,6 @@
 """Rows of ended rollouts and their groups on the shelf, and the counts of both.
 
-Plain functions of a connection, each to be run inside a transaction of the caller's. What raises
-`sqlite3.Error` is the caller's to judge.
+Plain functions on a connection; the caller opens the transaction and handles `sqlite3.Error`.
 """
 
 import sqlite3
@@ -26,20 +25,20 @@ from prorl_service.shelf.tables import (
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An ended rollout, with what the shelf is told beside its row."""
+    """An ended rollout, with the facts that become its row."""
 
     rollout: Rollout
-    """Without trajectory and report."""
+    """The rollout without trajectory and report."""
     figures: Figures
     ended_at: float
     version: int
-    """Version that it counts for."""
+    """Policy version that it counts for."""
     staleness: int | None
     summary: bytes
 
     @property
     def failure(self) -> ErrorInfo | None:
-        """A cancelled one has not failed, though an error may say why it was cancelled."""
+        """None for a cancelled rollout: its error, if any, says why it was cancelled."""
         return self.rollout.error if self.rollout.state is RolloutState.FAILED else None
 
     @property
@@ -59,7 +58,7 @@ class Place:
 
 
 def ended_of(row: EndedRow, service_version: int) -> Ended:
-    """`service_version`: the newest when it ended."""
+    """`service_version` was the newest policy version when the rollout ended."""
     rollout = Rollout.model_validate_json(row.summary)
     newest, oldest = rollout.newest_policy_version, rollout.oldest_policy_version
     return Ended(
@@ -73,7 +72,7 @@ def ended_of(row: EndedRow, service_version: int) -> Ended:
 
 
 def place(db: sqlite3.Connection, group_id: str, run: int) -> tuple[Place, float] | None:
-    """And when the group was created. None: nothing of it is here."""
+    """Returns a group's place and when it was created, or None if it is not on the shelf."""
     found = db.execute(
         "SELECT number, kept, created_at FROM groups WHERE group_id = ? AND run = ?",
         (group_id, run),
@@ -114,7 +113,7 @@ def has_rollout(db: sqlite3.Connection, row_id: int) -> bool:
 
 
 def add_rollout(db: sqlite3.Connection, place: Place, ended: Ended) -> None:
-    """Its content is `NEVER` here until more is said."""
+    """Adds the rollout's row; its content is `NEVER` until marked otherwise."""
     rollout, figures, row_id = ended.rollout, ended.figures, place.row_id(ended.rollout.index)
     codes = {
         "state": STATES.index(rollout.state),
@@ -203,7 +202,7 @@ def keep(db: sqlite3.Connection, number: int, reason: KeptFor) -> None:
 
 
 def without_content(db: sqlite3.Connection, number: int) -> list[int]:
-    """Rows of the group's rollouts that nobody has asked to keep."""
+    """Returns rows of the group's rollouts whose content is not kept and not awaited."""
     return [
         row_id
         for (row_id,) in db.execute(
@@ -214,13 +213,13 @@ def without_content(db: sqlite3.Connection, number: int) -> list[int]:
 
 
 def awaited(db: sqlite3.Connection) -> list[int]:
-    """Rows of rollouts whose content an earlier process has not copied."""
+    """Returns rows of rollouts whose content an earlier process did not copy."""
     query = "SELECT id FROM rollouts WHERE content = ?"
     return [row_id for (row_id,) in db.execute(query, (Content.AWAITED,))]
 
 
 def drop_counts_of_others(db: sqlite3.Connection, run: int) -> None:
-    """Of runs that have no groups here any more."""
+    """Deletes the counts of other runs that have no groups here any more."""
     for table in ("tallies", "outcomes"):
         db.execute(
             f"DELETE FROM {table} WHERE run <> ? AND run NOT IN (SELECT run FROM groups)", (run,)
@@ -228,7 +227,7 @@ def drop_counts_of_others(db: sqlite3.Connection, run: int) -> None:
 
 
 def firsts(db: sqlite3.Connection, run: int) -> dict[int, int]:
-    """Groups that are kept as the first of their version, by version."""
+    """Returns how many groups are kept as the first of their version, by version."""
     query = (
         "SELECT least_version, count(*) FROM groups WHERE kept = ? AND run = ?"
         " GROUP BY least_version"

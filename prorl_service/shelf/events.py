@@ -1,8 +1,7 @@
-"""What happens, as it happens, for those who look on: a bounded ring that all listeners read.
+"""Live events: one bounded ring that all listeners read.
 
-A listener has a place in the ring and nothing else, so that one that is slow costs no memory: it
-falls out of the ring and is told to reload. An event is a small tuple until somebody reads it.
-Knows nothing of HTTP.
+A listener is only a place in the ring, so a slow one costs no memory: it falls out of the ring and
+gets a `reload` event. An event is a small tuple until a listener reads it. HTTP is not known here.
 """
 
 import asyncio
@@ -23,16 +22,16 @@ from prorl_service.schemas.views import Event, EventKind
 from prorl_service.utils.tasks import Changes
 
 RING = 8192
-"""Events that can be resumed after."""
+"""Events kept, after any of which a listener can resume."""
 BATCH = 512
-"""Most events handed to a listener at once."""
+"""Most events in one batch."""
 PAUSE_S = 0.1
-"""Pause after each batch: what happens meanwhile is told at once."""
+"""Seconds between batches; events in between are sent together."""
 HEARTBEAT_S = 10.0
-"""Longest silence."""
+"""Longest silence, in seconds."""
 
 EngineStates = Mapping[str, tuple[str, int]]
-"""State and policy version of engines, by id."""
+"""States and policy versions of engines, by id."""
 
 
 class _Entry(NamedTuple):
@@ -49,15 +48,15 @@ _WEIGHTS = ("policy_version", "at")
 
 
 class EventHub(Observer):
-    """Belongs to one event loop, in which all its methods are called."""
+    """The ring and its listeners. All methods are called in one event loop."""
 
     def __init__(self, run: str, size: int = RING) -> None:
         self._run = run
         self._ring: deque[_Entry] = deque(maxlen=size)
         self._count = 0
-        """Events so far; the last of them are in the ring."""
+        """Number of events so far; the last ones are in the ring."""
         self._epoch = secrets.token_hex(4)
-        """Part of all ids, so that those of another process are known."""
+        """Prefix of all ids, which tells them from those of another process."""
         self._changes = Changes()
         self._is_closed = False
         self._engines: dict[str, tuple[str, int]] = {}
@@ -89,7 +88,7 @@ class EventHub(Observer):
         self._add(_Entry("rollout", _ENDED, (*moved, *ended)))
 
     def engines_are(self, engines: EngineStates, policy_version: int) -> None:
-        """To be called after each change; tells what is different."""
+        """Adds an event for each difference. Call it after each change."""
         for backend_id, (state, version) in engines.items():
             if self._engines.get(backend_id) != (state, version):
                 self._add(_Entry("engine", _ENGINE, (backend_id, state, version, time.time())))
@@ -109,8 +108,8 @@ class EventHub(Observer):
     # --- who listens ----------------------------------------------------------------------------
 
     async def listen(self, last_id: str | None) -> AsyncIterator[list[Event]]:
-        """Batches of events after that of `last_id`, or from now on; an empty one when nothing
-        happened for `HEARTBEAT_S`. Ends when this is closed."""
+        """Yields batches of events after `last_id`, or from now on; an empty one after
+        `HEARTBEAT_S` without events. Ends when the hub is closed."""
         self.listeners += 1
         try:
             place = self._place_after(last_id)
@@ -144,7 +143,7 @@ class EventHub(Observer):
         return False
 
     def _place_after(self, last_id: str | None) -> int | None:
-        """None: there is no event of that id any more, or there never was."""
+        """Returns None if the ring no longer has that event, or never had it."""
         epoch, _, number = (last_id or "").partition("-")
         if epoch != self._epoch or not (number.isascii() and number.isdigit()):
             return None

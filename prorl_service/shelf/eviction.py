@@ -1,7 +1,7 @@
-"""Keeps the shelf within its bounds of size and age: what came first goes first.
+"""Eviction by size and age, oldest groups first.
 
-Whole rollouts go before rows, for lists and statistics are to be complete; but rows, too, are
-bounded: to half of the shelf, or to all of it where nothing else is left to evict.
+Contents are evicted before rows, so that lists and statistics stay complete. Rows are bounded too:
+to half of the shelf, or to all of it once no content is left to evict.
 """
 
 import sqlite3
@@ -15,10 +15,10 @@ ROWS_SHARE = 1 / 2
 """Largest part of the shelf that rows may take while there is content."""
 LOG_SHARE = 1 / 4
 MAX_LOG_BYTES = 2**23
-"""Part of the shelf that is left to its write-ahead log, and the most of it. Half of it is what the
-log may have before it is brought in: a transaction can make it longer."""
+"""Share of the shelf, and most bytes, reserved for its write-ahead log. A checkpoint is due at half
+of that, since one transaction can still make the log longer."""
 SPARE_SHARE = 1 / 32
-"""Part of the shelf whose free pages are kept, since they are soon used again."""
+"""Share of the shelf that may stay as free pages, since they are soon used again."""
 
 
 class Eviction:
@@ -31,7 +31,7 @@ class Eviction:
         self._spare_pages = int(options.bytes * SPARE_SHARE / self._page_bytes)
 
     def evict(self, uptime_s: float, is_over: Callable[[], bool]) -> bool:
-        """Group by group until `is_over`. Whether there may be more to evict."""
+        """Evicts group by group until `is_over`. Returns whether there may be more to evict."""
         while (evict := self._next(uptime_s)) is not None:
             evict()
             if is_over():
@@ -55,7 +55,7 @@ class Eviction:
         return lambda: contents.evict_content(self._db, first_whole)
 
     def give_room_back(self, is_over: Callable[[], bool]) -> bool:
-        """Outside a transaction. Whether there is more to give back."""
+        """Returns whether there is more to give back. Call it outside a transaction."""
         if free_pages(self._db) <= self._spare_pages:
             return False
         return give_room_back(self._db, is_over)

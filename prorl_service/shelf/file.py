@@ -1,8 +1,8 @@
-"""The shelf's file beside the journal's: created, or opened, or moved aside for a new one.
+"""The shelf's file next to the journal's: created, opened, or moved aside for a new one.
 
-What is on it is for people and can be spared: it is synced when its write-ahead log is brought in,
-so that a power cut costs the last seconds, and no file that cannot be used keeps a service from
-starting. The journal's lock, which its owner holds, is this file's too.
+Its data is for people and can be lost: it is synced only at checkpoints of its write-ahead log, so
+a power cut costs the last seconds, and an unusable file never keeps a service from starting. The
+journal's lock covers this file too.
 """
 
 import logging
@@ -24,12 +24,12 @@ SUFFIXES = ("", "-wal", "-shm")
 
 
 class Unusable(Exception):
-    """A file that is no shelf, or of another version."""
+    """A file that is not a shelf, or is of another version."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShelfFile:
-    """Its connections, each for one thread."""
+    """The file's connections, each for one thread."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection
@@ -37,15 +37,15 @@ class ShelfFile:
     is_temporary: bool = False
 
     def limit_log(self, count: int) -> None:
-        """Has the write-ahead log brought in when it has so many bytes. Raises `sqlite3.Error`."""
+        """Sets the size of the write-ahead log that triggers a checkpoint. Raises `sqlite3.Error`."""
         (page_bytes,) = self.writer.execute("PRAGMA page_size").fetchone()
         self.writer.execute(f"PRAGMA wal_autocheckpoint = {max(1, count // page_bytes)}")
         self.writer.execute(f"PRAGMA journal_size_limit = {count}")
         self.writer.execute("PRAGMA busy_timeout = 0")  # it waits for no reader
 
     def cut_log(self, count: int) -> bool:
-        """Cuts back a log that became longer: a reader kept it from being brought in. False: one
-        still does. Raises `sqlite3.Error`."""
+        """Truncates a log that outgrew `count` because a reader held up checkpoints. Returns False
+        if a reader still does. Raises `sqlite3.Error`."""
         log_file = _beside(self.path, "-wal")
         if not log_file.exists() or log_file.stat().st_size <= count:
             return True
@@ -53,13 +53,13 @@ class ShelfFile:
         return not is_busy
 
     def bytes(self) -> int:
-        """What it takes on disk, its log included."""
+        """Returns the size on disk, log included."""
         paths = (_beside(self.path, suffix) for suffix in SUFFIXES)
         return sum(path.stat().st_size for path in paths if path.exists())
 
     def close(self, *, remove: bool = False) -> None:
         self.reader.close()
-        with suppress(sqlite3.Error):  # a full disk: the log stays beside the file
+        with suppress(sqlite3.Error):  # a full disk: the log stays next to the file
             self.writer.close()
         if self.is_temporary:
             shutil.rmtree(self.path.parent, ignore_errors=True)
@@ -69,9 +69,11 @@ class ShelfFile:
 
 
 def open_file(journal: Path | None) -> ShelfFile | None:
-    """A journal in memory has a shelf that ends with the process, too: in a temporary file, for a
-    database in memory has no readers beside a writer. None, and a warning, where there can be no
-    shelf."""
+    """Returns None, and logs a warning, if no shelf can be opened.
+
+    The shelf of a journal in memory ends with the process. It is a temporary file, since a database
+    in memory does not allow readers next to a writer.
+    """
     is_temporary = journal is None
     try:
         if journal is None:
@@ -80,7 +82,7 @@ def open_file(journal: Path | None) -> ShelfFile | None:
             path = journal.with_name(f"{journal.name}.shelf")
         return _open_or_renew(path, is_temporary=is_temporary)
     except (sqlite3.Error, OSError, Unusable) as error:
-        log.warning("there is no shelf, ended rollouts are not listed: %s", error)
+        log.warning("there is no shelf, so ended rollouts are not listed: %s", error)
         return None
 
 
@@ -89,14 +91,14 @@ def _open_or_renew(path: Path, *, is_temporary: bool) -> ShelfFile:
         return _open(path, is_temporary=is_temporary)
     except (sqlite3.DatabaseError, Unusable) as error:
         if isinstance(error, sqlite3.OperationalError) or not path.is_file():
-            raise  # of no use, but nothing is wrong with what is in it
+            raise  # unusable now, but its content is not damaged
         aside = move_aside(path)
-        log.warning("the shelf %s %s: it is now %s, and a new one begins", path, error, aside.name)
+        log.warning("the shelf %s %s: moved to %s, starting a new one", path, error, aside.name)
         return _open(path, is_temporary=is_temporary)
 
 
 def move_aside(path: Path) -> Path:
-    """Over one that was moved aside before. Raises `OSError`."""
+    """Renames the file, over one that was moved aside before. Raises `OSError`."""
     aside = path.with_name(f"{path.name}.damaged")
     for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
@@ -115,7 +117,7 @@ def _open(path: Path, *, is_temporary: bool) -> ShelfFile:
         _prepare(writer)
         reader = _connect(path)
         reader.execute("PRAGMA query_only = 1")
-        reader.execute("PRAGMA automatic_index = 0")  # lists stop early: an index costs more
+        reader.execute("PRAGMA automatic_index = 0")  # lists stop early: an index would cost more
     except BaseException:
         writer.close()
         raise
@@ -127,11 +129,11 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    """Changes nothing in a file that is no shelf."""
+    """Creates or checks the tables. Leaves a file that is not a shelf unchanged."""
     is_new = db.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
     if not is_new:
         _check(db)
-    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # counts while the file is empty
+    db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")  # takes effect only in an empty file
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     if is_new:
@@ -148,6 +150,6 @@ def _check(db: sqlite3.Connection) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        raise Unusable("is a database, but no shelf")
+        raise Unusable("is a database, but not a shelf")
     if version != VERSION:
-        raise Unusable(f"is of version {version}, this service's are of {VERSION}")
+        raise Unusable(f"has version {version}, this service needs {VERSION}")

@@ -1,8 +1,8 @@
-"""The shelf as the journal's follower: ended rollouts as rows, some of them whole, within bounds.
+"""The shelf as a follower of the journal: ended rollouts as rows, some of them whole, within bounds.
 
-The journal's thread writes it, between its own work and in slices; the event loop only says what
-the service is at. Readers have a connection and a thread of their own. While the file cannot be
-written, ended rollouts pass it by; those that are not acknowledged until then are found later.
+The journal's thread writes the shelf in slices between its own work; the event loop only sets the
+service's current state. Readers have their own connection and thread. While the file cannot be
+written, ended rollouts are skipped; those not acknowledged before it recovers are added then.
 """
 
 import asyncio
@@ -30,27 +30,27 @@ log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 
 RETRY_S = 60.0
-"""Seconds until a shelf that could not be written is tried again."""
+"""Seconds before a failed write is retried."""
 FINISH_S = 2.0
-"""Longest time of copying when the service ends."""
+"""Most seconds spent copying when the service stops."""
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Shelf:
-    """Opened before the journal is entered, and closed after it."""
+    """The shelf's writer and reader. Open it before the journal is entered, and close it after."""
 
     def __init__(self, file: ShelfFile, run: str, options: ShelfOptions) -> None:
         """Raises `sqlite3.Error`."""
         self.run = run
         self.lock = Lock()
         self.failure: str | None = None
-        """Why it cannot be written, while it cannot."""
+        """Reason the shelf cannot be written; None while it can."""
         self._limit_bytes = options.bytes
         self._file = file
         self._db = file.writer
         self._retry_at = 0.0
         self._is_lost = False
-        """Whether it will not be written again in this process."""
+        """True once the file is damaged: this process does not write it again."""
         with self._transaction():
             self._shelving = Shelving(self._db, run, options)
             self._began_at = time.monotonic() - tables.uptime(self._db)
@@ -60,19 +60,22 @@ class Shelf:
 
     @classmethod
     def open(cls, journal: Path | None, run: str, options: ShelfOptions) -> "Shelf | None":
-        """`journal`: its path. None: the options, or the disk, allow no shelf."""
+        """Returns None if the options turn the shelf off, or if it cannot be opened.
+
+        `journal` is the journal's path, None for one in memory.
+        """
         file = open_file(journal) if options.bytes else None
         if file is None:
             return None
         try:
             return cls(file, run, options)
         except sqlite3.Error as error:
-            log.warning("there is no shelf, ended rollouts are not listed: %s", error)
+            log.warning("there is no shelf, so ended rollouts are not listed: %s", error)
             file.close()
             return None
 
     def close(self) -> None:
-        """A shelf with nothing on it is removed."""
+        """Closes the file, and removes it if the shelf is empty."""
         self._reader.shutdown()
         is_empty = False
         with suppress(sqlite3.Error):
@@ -85,14 +88,14 @@ class Shelf:
         )
 
     def set_now(self, now: Now) -> None:
-        """To be called by the event loop when it changes."""
+        """Sets the service's current state. The event loop calls it after each change."""
         self._shelving.now = now
 
     # --- reading --------------------------------------------------------------------------------
 
     async def read(self, work: Callable[[sqlite3.Connection], Found]) -> Found:
-        """What `work` finds in one transaction, and makes of it, in the reader's thread. It sees
-        all rollouts that have ended for the event loop. Raises `ShelfError`."""
+        """Runs `work` in one transaction in the reader's thread. It sees every rollout that has
+        ended for the event loop. Raises `ShelfError`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._read, work)
 
@@ -150,11 +153,11 @@ class Shelf:
         self._write(lambda: tables.keep_uptime(self._db, self._uptime_s()))
 
     def _uptime_s(self) -> float:
-        """Uptime of all services of this shelf together: ages are measured by it."""
+        """Total uptime of all services that used this shelf; ages are measured by it."""
         return time.monotonic() - self._began_at
 
     def _write(self, work: Callable[[], None]) -> bool:
-        """Does all of `work`, or nothing. False: it cannot be written."""
+        """Does all of `work` or nothing. Returns False if the shelf cannot be written."""
         if self._is_lost or (self.failure is not None and time.monotonic() < self._retry_at):
             return False
         with self._noticing_failure(), self._transaction():
@@ -174,11 +177,11 @@ class Shelf:
 
     @contextmanager
     def _noticing_failure(self) -> Iterator[None]:
-        """Swallows all errors of SQLite: nothing may come of them for the journal."""
+        """Handles all errors of SQLite, so that they cannot affect the journal."""
         try:
             if self.failure is not None:
                 with self._transaction():
-                    self._shelving.start_over()  # what was begun when it failed was rolled back
+                    self._shelving.start_over()  # the failed work was rolled back
             yield
         except sqlite3.Error as error:
             self._note_failure(error)
@@ -191,9 +194,9 @@ class Shelf:
         self._retry_at = time.monotonic() + RETRY_S
         self._is_lost = getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED
         if self.failure is None:
-            text = "the shelf %s cannot be written, rollouts that end are not kept for people: %s"
+            text = "the shelf %s cannot be written, so ended rollouts are not kept for people: %s"
             log.warning(text, self._file.path, error)
         self.failure = f"the shelf cannot be written: {error}"
         if self._is_lost:
             with suppress(OSError):
-                log.warning("it is now %s", move_aside(self._file.path).name)
+                log.warning("the damaged shelf was moved to %s", move_aside(self._file.path).name)

@@ -96,7 +96,7 @@ async def test_a_service_that_does_not_answer_costs_the_text_of_its_rollouts_alo
     )
     for answer in asked:
         if isinstance(answer, ServiceCallError):
-            assert "does not tell its text" in answer.error.message
+            assert "did not send its text" in answer.error.message
         else:  # it has left the service that was lost
             assert not isinstance(answer, BaseException)
             assert answer.turns == []

@@ -54,7 +54,7 @@ async def test_a_file_that_is_no_shelf_is_moved_aside_with_one_line(
         assert await whole(shelf) == {"g.0"}
     (warning,) = (one for one in caplog.records if one.levelno >= logging.WARNING)
     assert warning.levelno == logging.WARNING
-    assert "it is now j.shelf.damaged, and a new one begins" in warning.getMessage()
+    assert "moved to j.shelf.damaged, starting a new one" in warning.getMessage()
     assert (tmp_path / "j.shelf.damaged").read_bytes() == before
 
 
@@ -64,7 +64,7 @@ async def test_a_place_where_no_file_can_be_costs_the_shelf_alone(
     (tmp_path / "j.shelf").mkdir()
     assert Shelf.open(tmp_path / "j", "run", WHOLE) is None
     (warning,) = caplog.records
-    assert "there is no shelf, ended rollouts are not listed" in warning.getMessage()
+    assert "there is no shelf, so ended rollouts are not listed" in warning.getMessage()
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_a_full_disk_costs_no_result_and_what_is_not_acknowledged_is_shelv
         assert shelf.failure is None
     messages = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(messages) == 2, messages
-    assert "cannot be written, rollouts that end are not kept for people" in messages[0]
+    assert "cannot be written, so ended rollouts are not kept for people" in messages[0]
     assert "can be written again" in messages[1]
 
 

@@ -228,7 +228,7 @@ async def test_a_404_says_why(settings: Settings) -> None:
         assert (await client.text("g.0")).rollout.has_content, "the journal has it"
         await client.acknowledge(["g"])
         said = await refusal_of(client, "g.0")
-        assert said.startswith("rollout 'g.0' was acknowledged, and it was not among those that")
+        assert said.startswith("rollout 'g.0' was acknowledged, and the shelf kept only its row")
         assert "--shelf-sample 1" in said
         (row,) = (await client.rollouts()).rollouts
         assert (row.state, row.reward, row.has_content) == (RolloutState.DONE, 1.0, False)

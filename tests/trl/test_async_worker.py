@@ -36,7 +36,10 @@ from tests.trl.async_training import (
 )
 from tests.trl.training import dataset
 
-pytestmark = pytest.mark.processes
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
+    pytest.mark.processes,
+]
 
 # --- the worker alone ---------------------------------------------------------------------------
 

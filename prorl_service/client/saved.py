@@ -76,7 +76,7 @@ def _parsed(line: bytes, place: str) -> Rollout:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise UnusableFile(
-            f"{place}: no rollout: {where + ': ' if where else ''}{problem['msg']}",
+            f"{place}: not a rollout: {where + ': ' if where else ''}{problem['msg']}",
             hint="a line must be a rollout as the service's API gives it",
         ) from error
 

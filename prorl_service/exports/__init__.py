@@ -1,5 +1,5 @@
-"""Rollouts in the formats that others read: pure functions from a `Record` to rows or documents.
+"""Rollouts in other tools' formats: pure functions from a `Record` to rows or documents.
 
-`sources` reads records from files, directories and journals; `transcript` finds out what was said;
+`sources` reads records from files, directories and journals; `transcript` recovers the messages;
 `sft`, `tokens` and `atif` are formats; `output` writes rows. Nothing here runs or grades a rollout.
 """

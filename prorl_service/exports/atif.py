@@ -1,9 +1,9 @@
 """Rollouts as ATIF 1.8 documents (Agent Trajectory Interchange Format), one for each segment.
 
-The first segment's document leads to the next by `continued_trajectory_ref`; what a later one holds
-of the conversation before is marked `is_copied_context`. The format refuses unknown fields, so ours
-are in its `extra`. Token ids are linear in tokens: a step has the ids that it adds, and the prompt
-of a segment is with its first.
+Each document refers to the next by `continued_trajectory_ref`; a later one marks messages of the
+conversation before it with `is_copied_context`. The format refuses unknown fields, so ours are in
+its `extra`. Token ids appear once: a step has only the ids that it adds, and a segment's first
+agent step also has those of the prompt.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ VERSION = "ATIF-v1.8"
 UNKNOWN_PROMPT = (
     "The text of the prompt is not known: its token ids are with the first step of the agent."
 )
-TASK_ALONE = "The prompt is the task's messages: what the agent added to them is not known."
+TASK_ALONE = "The prompt is the task's messages; what the agent added to them is not known."
 UNCERTAIN = "What answered a turn is as recorded: it could not be read back from the tokens."
 NOT_READ = "Replies are not read: tool calls are in the text of messages as well."
 
 
 def documents(record: Record, transcriber: Transcriber) -> list[tuple[str, Document]]:
-    """Returns the name and content of each file. A rollout that sampled nothing has one, too."""
+    """Returns the name and content of each file. A rollout that sampled nothing has one too."""
     rollout = record.rollout
     transcripts = transcriber.transcripts(record) or [Transcript(0, [])]
     names = [_name(rollout, transcript.segment) for transcript in transcripts]
@@ -84,8 +84,8 @@ def _notes(transcript: Transcript, *, is_read: bool) -> str:
 
 
 def _prompt_steps(transcript: Transcript, numbers: Iterator[int]) -> Iterator[Document]:
-    """Yields the prompt's messages. All are copied in a later segment; in the first, only what the
-    assistant had said before."""
+    """Yields the prompt's messages. In a later segment all are marked as copied; in the first, only
+    those of the assistant."""
     answering: list[Document] = []
     for message in transcript.prompt or ():
         is_assistant = message["role"] == "assistant"
@@ -157,7 +157,7 @@ def _turn_steps(
 
 
 def _results(step: Document, records: Sequence[ToolCallRecord]) -> list[Document]:
-    """Returns what each call gave, whole, even if the policy never saw it."""
+    """Returns the whole output of each call, even if the policy never saw it."""
     return [
         {
             "source_call_id": call["tool_call_id"],

@@ -1,6 +1,6 @@
-"""Rows into a file or to standard output: JSONL, or Parquet where a file's name ends so.
+"""Rows written to standard output or a file: JSONL, or Parquet if the file's name ends in it.
 
-A file is there whole or not at all. Parquet needs pyarrow, which is imported when it is asked for.
+A file is complete or absent. Parquet needs pyarrow, which is imported only then.
 """
 
 import json
@@ -16,11 +16,11 @@ from prorl_service.utils.files import whole_file, write_whole
 Row = dict[str, Any]
 
 BATCH = 64
-"""Rows that are in memory at once."""
+"""Rows held in memory at a time."""
 
 
 def write_rows(rows: Iterable[Row], out: Path | None, columns: Mapping[str, str]) -> int:
-    """Returns their number. `out` None: standard output. `columns`: their types, for Parquet.
+    """Returns the number of rows. `out` is None for standard output; `columns` types Parquet's.
 
     Raises `ProRLError`.
     """
@@ -104,8 +104,8 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _type(pa: Any, name: str) -> Any:
-    """Returns an Arrow type. Messages are JSON, since they differ in their fields and arguments of
-    calls in all: a struct column would fill up each with those of all others."""
+    """Returns an Arrow type. Messages are JSON, since their fields and arguments differ: a struct
+    column would pad each message with the fields of all others."""
     if name.startswith("list<"):
         return pa.list_(_type(pa, name.removeprefix("list<").removesuffix(">")))
     return {

@@ -1,4 +1,4 @@
-"""A rollout to be exported, with what is known beside it."""
+"""A rollout to be exported, with its task."""
 
 from dataclasses import dataclass
 
@@ -9,4 +9,4 @@ from prorl_service.schemas import Rollout, Task
 class Record:
     rollout: Rollout
     task: Task | None = None
-    """None if the source has rollouts alone."""
+    """The rollout's task; None if the source has only rollouts."""

@@ -1,8 +1,7 @@
 """Rows for supervised fine-tuning: a conversation for each segment, in OpenAI's form.
 
 Trainers render `messages` and `tools` with the model's chat template. `exact` says whether that
-gives the very tokens that were sampled: templates drop reasoning of earlier turns, and write calls
-their own way.
+yields exactly the sampled tokens: templates drop the reasoning of earlier turns and reformat calls.
 """
 
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ COLUMNS = {
 
 
 def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
-    """Yields no row for a segment whose prompt cannot be read, or in which nothing was said."""
+    """Yields a row a segment, except those with an unreadable prompt or without a reply."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
@@ -61,7 +60,7 @@ def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
 
 
 def _is_exact(transcript: Transcript, segment: Segment, transcriber: Transcriber) -> bool:
-    """Allows for white space with which templates end a conversation, and which nobody samples."""
+    """Allows for trailing white space: templates end a conversation with it, policies do not."""
     if transcriber.reader is None or transcriber.chat is None:
         return False
     sampled = segment.prompt_ids + segment.response_ids

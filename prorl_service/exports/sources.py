@@ -1,7 +1,7 @@
-"""Where rollouts to be exported come from: files and directories of JSON, and journals.
+"""Sources of rollouts to export: files and directories of JSON, and journals.
 
-Rollouts are read one by one, never all into memory. A running service is read through its journal,
-until it can list its rollouts (`of_service`).
+Rollouts are read one by one, so memory stays bounded. A running service is read through its journal
+(see `of_service`).
 """
 
 import json
@@ -56,7 +56,7 @@ def _of_path(path: Path) -> Iterator[Record]:
 
 
 def _of_directory(directory: Path) -> Iterator[Record]:
-    """Reads training steps only, if there are any: evaluations are not to be trained on unasked."""
+    """Reads only training steps if there are any, so that evaluations are not trained on."""
     steps = [directory / one.file_name for one in saved_steps(directory) if not one.is_evaluation]
     others = sorted(path for path in directory.glob("*.json*") if path.name != TASKS)
     if not (files := steps or others):
@@ -73,7 +73,7 @@ def _of_journal(file: Path) -> Iterator[Record]:
 
 
 def _of_file(file: Path) -> Iterator[Rollout]:
-    """Reads a rollout a line, or JSON documents over several lines."""
+    """Reads one rollout per line, or JSON documents that span several lines."""
     with file.open("rb") as content:
         is_document = not _is_json(content.readline())
     if is_document:
@@ -110,4 +110,4 @@ def _rollout(value: Any, name: str) -> Rollout:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise UnusableFile(f"{name}: no rollout: {where}: {problem['msg']}") from error
+        raise UnusableFile(f"{name}: not a rollout: {where}: {problem['msg']}") from error

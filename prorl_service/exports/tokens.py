@@ -1,4 +1,4 @@
-"""Rows of tokens for offline training: a segment each, as the engine saw and sampled it."""
+"""Rows of tokens for offline training: one for each segment, as the engine saw and sampled it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,8 +34,8 @@ COLUMNS = {
 
 def rows(record: Record) -> Iterator[Row]:
     """Yields a row a segment. Lists have the length of `input_ids`, prompt included; `labels` are
-    the ids that the policy sampled. `exact`: nothing was cut off of the distribution that the
-    logprobs are of, so that importance ratios with them are exact."""
+    the ids that the policy sampled. `exact` says that the logprobs' distribution was not truncated,
+    so that importance ratios with them are exact."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return

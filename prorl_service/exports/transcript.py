@@ -1,9 +1,9 @@
-"""What was said in each segment of a rollout, as messages.
+"""The messages of each segment of a rollout.
 
-A rollout has the text of its turns; the prompt, and what answered a turn, are there as tokens. They
-are read back with the model's tokenizer; without it, all that is known are the task's own messages
-and what tools answered. What agents and tools wrote is given as the policy saw it: with special
-tokens broken, so that nothing that renders it again can be made to see a turn that was none.
+A rollout has the text of its turns; its prompt and the answers to turns are stored as tokens. They
+are read back with the model's tokenizer; without it, only the task's own messages and the tools'
+outputs are known. Text of agents and tools stays as the policy saw it, with special tokens broken,
+so that it cannot fake a turn when it is rendered again.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,22 +19,22 @@ from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tokens.reading import Numbers, Reader, ReadMessage, ReadPrompt, spoken
 
 PromptOf = Callable[[Task], Prompt | None]
-"""The prompt that a task's agent makes; None for an agent that is not to be had here."""
+"""Function that returns the prompt of a task's agent; None if the agent is not available here."""
 
 CALL_LIMIT = 512
-"""Calls of one turn that are told apart; hostile text can spell any number."""
+"""Most calls read from one turn; hostile text can spell any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A turn, and what answered it within the segment."""
+    """A turn, and the answers to it within the segment."""
 
     turn: Turn
     message: ReadMessage
-    """Message of the assistant, with calls if a tokenizer was there to read them."""
+    """The assistant's message, with calls if a tokenizer was available to read them."""
     answers: list[ReadMessage]
     context_ids: list[int]
-    """Tokens from the turn before, or from the prompt, to this turn."""
+    """Tokens between the previous turn, or the prompt, and this turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Transcript:
     segment: int
     said: list[Said]
     prompt: list[ReadMessage] | None = None
-    """Messages before the first turn; None if nobody knows their text."""
+    """Messages before the first turn; None if their text is unknown."""
     prompt_from: Literal["tokens", "task"] | None = None
-    """Source of the prompt. "tokens": it is what the policy saw; "task": it is the task's own
-    messages, to which the agent may have added a system prompt and tools."""
+    """Source of the prompt: "tokens" is what the policy saw; "task" is the task's own messages, to
+    which the agent may have added a system prompt and tools."""
     tools: list[ToolSchema] = field(default_factory=list)
     is_whole: bool = False
     """Whether every message is known to be what the policy saw."""
@@ -60,13 +60,13 @@ class Transcriber:
     def __init__(
         self, chat: ChatFormat | None = None, prompt_of: PromptOf = lambda _: None
     ) -> None:
-        """`chat`: of the model that the rollouts are of; None: what it takes is left unknown."""
+        """`chat` is the format of the rollouts' model; without it, the tokens are not read."""
         self.chat = chat
         self.reader = None if chat is None else Reader(chat)
         self._prompt_of = prompt_of
 
     def transcripts(self, record: Record) -> list[Transcript]:
-        """Returns one for each segment."""
+        """Returns a transcript for each segment."""
         trajectory = record.rollout.trajectory
         if trajectory is None:
             return []
@@ -107,7 +107,7 @@ class Transcriber:
     def _prompt(
         self, task: Task | None, segment: Segment, thinking: bool | None, numbers: Numbers
     ) -> ReadPrompt | None:
-        """Prefers the agent's own, if it is what the policy saw: it tells tools from text."""
+        """Prefers the agent's own prompt, if the policy saw it: that one separates tools from text."""
         assert self.chat is not None
         assert self.reader is not None
         made = None if task is None else self._prompt_of(task)
@@ -138,7 +138,7 @@ class Transcriber:
         segment: Segment,
         thinking: bool | None,
     ) -> list[ReadMessage] | None:
-        """Returns None if they cannot be told for certain."""
+        """Returns the messages that answer `turn`, or None if they cannot be read for certain."""
         assert self.reader is not None
         after = segment.response_ids[turn.stop - 1]
         results = _results(turn, message)

@@ -1,4 +1,4 @@
-"""The page's files, with what HTTP says of them. Sends nothing."""
+"""The page's files, with their HTTP headers. Nothing here sends them."""
 
 import gzip
 import hashlib
@@ -36,14 +36,14 @@ class PageIncomplete(ProRLError):
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file, as it is sent."""
+    """One file as sent."""
 
     content: bytes
     media_type: str
 
     @property
     def etag(self) -> str:
-        """Digest of the content: the times of installed files say nothing about it."""
+        """Digest of the content: an installed file's times say nothing about its content."""
         return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
     @property
@@ -53,8 +53,8 @@ class PageFile:
 
 
 def read(name: str) -> PageFile | None:
-    """Returns None unless the page has such a file. Reads it each time, so that a browser shows at
-    once what its author changed."""
+    """Returns None unless the page has such a file. The file is read each time, so that a browser
+    shows its author's changes immediately."""
     if NAME.fullmatch(name) is None:
         return None
     media_type = MEDIA_TYPES.get(name.rpartition(".")[2])

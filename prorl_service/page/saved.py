@@ -1,7 +1,7 @@
-"""The page as one HTML file, with answers of a service in it: opens anywhere, without network.
+"""The page as one HTML file that holds a service's answers and opens anywhere, without network.
 
-Text of models and tools is hostile. It travels as JSON, in which no markup survives, and the page's
-policy allows no script and no style but the page's own. Nothing here knows what the answers say.
+Text of models and tools is hostile. The file holds it as JSON without markup, and the page's policy
+allows only the page's own scripts and styles. The answers' content is not known here.
 """
 
 import base64
@@ -17,7 +17,7 @@ from prorl_service.page.files import STATIC, check_complete
 
 STYLES = ("vendor/uplot.css", "style.css")
 CLASSIC = "vendor/uplot.js"
-"""Script that is no module: it defines a global name."""
+"""The only script that is not a module: it defines a global name."""
 MAIN = "app.js"
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w./-]+)";$', re.MULTILINE)
@@ -40,8 +40,8 @@ END = "</script>\n<script>{script}</script>\n</body>\n</html>\n"
 
 
 def saved_page(title: str, answers: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yields the file in pieces. `answers`: JSON by path; those to `/v1/rollouts/ID/tokens` are
-    lists of whole segments. Raises `PageIncomplete`."""
+    """Yields the file in pieces. `answers` maps paths to JSON; for `/v1/rollouts/ID/tokens` that is
+    a list of whole segments. Raises `PageIncomplete`."""
     check_complete()
     style, script = _style(), _script()
     policy = (
@@ -57,7 +57,7 @@ def saved_page(title: str, answers: Mapping[str, bytes]) -> Iterator[bytes]:
 
 
 def _inert(text: bytes) -> bytes:
-    """Returns the same JSON without the characters that could end a script element."""
+    """Returns equal JSON without the characters that could end a script element."""
     return text.replace(b"&", b"\\u0026").replace(b"<", b"\\u003c").replace(b">", b"\\u003e")
 
 
@@ -106,7 +106,7 @@ class _Module:
 
 
 def _in_order(name: str, found: dict[str, _Module]) -> dict[str, _Module]:
-    """Adds a module to `found` after all that it imports. The page has no circular imports."""
+    """Adds a module to `found` after all its imports. The page has no circular imports."""
     module = _Module(name, _source(name))
     for other in module.imports:
         if other not in found:

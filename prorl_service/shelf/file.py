@@ -37,7 +37,7 @@ class ShelfFile:
     is_temporary: bool = False
 
     def limit_log(self, count: int) -> None:
-        """Sets the size of the write-ahead log that triggers a checkpoint. Raises `sqlite3.Error`."""
+        """Sets the size of the log, in bytes, at which to checkpoint. Raises `sqlite3.Error`."""
         (page_bytes,) = self.writer.execute("PRAGMA page_size").fetchone()
         self.writer.execute(f"PRAGMA wal_autocheckpoint = {max(1, count // page_bytes)}")
         self.writer.execute(f"PRAGMA journal_size_limit = {count}")

@@ -1,8 +1,8 @@
-"""Lists of groups and rollouts: what is in flight, from memory, and what has ended, from the shelf.
+"""Lists of groups and rollouts: those in flight from memory, ended ones from the shelf.
 
-Memory is looked at first. What ends between the two looks is found by both, and listed once; none
-is missed, for the shelf has all that had ended for the event loop (`Shelf.read`). So no page lacks
-or repeats a rollout, whatever ends and comes between pages.
+Memory is read first. A rollout that ends between the two reads is found by both and listed once;
+none is missed, since the shelf has every rollout that had ended for the event loop (`Shelf.read`).
+So pages never omit or repeat a rollout, whatever ends or arrives between them.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ class Lists:
     def __init__(
         self, run: str, executor: RolloutExecutor, journal: Journal, shelf: Shelf | None
     ) -> None:
-        """`shelf` None: it is off."""
+        """`shelf` is None if it is off."""
         self.live = LiveRows(executor, run)
         self._run = run
         self._journal = journal
@@ -42,7 +42,7 @@ class Lists:
 
     @property
     def notice(self) -> str:
-        """What lists may lack, and why."""
+        """What lists may lack and why; empty if they are complete."""
         if self._shelf is None:
             return OFF
         return self._shelf.failure or ""
@@ -59,7 +59,7 @@ class Lists:
         )
 
     async def siblings(self, group_id: str, run: str) -> list[RolloutRow]:
-        """All that is known of a group, by index."""
+        """Returns all known rows of a group's rollouts, by index."""
         wanted = RowFilter(run=run, group_id=group_id)
         found = await self._with_journal(await self._rollouts(wanted, None, limit=2**16))
         latest = max((row.created_at for row in found), default=None)
@@ -90,7 +90,7 @@ class Lists:
         def read(db: sqlite3.Connection) -> list[GroupRow]:
             ended = queries.groups(db, query, query.outcome, after, limit)
             unique = {(row.run, key_of_group(row)): row for row in ended}
-            for row in live:  # whose ended rollouts an earlier process may have seen
+            for row in live:  # an earlier process may have seen the end of some of its rollouts
                 key = (row.run, key_of_group(row))
                 unique[key] = unique.get(key) or _shelved(db, row) or row
             rows = sorted(unique.values(), key=lambda one: (one.created_at, one.group_id))
@@ -101,7 +101,7 @@ class Lists:
     # --- content that the journal has -----------------------------------------------------------
 
     async def _with_journal(self, rows: Sequence[Row]) -> list[Row]:
-        """A group that is not acknowledged is whole there."""
+        """Marks rows of unacknowledged groups as having content: the journal has all of it."""
         wanted = {row.group_id for row in rows if self._may_be_there(row)}
         known = await self._journal.known(wanted) if wanted else set()
         here = {"has_content": True}
@@ -117,6 +117,6 @@ class Lists:
 
 
 def _shelved(db: sqlite3.Connection, row: GroupRow) -> GroupRow | None:
-    """What the shelf has of it."""
+    """Returns the shelf's row of the group, or None."""
     found = queries.groups(db, RowFilter(run=row.run, group_id=row.group_id), (), None, 1)
     return found[0] if found and found[0].created_at == row.created_at else None

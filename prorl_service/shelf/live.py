@@ -1,6 +1,6 @@
-"""Rows of what is in flight: from memory, in the event loop, for those alone that are listed.
+"""Rows of groups in flight: from memory, in the event loop, made only for listed ones.
 
-Rollouts that ended while their siblings run are among them: a shelf that is off has none.
+They include rollouts that ended while siblings run, since a shelf that is off has none.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from prorl_service.shelf.rows import (
 )
 
 SLICE = 2048
-"""Rollouts looked at without a pause."""
+"""Rollouts examined before the event loop gets a turn."""
 
 
 class LiveRows:
@@ -32,7 +32,7 @@ class LiveRows:
         self._run = run
 
     async def rollouts(self, wanted: RowFilter, after: Key | None, limit: int) -> list[RolloutRow]:
-        """Those that follow `after` in the lists' order."""
+        """Returns rows after `after`, in the lists' order."""
         rows: list[RolloutRow] = []
         async for group in self._groups(wanted, after, is_within=True):
             begins_after = after.index if after is not None and _is_at(after, group) else -1
@@ -48,7 +48,7 @@ class LiveRows:
     async def groups(
         self, wanted: RowFilter, outcomes: Sequence[GroupOutcome], after: Key | None, limit: int
     ) -> list[GroupRow]:
-        """Those that follow `after` in the lists' order, as far as this process knows them."""
+        """Returns rows after `after`, in the lists' order, as far as this process knows them."""
         rows: list[GroupRow] = []
         async for group in self._groups(wanted, after, is_within=False):
             if outcomes and GroupOutcome.OPEN not in outcomes:
@@ -63,7 +63,7 @@ class LiveRows:
         return rows
 
     def group_row(self, group: GroupUnderWay, wanted: RowFilter) -> GroupRow | None:
-        """None: none of its rollouts is wanted."""
+        """Returns None if no rollout of the group is wanted."""
         rollouts = [self.row(record) for record in group.records]
         mean = mean_reward(rollouts)
         if not any(meets(row, wanted, reward=mean) for row in rollouts):
@@ -81,7 +81,7 @@ class LiveRows:
         return group_row(facts, [Member.of(row) for row in rollouts])
 
     def filled(self, row: GroupRow) -> GroupRow:
-        """With what this process knows of rollouts that have not ended."""
+        """Returns the row with the states of rollouts that are still in flight here."""
         group = self._executor.group_in_flight(row.group_id)
         if row.run != self._run or group is None or group.created_at != row.created_at:
             return row
@@ -91,7 +91,7 @@ class LiveRows:
         return row.model_copy(update={"states": states, "has_content": True})
 
     def row(self, record: RolloutRecord) -> RolloutRow:
-        """As it is now."""
+        """Returns the rollout's current row."""
         if record.is_terminal and record.outcome is not None:
             return self._ended_row(record)
         progress = self._executor.progress(record)
@@ -120,8 +120,8 @@ class LiveRows:
     async def _groups(
         self, wanted: RowFilter, after: Key | None, *, is_within: bool
     ) -> AsyncIterator[GroupUnderWay]:
-        """Those in flight that may be listed, the newest first. `is_within`: also the one that
-        `after` lies in."""
+        """Yields groups in flight that may be listed, newest first. `is_within` includes the group
+        that `after` lies in."""
         if wanted.run not in (None, self._run):
             return
         looked_at = 0
@@ -138,7 +138,7 @@ class LiveRows:
                 yield group
 
     def _may_meet(self, record: RolloutRecord, wanted: RowFilter) -> bool:
-        """Costs next to nothing, as a row does not."""
+        """Rules out rollouts cheaply, before a row is made."""
         if wanted.state and record.state not in wanted.state:
             return False
         is_of_ended = (

@@ -1,7 +1,7 @@
 """Which groups the shelf keeps whole, and how much it keeps. Pure but for its counts.
 
-A group is decided on as one, so that siblings stay together and can be compared: by its id alone
-where it is in the sample, else as soon as one of its rollouts says why.
+Groups are kept or skipped as a whole, so that siblings can be compared: a sample by their ids
+alone, the others as soon as one of their rollouts gives a reason.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ from pydantic.dataclasses import dataclass
 from prorl_service.schemas.views import KeptFor
 
 FAILED_ALIKE = 64
-"""Failed groups of one policy version that are kept for the same kind of error: an outage must not
-take the room of all else."""
+"""Failed groups kept per policy version and kind of error, so that an outage cannot fill the
+shelf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShelfOptions:
     shelf_mb: NonNegativeFloat = 512
-    """Maximum size of the shelf, which keeps ended rollouts for people, in MiB; 0: no shelf."""
+    """Maximum size of the shelf, which keeps ended rollouts for people, in MiB (0: no shelf)."""
     shelf_hours: NonNegativeFloat = 168
-    """Hours of the service's uptime for which the shelf keeps them at most."""
+    """Hours of the service's uptime after which ended rollouts leave the shelf."""
     shelf_first: NonNegativeInt = 4
     """First groups of each policy version that the shelf keeps whole."""
     shelf_sample: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of other groups that the shelf keeps whole, chosen by their ids. Failed ones are kept
-    in any case."""
+    """Share of other groups that the shelf keeps whole, chosen by their ids. Failed groups are kept
+    as well."""
 
     @property
     def bytes(self) -> int:
@@ -49,12 +49,12 @@ class Policy:
         """Groups kept for a failure, by version and kind of the error."""
 
     def count_first(self, version: int, count: int = 1) -> None:
-        """`count` groups of it were kept before."""
+        """Counts groups of the version that an earlier process kept."""
         self._firsts[version] += count
 
     def decide(self, group_id: str, version: int, failure: str | None) -> KeptFor | None:
-        """To be asked once for each ended rollout of a group that is not kept yet. `failure`: the
-        kind of its error, if it failed."""
+        """Returns why to keep the group, if at all. Call it once for each ended rollout of a group
+        that is not kept yet; `failure` is the kind of its error, if it failed."""
         if is_sampled(group_id, self._share):
             return KeptFor.SAMPLE
         if failure is not None and self._failures[version, failure] < FAILED_ALIKE:
@@ -67,6 +67,6 @@ class Policy:
 
 
 def is_sampled(group_id: str, share: float) -> bool:
-    """The same in every service: a front and those behind it keep the same groups."""
+    """Depends on the id alone: a front and the services behind it keep the same groups."""
     digest = hashlib.sha256(group_id.encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64

@@ -1,9 +1,8 @@
-"""What people ask of the shelf, as SQL: lists by filters, page by page, and single rollouts.
+"""Queries of the shelf in SQL: filtered lists, page by page, and single rollouts.
 
-Plain functions of the reader's connection. A list looks at groups in its order, and into those
-alone that may have what is wanted: their rows say so. So no filter needs an index of its own, and
-the rarest costs one look at each group. An older run's group and one of this run are told apart by
-the run.
+Plain functions on the reader's connection. A list visits groups in order, and reads the rollouts of
+those whose row says that they may match. So filters need no indexes of their own; the rarest match
+costs one visit to each group. Groups of the same id in several runs are told apart by the run.
 """
 
 import sqlite3
@@ -35,7 +34,7 @@ _OUTCOME = f"CASE WHEN ended < n THEN '{GroupOutcome.OPEN}' ELSE {OUTCOME} END"
 
 @dataclass(slots=True)
 class Where:
-    """Conditions that all hold, with the values of their question marks."""
+    """Conditions joined by AND, with the values of their question marks."""
 
     conditions: list[str] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -58,7 +57,7 @@ class Where:
 def rollouts(
     db: sqlite3.Connection, wanted: RowFilter, after: Key | None, limit: int
 ) -> list[RolloutRow]:
-    """Those that follow `after` in the lists' order."""
+    """Returns rows after `after`, in the lists' order."""
     groups, inside = _of_groups(wanted), _of_rollouts(wanted)
     _narrow(groups, wanted)
     if wanted.reward_min is not None:
@@ -73,7 +72,7 @@ def rollouts(
         inside.add(
             f"(g.created_at, g.group_id) <> (?, ?) OR r.id % {STRIDE} > ?", *place, after.index
         )
-    # CROSS JOIN: groups first, in their order, for nothing is then to be sorted.
+    # CROSS JOIN makes SQLite visit groups first, in order, so that it need not sort.
     query = (
         f"SELECT {_ROW} FROM groups g CROSS JOIN rollouts r ON {_INSIDE}"
         f" WHERE {groups} AND {inside}"
@@ -90,7 +89,7 @@ def groups(
     after: Key | None,
     limit: int,
 ) -> list[GroupRow]:
-    """Those that follow `after` in the lists' order; `wanted` rewards are means."""
+    """Returns rows after `after`, in the lists' order. `wanted` bounds the groups' mean rewards."""
     where, inside = _of_groups(wanted), _of_rollouts(wanted)
     _narrow(where, wanted)
     if wanted.reward_min is not None:
@@ -126,7 +125,7 @@ def _of_groups(wanted: RowFilter) -> Where:
 
 
 def _of_rollouts(wanted: RowFilter) -> Where:
-    """All but rewards."""
+    """Returns the conditions on rollouts, except those on rewards."""
     where = Where()
     if wanted.state:
         where.add_any("r.state", _codes(STATES, wanted.state))
@@ -140,7 +139,7 @@ def _of_rollouts(wanted: RowFilter) -> Where:
 
 
 def _narrow(where: Where, wanted: RowFilter) -> None:
-    """To groups that may have such a rollout."""
+    """Restricts `where` to groups that may have such a rollout."""
     if wanted.state:
         where.add("g.states & ?", _bits(STATES, wanted.state))
     if wanted.blame:
@@ -155,7 +154,7 @@ Codes = Sequence[RolloutState] | Sequence[Blame] | Sequence[FinishReason]
 
 
 def _codes(known: Codes, wanted: Codes) -> list[int]:
-    """A state that is no end is not known here."""
+    """Returns codes of the wanted values; states that are not terminal have none."""
     return [code for code, one in enumerate(known) if one in wanted]
 
 
@@ -209,7 +208,7 @@ def _group(
 
 
 class _Row(NamedTuple):
-    """What `_ROW` selects."""
+    """The columns that `_ROW` selects."""
 
     run: str
     kept: str | None
@@ -254,7 +253,7 @@ class Found:
     model: str
     """Digest of its model's tokenizer."""
     packed: bytes | None
-    """Whole, as packed JSON, if it is `Content.HERE`, as is the next."""
+    """The whole rollout as packed JSON; like `request`, None unless it is `Content.HERE`."""
     request: bytes | None
 
     def group(self) -> Group:
@@ -263,7 +262,7 @@ class Found:
 
 
 def find(db: sqlite3.Connection, rollout_id: str, run: str | None, own: str) -> Found | None:
-    """Of `run`; None: of this service's `own`, or else of the latest that had one of that name."""
+    """Finds a rollout of `run`, or, if None, of this service's `own` run, else of the latest."""
     group_id, _, index = rollout_id.rpartition(".")
     if index not in _INDICES:
         return None

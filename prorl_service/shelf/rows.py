@@ -1,8 +1,7 @@
-"""Rows of lists: made of rollouts and groups wherever they are, and put in the lists' order. Pure.
+"""Rows of lists, made from rollouts and groups wherever they are, and the lists' order. Pure.
 
-The order is that of creation, the newest first, and of siblings by index. All that it depends on
-is known when a group is accepted and stays: a page begins after a place in it, whatever ends or
-comes meanwhile.
+Lists are ordered by creation, newest first, and siblings by index. That order is fixed when a group
+is accepted, so a page starts after a stable place, whatever ends or arrives in the meantime.
 """
 
 import base64
@@ -25,19 +24,19 @@ from prorl_service.schemas.views import (
 )
 
 BEFORE_ALL = -1
-"""Index before that of all siblings."""
+"""Index that sorts before those of all siblings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A place in the order of rollouts, or with `BEFORE_ALL` of groups."""
+    """A place in the order of rollouts, or, with `BEFORE_ALL`, of groups."""
 
     created_at: float
     group_id: str
     index: int = BEFORE_ALL
 
     def comes_before(self, created_at: float, group_id: str) -> bool:
-        """All rollouts of a group."""
+        """Returns whether all rollouts of the group follow this place."""
         return (created_at, group_id) < (self.created_at, self.group_id)
 
     def is_within(self, created_at: float, group_id: str) -> bool:
@@ -55,8 +54,8 @@ class Key:
             key = cls(float(created_at), str(group_id), int(index))
             group_id.encode()
         except (ValueError, TypeError, AttributeError) as error:
-            hint = "take `next` of the page before, as it is"
-            raise InvalidRequest.of_field("before", "is of no page", hint=hint) from error
+            hint = "pass `next` of the previous page unchanged"
+            raise InvalidRequest.of_field("before", "not a cursor of a page", hint=hint) from error
         return key
 
 
@@ -78,7 +77,7 @@ def in_order(rows: Iterable[RolloutRow]) -> list[RolloutRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a row says beside its rollout."""
+    """Facts in a row that are not in its rollout."""
 
     run: str
     has_content: bool
@@ -89,7 +88,7 @@ class Standing:
 
 
 def row_of(rollout: Rollout, figures: Figures | None, standing: Standing) -> RolloutRow:
-    """`figures` None: what was sampled is not known here."""
+    """Makes a row. `figures` is None if it is not known here what was sampled."""
     sampled = (
         {}
         if figures is None
@@ -128,13 +127,13 @@ def row_of(rollout: Rollout, figures: Figures | None, standing: Standing) -> Rol
 
 
 def blame_of(row: RolloutRow) -> Blame | None:
-    """A cancelled one has not failed, though an error may say why it was cancelled."""
+    """Returns None for a cancelled rollout: its error, if any, says why it was cancelled."""
     is_failed = row.state is RolloutState.FAILED
     return row.error.blame if is_failed and row.error is not None else None
 
 
 def meets(row: RolloutRow, wanted: RowFilter, *, reward: float | None) -> bool:
-    """`reward`: of the rollout, or of its group where groups are listed."""
+    """Returns whether the row matches. `reward` is the rollout's; in lists of groups, the mean."""
     return (
         wanted.run in (None, row.run)
         and wanted.task_id in (None, row.task_id)
@@ -166,7 +165,7 @@ def _is_in_range(reward: float | None, wanted: RowFilter) -> bool:
 
 
 def outcome_of(n: int, ended: int, least: float | None, greatest: float | None) -> GroupOutcome:
-    """`least` and `greatest` of the rewards; None if there are none."""
+    """Classifies a group by its `least` and `greatest` reward, None if it has no rewards."""
     if ended < n:
         return GroupOutcome.OPEN
     if least is None or greatest is None:
@@ -179,7 +178,7 @@ def outcome_of(n: int, ended: int, least: float | None, greatest: float | None) 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a group's row says of one of its rollouts."""
+    """One rollout's part in its group's row."""
 
     index: int
     state: RolloutState
@@ -189,7 +188,7 @@ class Member:
     turns: int
     sampled_tokens: int
     ended_at: float | None
-    """None: it has not ended."""
+    """Time of its end; None while it is in flight."""
     has_content: bool
 
     @classmethod
@@ -209,7 +208,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """What a group's row says beside its rollouts."""
+    """Facts in a group's row that are not from its rollouts."""
 
     group_id: str
     run: str
@@ -227,7 +226,7 @@ def mean_reward(rows: Iterable[RolloutRow]) -> float | None:
 
 
 def group_row(facts: GroupFacts, members: Sequence[Member]) -> GroupRow:
-    """Some of its rollouts may be missing in `members`."""
+    """Makes a group's row. `members` may lack some of its rollouts."""
     states: list[RolloutState | None] = [None] * facts.n
     rewards: list[float | None] = [None] * facts.n
     for one in members:

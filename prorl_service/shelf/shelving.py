@@ -1,7 +1,7 @@
 """How ended rollouts come onto the shelf: as rows, and whole where the policy says so.
 
-Rows are made at once; content is copied from the journal later, rollout by rollout, for it is
-large. All in transactions of the caller's, and in the journal's thread.
+Rows are added immediately; content is large, and is copied from the journal later, rollout by
+rollout. Everything runs in the caller's transactions and in the journal's thread.
 """
 
 import logging
@@ -24,28 +24,27 @@ from prorl_service.shelf.tables import STRIDE, Content
 log = logging.getLogger(__name__)
 
 MAX_AWAITED = 4096
-"""Most rollouts whose content is still to be copied: while there are any, the journal deletes
-nothing."""
+"""Most rollouts waiting for their content to be copied; the journal deletes nothing meanwhile."""
 GROUP_SHARE = 1 / 4
-"""Largest part of the shelf that the content of one group may take."""
+"""Largest share of the shelf that one group's content may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The content of a rollout is to be copied."""
+    """A rollout whose content is to be copied."""
 
     row_id: int
-    """Row on the shelf."""
+    """Id of its row on the shelf."""
     source: FoundGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What the service is at."""
+    """The service's current policy version and model."""
 
     policy_version: int = 0
     model: str = ""
-    """Digest of the tokenizer; empty while none is known."""
+    """Digest of the model's tokenizer; empty while unknown."""
 
 
 class Shelving:
@@ -58,7 +57,7 @@ class Shelving:
         self._most_bytes = int(options.bytes * GROUP_SHARE)
         self._awaited: deque[Copy] = deque()
         self._unchecked: int | None = 0
-        """Number of the next group of the journal to be looked for; None after the last."""
+        """Number of the journal's next group to check; None after the last."""
         self.start_over()
         ended_rows.drop_counts_of_others(db, self._run)
         for version, count in ended_rows.firsts(db, self._run).items():
@@ -66,18 +65,18 @@ class Shelving:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is to be copied or looked for."""
+        """True when nothing is left to copy or check."""
         return not self._awaited and self._unchecked is None
 
     def start_over(self) -> None:
-        """Looks for all that the journal still has and that may be missing here."""
+        """Checks all groups of the journal again for rollouts that are missing here."""
         self._awaited.clear()
         self._unchecked = 0
         for row_id in ended_rows.awaited(self._db):
             contents.mark(self._db, row_id, Content.NEVER)
 
     def step(self, journal: sqlite3.Connection, uptime_s: float) -> None:
-        """Copies a rollout, or looks for what is missing of a group."""
+        """Copies one rollout, or checks one group for missing rollouts."""
         if self._awaited:
             self._copy(journal, self._awaited[0])
             self._awaited.popleft()
@@ -88,22 +87,22 @@ class Shelving:
             self._unchecked = None if group is None else group.number + 1
 
     def shelve(self, journal: sqlite3.Connection, row: EndedRow, uptime_s: float) -> None:
-        """Does nothing for a rollout that is here."""
+        """Adds the rollout's row and queues its content; does nothing if it is here already."""
         ended = ended_rows.ended_of(row, self.now.policy_version)
         source = follower.find_group(journal, row.group_id)
-        # Without a source it was forgotten already: other results needed the room.
+        # No source: the journal has already evicted the group to make room for other results.
         n = source.n if source is not None else ended.rollout.index + 1
         place = self._place(ended, n, uptime_s)
         if ended_rows.has_rollout(self._db, place.row_id(ended.rollout.index)):
             return
         ended_rows.add_rollout(self._db, place, ended)
         if row.owner is not None:
-            return  # its front keeps what is to be kept whole
+            return  # its front keeps the content
         if source is not None and (place.kept is not None or self._decide(place, ended)):
             self._await_content(place, source)
 
     def _place(self, ended: Ended, n: int, uptime_s: float) -> Place:
-        """The group's, which is new if the one of that name was forgotten and submitted again."""
+        """Returns the group's place: a new one if the id was forgotten and submitted again."""
         rollout = ended.rollout
         found = ended_rows.place(self._db, rollout.group_id, self._run)
         if found is not None:
@@ -121,7 +120,7 @@ class Shelving:
         return reason is not None
 
     def _await_content(self, place: Place, source: FoundGroup) -> None:
-        """Of all rollouts of the group that are here by now."""
+        """Queues the content of all the group's rollouts that are here by now."""
         for row_id in ended_rows.without_content(self._db, place.number):
             if len(self._awaited) < MAX_AWAITED:
                 contents.mark(self._db, row_id, Content.AWAITED)
@@ -129,7 +128,7 @@ class Shelving:
 
     def _copy(self, journal: sqlite3.Connection, copy: Copy) -> None:
         if not ended_rows.has_rollout(self._db, copy.row_id):
-            return  # evicted meanwhile, or submitted again
+            return  # evicted or submitted again in the meantime
         number, index = divmod(copy.row_id, STRIDE)
         answer = follower.answer_at(journal, copy.source.row_id(index))
         request = follower.request_at(journal, copy.source.number)
@@ -145,14 +144,14 @@ class Shelving:
         contents.put_content(self._db, copy.row_id, content)
 
     def _check(self, journal: sqlite3.Connection, group: FoundGroup, uptime_s: float) -> None:
-        """What an earlier process could not shelve before it died."""
+        """Adds rollouts that an earlier process did not shelve before it died."""
         found = ended_rows.place(self._db, group.group_id, self._run)
         for index in follower.ended_in(journal, group):
             if found is None or not ended_rows.has_rollout(self._db, found[0].row_id(index)):
                 request = follower.request_at(journal, group.number)
                 row = _row(follower.answer_at(journal, group.row_id(index)), request)
                 if row.created_at <= contents.evicted_until(self._db):
-                    return  # it was here, and its room is another's now
+                    return  # it was here and was evicted
                 self.shelve(journal, row.ended, uptime_s)
         if found is not None and found[0].kept is not None:
             self._await_content(found[0], group)
@@ -165,7 +164,7 @@ class _Row:
 
 
 def _row(answer: bytes | None, request: bytes | None) -> _Row:
-    """As it was written, but for the time of its end, which is calculated."""
+    """Restores the row as written, except the time of its end, which is calculated."""
     assert answer is not None
     assert request is not None
     rollout = Rollout.model_validate_json(answer)

@@ -1,4 +1,4 @@
-"""The shelf as a follower of the journal: ended rollouts as rows, some of them whole, within bounds.
+"""The shelf as a follower of the journal: ended rollouts as rows, some whole, within bounds.
 
 The journal's thread writes the shelf in slices between its own work; the event loop only sets the
 service's current state. Readers have their own connection and thread. While the file cannot be

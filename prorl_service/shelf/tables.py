@@ -1,7 +1,7 @@
-"""The shelf's tables, and how what is in them is written: as codes, bits and compressed text.
+"""The shelf's tables and the encodings in them: codes, bit sets and compressed text.
 
-Statements are in `ended_rows`, `contents` (whole rollouts, eviction), `queries` and `training`
-(what people ask).
+Statements are in `ended_rows`, `contents` (whole rollouts, eviction), and `queries` and `training`
+(reads for people).
 """
 
 import sqlite3
@@ -13,11 +13,11 @@ from prorl_service.schemas.views import GroupOutcome
 
 APPLICATION_ID = 0x50525348
 VERSION = 1
-"""Raised when the tables change. A shelf of another version is moved aside."""
+"""Version of the tables. A shelf of another version is moved aside."""
 STRIDE = 4096
-"""Distance between the rollouts' ids of two groups; at least `schemas.MAX_GROUP_SIZE`."""
+"""Row ids reserved for each group; at least `schemas.MAX_GROUP_SIZE`."""
 LEVEL = 1
-"""Of compression: 100 MB/s, to about a third."""
+"""zlib's level: 100 MB/s, to about a third of the size."""
 
 STATES = (RolloutState.DONE, RolloutState.FAILED, RolloutState.CANCELLED)
 BLAMES = tuple(Blame)
@@ -105,24 +105,24 @@ CREATE TABLE totals (
 ) STRICT;
 INSERT INTO totals VALUES (0, 0.0, 0.0);
 """
-"""`rollouts` and `groups` are narrow, for lists look at all of them: what is large is found by its
-number. A rollout's `id` is its group's number and its index. `states`, `blames` and `reasons` are
-sets of bits, of the group's ended rollouts; with the extremes they tell which groups a list need
-not look into. `shelved_at` is the service's uptime, other times are Unix times. `names` spells out
-runs, agents and models. `summaries`, `contents` (whole rollouts as packed JSON) and `requests`
-(what was submitted) are compressed; `totals.contents` is what the last two take, in bytes. Rollouts
-are counted in `tallies`, whole groups in `outcomes`, by policy version: that stays when rows are
-evicted. `played` have sampled, `stale` have a staleness; -1 stands for no blame and no reason.
-`totals.evicted_until` is the creation of the latest group whose rows were evicted."""
+"""`rollouts` and `groups` are narrow, since lists scan them; large values are looked up by number.
+A rollout's `id` combines its group's number and its index. `states`, `blames` and `reasons` are bit
+sets over the group's ended rollouts; with the extremes they tell which groups a list can skip.
+`shelved_at` is the service's uptime, other times are Unix times. `names` spells out runs, agents
+and models. `summaries`, `contents` (whole rollouts as packed JSON) and `requests` (submitted
+groups) are compressed; `totals.contents` is the size of the last two in bytes. Rollouts are counted
+in `tallies`, whole groups in `outcomes`, by policy version; counts stay when rows are evicted.
+`played` counts rollouts that sampled, `stale` those with a staleness; -1 stands for no blame and no
+reason. `totals.evicted_until` is the creation time of the newest group whose rows were evicted."""
 
 
 class Content(IntEnum):
     NEVER = 0
-    """Not chosen."""
+    """Not chosen to be kept."""
     HERE = 1
     EVICTED = 2
     AWAITED = 3
-    """It is still to be copied from the journal."""
+    """Still to be copied from the journal."""
 
 
 OUTCOME = f"""
@@ -132,11 +132,11 @@ CASE WHEN rewards = 0 THEN '{GroupOutcome.UNSCORED}'
     WHEN least_reward = 1 THEN '{GroupOutcome.ALL_ONE}'
     ELSE '{GroupOutcome.ALL_EQUAL}' END
 """
-"""Expression of the columns of `groups`, for whole ones."""
+"""SQL expression for the outcome of a whole group, over the columns of `groups`."""
 
 
 def within(number: int) -> tuple[int, int]:
-    """Rows of a group's rollouts: from the first, up to the second."""
+    """Returns the range of a group's row ids, end excluded."""
     return number * STRIDE, (number + 1) * STRIDE
 
 
@@ -149,7 +149,7 @@ def expanded(content: bytes) -> bytes:
 
 
 def name(db: sqlite3.Connection, text: str) -> int:
-    """Its number."""
+    """Returns the number of `text`, and adds it if it is new."""
     found = db.execute("SELECT number FROM names WHERE name = ?", (text,)).fetchone()
     if found is None:
         db.execute("INSERT INTO names (name) VALUES (?)", (text,))

@@ -1,7 +1,7 @@
-"""A rollout as text, and its tokens in columns: what is in a trajectory, laid out for people. Pure.
+"""A trajectory laid out for people: a rollout as text, and its tokens in columns. Pure.
 
-Everything is whole: nothing is cut, and nothing is escaped but bytes that are no character. All of
-it is what models, tools and agents wrote.
+Nothing is cut, and only bytes that form no character are escaped: it is what models, tools and
+agents wrote, and can be hostile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from prorl_service.tokens.formats import Reply
 from prorl_service.tokens.pieces import shown
 
 TAIL = 64
-"""Tokens before a reply that tell whether it begins within reasoning."""
+"""Tokens before a reply that are read to see whether it begins within reasoning."""
 NO_MODEL = "the model of these tokens is not known here: replies are shown as they were sampled"
 
 
@@ -47,7 +47,7 @@ class Whole:
     siblings: Sequence[RolloutRow]
     prompt: Prompt
     chat: ChatFormat | None
-    """The model's; None: it is not known."""
+    """The model's format; None if the model is not known here."""
     notices: Sequence[str] = ()
 
 
@@ -132,7 +132,7 @@ def _turns(trajectory: Trajectory, prompt: Prompt, chat: ChatFormat | None) -> I
 
 
 def _reply(turn: Turn, segment: Segment, prompt: Prompt, chat: ChatFormat | None) -> Reply:
-    """What the agent read in it, if it offered the tools of the first prompt."""
+    """Returns the reply as the agent read it, if it offered the tools of its first prompt."""
     if chat is None:
         return Reply(turn.text)
     response = segment.response_ids[max(0, turn.start - TAIL) : turn.start]
@@ -141,7 +141,7 @@ def _reply(turn: Turn, segment: Segment, prompt: Prompt, chat: ChatFormat | None
 
 
 def _calls(turn: Turn, reply: Reply) -> list[TextCall]:
-    """Those that were made, and those that were not to be made any more."""
+    """Returns the calls that were made, then those written but not made."""
     made = [TextCall(**dict(call)) for call in turn.tool_calls]
     written = [TextCall(name=call.name, arguments=call.arguments) for call in reply.calls]
     return [*made, *written[len(made) :]]
@@ -150,7 +150,7 @@ def _calls(turn: Turn, reply: Reply) -> list[TextCall]:
 def _given(
     before: Turn | None, turn: Turn, segment: Segment, chat: ChatFormat | None
 ) -> str | None:
-    """What else the model saw: a new segment's prompt, or what an agent's own loop told it."""
+    """Returns what else the model saw: a new segment's prompt, or text of an agent's own loop."""
     if chat is None:
         return None
     if before is None or before.segment != turn.segment:

@@ -1,7 +1,7 @@
-"""A run by policy version, for the view of training: sums of what was counted on the shelf.
+"""A run by policy version, for the view of training: sums of the shelf's counts.
 
 Each rollout counts for one version, its `policy_version`; a whole group counts for that of its
-newest rollout. Both count when they end, and go on counting when their rows are evicted.
+newest rollout. Both are counted when they end, and stay counted when their rows are evicted.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ GROUP BY version, outcome
 
 @dataclass(slots=True)
 class Sums:
-    """All that was counted of one version."""
+    """All counts of one version."""
 
     states: Counter[RolloutState] = field(default_factory=Counter)
     failures: Counter[Blame] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Sums:
 
 
 def versions(db: sqlite3.Connection, run: str, agent: str | None) -> list[VersionRow]:
-    """The oldest first. `agent` None: of all."""
+    """Returns a row for each version, oldest first. `agent` None sums over all agents."""
     values = {"run": run, "agent": agent}
     found: defaultdict[int, Sums] = defaultdict(Sums)
     for version, *counts in db.execute(_TALLIES, values):

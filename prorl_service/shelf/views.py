@@ -1,4 +1,4 @@
-"""All that people may ask of a service, in one place: what its routes call."""
+"""Everything that people can query of a service, in one place for its routes."""
 
 from prorl_service.agents.description import describe
 from prorl_service.inference.pool import BackendPool
@@ -20,7 +20,7 @@ class Views:
         backends: BackendPool,
         shelf: Shelf | None,
     ) -> None:
-        """`shelf` None: it is off."""
+        """`shelf` is None if it is off."""
         self.shelf = shelf
         self.lists = Lists(run, executor, journal, shelf)
         self.details = Details(run, executor, journal, backends, shelf, self.lists)
@@ -28,7 +28,7 @@ class Views:
         self._agents = executor.agents
 
     async def training(self, run: str | None, agent: str | None) -> Training:
-        """Of this run if `run` is None. Raises `ShelfError`."""
+        """Returns the rows of `run`, or of this run if None. Raises `ShelfError`."""
         run = run or self._run
         rows = []
         if self.shelf is not None:

@@ -143,7 +143,7 @@ def test_a_task_whose_writer_was_killed_hides_no_other(tmp_path: Path) -> None:
 def test_a_line_that_is_no_rollout_is_named(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(rollout(0).model_dump_json() + "\n\n{}\n")
-    with pytest.raises(UnusableFile, match=r"x\.jsonl, line 3: no rollout: rollout_id: Field"):
+    with pytest.raises(UnusableFile, match=r"x\.jsonl, line 3: not a rollout: rollout_id: Field"):
         list(read_rollouts(file))
     with pytest.raises(UnusableFile, match="No such file"):
         list(read_rollouts(tmp_path / "none"))

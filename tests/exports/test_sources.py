@@ -117,7 +117,7 @@ def test_what_is_no_source_is_named_in_one_line(made: Made, tmp_path: Path) -> N
     (tmp_path / "cut.jsonl").write_text(lines(made.rollouts[:2])[:-9])
     (tmp_path / "empty").mkdir()
     assert "neither JSON nor a journal" in problem(tmp_path / "text")
-    assert "other.jsonl, line 1: no rollout: rollout_id: Field required" in problem(
+    assert "other.jsonl, line 1: not a rollout: rollout_id: Field required" in problem(
         tmp_path / "other.jsonl"
     )
     assert "cut.jsonl, line 2" in problem(tmp_path / "cut.jsonl")

@@ -281,5 +281,5 @@ def explained(db: sqlite3.Connection, wanted: RowFilter) -> list[str]:
     ["", "x", "bm90IGpzb24=", "WzEsMl0=", "W251bGwsbnVsbCxudWxsXQ==", "é", "WzEsIlx1ZDgwMCIsMV0="],
 )
 def test_a_cursor_of_no_page_is_refused(cursor: str) -> None:
-    with pytest.raises(InvalidRequest, match="before: is of no page"):
+    with pytest.raises(InvalidRequest, match="before: not a cursor of a page"):
         Key.of_cursor(cursor)

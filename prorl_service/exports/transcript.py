@@ -107,7 +107,7 @@ class Transcriber:
     def _prompt(
         self, task: Task | None, segment: Segment, thinking: bool | None, numbers: Numbers
     ) -> ReadPrompt | None:
-        """Prefers the agent's own prompt, if the policy saw it: that one separates tools from text."""
+        """Prefers the agent's own prompt, if the policy saw it: its tools are apart from text."""
         assert self.chat is not None
         assert self.reader is not None
         made = None if task is None else self._prompt_of(task)

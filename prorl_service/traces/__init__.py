@@ -1,5 +1,5 @@
-"""Ended rollouts as OpenTelemetry traces: the tree of one rollout's spans, and how it is exported.
+"""Ended rollouts as OpenTelemetry traces: the tree of a rollout's spans, and its export.
 
-Spans are made from what a rollout's record says once it has ended, in a thread of their own.
-Nothing here is asked for while a rollout runs. `export` alone imports OpenTelemetry.
+Spans are made from a rollout's record after it has ended, in a separate thread. Running rollouts
+call nothing here. Only `export` and `spans` import OpenTelemetry.
 """

@@ -1,8 +1,8 @@
-"""What was said, for spans whose readers may see it: messages, calls, results, a verdict's report.
+"""Optional content of spans: messages, calls, results, a verdict's report.
 
-Messages are JSON as the conventions for generative AI have it. Each model call has what is new
-since the one before, so that a rollout of many turns is not written many times over; the rollout's
-own span has the task's messages and the last reply.
+Messages are JSON in the form of the conventions for generative AI. Each model call has only what is
+new since the previous one, so that long rollouts are not written many times over; the rollout's own
+span has the task's messages and the last reply.
 """
 
 import json
@@ -17,7 +17,7 @@ from prorl_service.traces.text import shown
 from prorl_service.traces.tree import Ended, Node
 
 MAX_JSON = 262_144
-"""Characters of one attribute: what is cut there is no JSON any more, but a text still."""
+"""Most characters of an attribute; one that is cut is no longer valid JSON, but still readable."""
 
 
 def add_content(root: Node, ended: Ended) -> None:
@@ -45,7 +45,7 @@ def add_content(root: Node, ended: Ended) -> None:
 
 
 def _split(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """System messages, and the others."""
+    """Returns system messages and the others."""
     system = [one for one in messages if one.role == "system"]
     return system, [one for one in messages if one.role != "system"]
 
@@ -69,7 +69,7 @@ def _reply(turn: Turn) -> dict[str, Any]:
 
 
 def _results(turn: Turn) -> str | None:
-    """What the next call is answered with, if its record says."""
+    """Returns the answers that the next call sees, if the turn's record has them."""
     results = [_response(call.output) for call in turn.tool_calls]
     if turn.format_error is not None:
         results.append(_response(f"Format error: {turn.format_error}."))
@@ -90,7 +90,7 @@ def _response(output: str, call_id: str | None = None) -> dict[str, Any]:
 
 
 def _cut(value: JsonValue) -> JsonValue:
-    """`value` with every text in it fit to be shown."""
+    """Returns `value` with every text in it made fit to be shown."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, list):

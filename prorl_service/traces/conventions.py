@@ -1,8 +1,8 @@
 """Names of spans, attributes and events.
 
-Those of OpenTelemetry's conventions for generative AI are written out here: the conventions are in
-development, and the Python package that has them marks them all as deprecated. What begins with
-`prorl.` is our own.
+The names of OpenTelemetry's conventions for generative AI are written out here: the conventions are
+in development, and the Python package marks all of them as deprecated. Names that begin with
+`prorl.` are our own.
 """
 
 # --- spans --------------------------------------------------------------------------------------
@@ -11,7 +11,7 @@ INVOKE_AGENT = "invoke_agent"
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
 STAGE_PREFIX = "prorl."
-"""Beginning of a stage's name, such as `prorl.run`."""
+"""Prefix of a stage's span, such as `prorl.run`."""
 
 # --- generative AI ------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ EVALUATION_NAME = "gen_ai.evaluation.name"
 SCORE = "gen_ai.evaluation.score.value"
 EXPLANATION = "gen_ai.evaluation.explanation"
 
-# Content, on demand.
+# Content, if enabled.
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"

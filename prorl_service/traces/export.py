@@ -1,8 +1,8 @@
-"""Spans of ended rollouts on their way to a collector, by OTLP over HTTP.
+"""Export of ended rollouts' spans to a collector, by OTLP over HTTP.
 
 The event loop puts each rollout, as the journal's bytes, into the bounded queue of the SDK's batch
-processor. The processor's thread makes spans of it and sends them. A rollout that finds the queue
-full is dropped whole and counted; a collector that does not answer costs spans, and nothing else.
+processor. The processor's thread makes and sends its spans. A rollout that finds the queue full is
+dropped whole and counted; a collector that does not answer costs spans and nothing else.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ BATCH_ROLLOUTS = 64
 """Rollouts that wake the processor before its delay (`OTEL_BSP_SCHEDULE_DELAY`) is over."""
 REQUEST_SPANS = 512
 REQUEST_BYTES = 4 << 20
-"""Roughly the size of one request: collectors refuse large ones."""
+"""Approximate size limit of a request; collectors refuse large ones."""
 SPAN_BYTES = 256
-"""Roughly the size of a span without its texts."""
+"""Approximate size of a span without its texts."""
 FLUSH_S = 5.0
-"""Longest delay of a shutdown by what is still to be sent."""
+"""Most seconds that unsent spans may delay a shutdown."""
 
 HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-"""Variables that hold keys."""
+"""Environment variables that may hold keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TraceConfig:
 
 
 class PendingRollout(ReadableSpan):
-    """What the processor's queue has of a rollout, in place of its spans."""
+    """A rollout's entry in the processor's queue, in place of its spans."""
 
     def __init__(self, record: RolloutRecord, answer: bytes) -> None:
         super().__init__(record.rollout_id, context=_QUEUED, resource=_NOTHING)
@@ -81,10 +81,10 @@ _NOTHING = Resource({})
 
 
 class Traces(Observer):
-    """`async with Traces(...)`, outside the journal's: the last rollouts end when that closes."""
+    """The tracer. Enter it before the journal, whose closing ends the last rollouts."""
 
     def __init__(self, config: TraceConfig) -> None:
-        """Takes the collector's keys out of the environment."""
+        """Removes the collector's keys from the environment."""
         self._config = config
         self._exporter = TreeExporter(config)
         self._processor = BatchSpanProcessor(
@@ -94,8 +94,8 @@ class Traces(Observer):
         )
 
     def follow(self, executor: RolloutExecutor, run: str, provider: Callable[[str], str]) -> None:
-        """Traces what ends in `executor`, which does the rollouts of `run`. `provider` tells of a
-        backend's id what kind of engine it is, from any thread."""
+        """Traces rollouts of `run` that end in `executor`. `provider` maps a backend's id to its
+        kind of engine, from any thread."""
         self._exporter.begin(run, provider)
         executor.observe(self)
 
@@ -111,15 +111,15 @@ class Traces(Observer):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Sends what is left, for `FLUSH_S` at most."""
+        """Sends remaining spans, for `FLUSH_S` at most."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
             self._processor.shutdown()  # type: ignore[no-untyped-call]
-            with suppress(RuntimeError):  # nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(ended.set)
 
-        # No thread of the loop's executor: the end of the process would wait for it.
+        # Not a thread of the loop's executor: the process would wait for it before it exits.
         threading.Thread(target=shut_down, name="end of traces", daemon=True).start()
         try:
             async with asyncio.timeout(FLUSH_S):
@@ -145,7 +145,8 @@ class TreeExporter(SpanExporter):
         """Number and size of rollouts in the queue."""
 
     def begin(self, run: str, provider: Callable[[str], str]) -> None:
-        """Call it before anything is exported. Variables of OpenTelemetry go first."""
+        """Sets the resource, in which OpenTelemetry's variables take precedence. Call it before the
+        first export."""
         self._provider = provider
         own = {
             names.SERVICE_NAME: "prorl",
@@ -155,7 +156,7 @@ class TreeExporter(SpanExporter):
         self._maker = SpanMaker(Resource(own).merge(OTELResourceDetector().detect()))
 
     def reserve(self, size: int) -> bool:
-        """Room in the queue for a rollout of so many bytes. The first is never too large."""
+        """Reserves `size` bytes of the queue. Returns False if full; an empty queue never is."""
         with self._lock:
             is_full = self._rollouts >= QUEUE_ROLLOUTS or self._bytes + size > QUEUE_BYTES
             if is_full and self._rollouts:
@@ -170,19 +171,19 @@ class TreeExporter(SpanExporter):
             self._bytes -= size
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """`spans`: pending rollouts. Their fate is counted here, so that it always succeeds."""
+        """Sends pending rollouts. Always succeeds: losses are counted and logged here."""
         for batch in _chunks(map(self._made, spans), _weight):
             self._send(batch)
         return SpanExportResult.SUCCESS
 
     def _made(self, pending: ReadableSpan) -> list[ReadableSpan]:
-        """Nothing where they cannot be made: a bug, which costs the others nothing."""
+        """Returns no spans if making them fails: a bug must not cost the other rollouts theirs."""
         assert isinstance(pending, PendingRollout)
         self._free(len(pending.answer))
         try:
             return self._spans(pending)
         except Exception:
-            log.exception("rollout %s: its spans cannot be made", pending.name)
+            log.exception("rollout %s: cannot make its spans", pending.name)
             return []
 
     def _spans(self, pending: PendingRollout) -> list[ReadableSpan]:
@@ -194,7 +195,7 @@ class TreeExporter(SpanExporter):
         return spans_of(root, rollout, pending.group, self._maker)
 
     def _send(self, batch: Sequence[list[ReadableSpan]]) -> None:
-        """Whole rollouts, in one request unless a single one is too large for it."""
+        """Sends whole rollouts, in one request unless a single rollout is too large for it."""
         parts = _chunks((span for made in batch for span in made), lambda span: _weight([span]))
         is_taken = not self._has_given_up and all(
             self._otlp.export(part) is SpanExportResult.SUCCESS for part in parts
@@ -210,7 +211,7 @@ class TreeExporter(SpanExporter):
             self._trouble.refused(len(batch))
 
     def give_up(self) -> None:
-        """Ends what is being sent as soon as may be, and sends nothing more."""
+        """Aborts the request in flight as soon as possible and sends nothing more."""
         self._has_given_up = True
         self._otlp.shutdown()  # type: ignore[no-untyped-call]
 
@@ -220,7 +221,7 @@ class TreeExporter(SpanExporter):
 
 
 def _chunks(items: Iterable[T], weight: Callable[[T], tuple[int, int]]) -> Iterator[list[T]]:
-    """As many as make one request, in order; at least one. `weight`: spans and bytes of an item."""
+    """Yields items in chunks for one request each, in order. `weight` returns spans and bytes."""
     chunk: list[T] = []
     spans = size = 0
     for item in items:
@@ -236,7 +237,7 @@ def _chunks(items: Iterable[T], weight: Callable[[T], tuple[int, int]]) -> Itera
 
 
 def _weight(spans: Sequence[ReadableSpan]) -> tuple[int, int]:
-    """Their number, and their size in bytes, roughly."""
+    """Returns the number of spans and their approximate size in bytes."""
     texts = (
         value
         for span in spans

@@ -1,4 +1,4 @@
-"""A tree of plain data as spans of OpenTelemetry's SDK, with ids, parents and links."""
+"""Conversion of a tree of plain data to spans of OpenTelemetry's SDK, with ids and links."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -19,7 +19,7 @@ SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 def spans_of(root: Node, rollout: Rollout, group: Group, maker: "SpanMaker") -> list[ReadableSpan]:
-    """Parents first."""
+    """Returns the tree's spans, parents first."""
     ids = root_of(group, rollout.index, rollout.created_at)
     numbers = count()
 
@@ -36,8 +36,8 @@ def spans_of(root: Node, rollout: Rollout, group: Group, maker: "SpanMaker") -> 
 
 
 class SpanMaker:
-    """Bounds attributes as the SDK's variables say (`OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT` and so
-    on)."""
+    """Makes spans with the attribute limits of the SDK's variables, such as
+    `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`."""
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource

@@ -1,8 +1,8 @@
 """The spans of one ended rollout, as a tree of plain data.
 
-`invoke_agent` holds the visits to the stages, of all attempts; a stage holds the model and tool
-calls that began in it, of the last attempt, whose trajectory is the rollout's. Pure: imports
-nothing of OpenTelemetry. Never has token ids or logprobs.
+`invoke_agent` holds the stage visits of all attempts; a stage holds the model and tool calls that
+began in it, of the last attempt only, whose trajectory is the rollout's. Token ids and logprobs are
+never included. Pure: does not import OpenTelemetry.
 """
 
 import re
@@ -29,20 +29,20 @@ Value = str | bool | int | float | list[str]
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 UNKNOWN_TOOL = "unknown"
-"""Stands for what a model wrote in place of a name."""
+"""Tool name for calls whose name is not a plain identifier."""
 TOOL_ERROR = "tool_error"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A rollout that has ended, with what its answer does not say."""
+    """An ended rollout, with facts that its answer lacks."""
 
     rollout: Rollout
     group: Group
     model: str | None
-    """None: the process that ended it never knew."""
+    """The model's name; None if the process that ended the rollout never knew it."""
     noticed_at: float
-    """Unix time at which its end was in the journal."""
+    """Unix time when its end was in the journal."""
 
 
 @dataclass(slots=True)
@@ -54,32 +54,32 @@ class Event:
 
 @dataclass(slots=True)
 class Node:
-    """Times are Unix time in seconds."""
+    """A span to be; its times are Unix time in seconds."""
 
     name: str
     start: float
     end: float
     attributes: dict[str, Value]
     is_request: bool = False
-    """Whether it is a call of another process."""
+    """True for a call to another process."""
     problem: str | None = None
-    """Description of its failure; None: it did not fail."""
+    """Description of its failure; None if it did not fail."""
     events: list[Event] = field(default_factory=list)
     children: list["Node"] = field(default_factory=list)
     turn: Turn | None = None
-    """The model call that it is."""
+    """The turn of a model call."""
     call: ToolCallRecord | None = None
-    """The tool call that it is."""
+    """The record of a tool call."""
 
     def walk(self) -> Iterator["Node"]:
-        """Itself, then its descendants, parents first."""
+        """Yields the node and its descendants, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def tree(ended: Ended, provider: Callable[[str], str]) -> Node:
-    """The root. `provider` tells of a backend's id what kind of engine it is."""
+    """Returns the root. `provider` maps a backend's id to its kind of engine."""
     rollout = ended.rollout
     visits = [_stage(one, ended.group) for one in rollout.stages]
     root = _root(ended, _end(ended, visits))
@@ -98,7 +98,7 @@ def tree(ended: Ended, provider: Callable[[str], str]) -> Node:
 
 
 def _end(ended: Ended, visits: Sequence[Node]) -> float:
-    """One that was cancelled may have waited after its last stage."""
+    """Returns the end of the last stage; a cancelled rollout may have waited after it."""
     if visits and ended.rollout.state is not RolloutState.CANCELLED:
         return visits[-1].end
     return max(ended.noticed_at, ended.rollout.created_at)
@@ -153,7 +153,7 @@ def _stage(visit: StageTime, group: Group) -> Node:
 
 
 def _fail(node: Node, error: ErrorInfo) -> None:
-    """Whoever cancels a rollout may say why; that is no failure."""
+    """Records the error; that of a cancelled rollout is a reason, not a failure."""
     message = shown(error.message, MAX_LINE)
     if node.attributes.get(names.STATE) != RolloutState.CANCELLED.value:
         node.problem = f"{error.blame.value}: {message}"
@@ -212,7 +212,7 @@ def _request(model: str | None, sampling: Sampling) -> dict[str, Value]:
 
 
 def _chat(turn: Turn, trajectory: Trajectory, cursor: float, common: dict[str, Value]) -> Node:
-    """`cursor`: where it began if its record does not say."""
+    """Makes the node of a model call; `cursor` is its start if its record has none."""
     segment = trajectory.segments[turn.segment]
     start = cursor if turn.started_at is None else turn.started_at
     attributes: dict[str, Value | None] = {
@@ -243,7 +243,7 @@ def _address(backend: str) -> dict[str, Value | None]:
 
 
 def _tool(call: ToolCallRecord, cursor: float) -> Node:
-    """Its name is what the model wrote: names of spans must be few, and plain."""
+    """Replaces unusual tool names, which the model wrote: names of spans must be few and plain."""
     name = call.name if _TOOL_NAME.fullmatch(call.name) else UNKNOWN_TOOL
     start = cursor if call.started_at is None else call.started_at
     attributes: dict[str, Value] = {

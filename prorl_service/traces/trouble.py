@@ -1,6 +1,6 @@
-"""What the log says of a collector that takes no spans: one line now and then, with the reason.
+"""Log lines about a collector that does not accept spans: occasional, with the reason.
 
-The SDK would log each attempt, as errors; what it says is caught here and told as the reason.
+The SDK would log each attempt as an error; its records are caught here and give the reason.
 """
 
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 SDK_LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 EVERY_S = 60.0
 MAX_REASON = 300
-"""Characters."""
+"""Most characters of a logged reason."""
 
 
 class Trouble:
@@ -21,36 +21,36 @@ class Trouble:
         self._clock = clock
         self._reason = _LastWords()
         self._warned_at: float | None = None
-        """Time of the last warning of this trouble; None: there is none."""
+        """Time of the last warning; None while spans are accepted."""
         self._lost = 0
-        """Rollouts since that warning."""
+        """Rollouts lost since that warning."""
         sdk = logging.getLogger(SDK_LOGGER)
         sdk.handlers, sdk.propagate = [self._reason], False
 
     def taken(self) -> None:
-        """Spans were exported."""
+        """Notes that spans were exported."""
         if self._warned_at is not None:
-            more = f", {self._lost} rollouts later" if self._lost else ""
-            log.info("%s takes spans again%s", self._endpoint, more)
+            more = f"; spans of {self._lost} more rollouts were lost" if self._lost else ""
+            log.info("%s accepts spans again%s", self._endpoint, more)
         self._warned_at, self._lost = None, 0
 
     def refused(self, rollouts: int) -> None:
-        """Spans of so many were lost."""
+        """Notes that spans of so many rollouts were lost."""
         self._lost += rollouts
         now = self._clock()
         if self._warned_at is not None and now < self._warned_at + EVERY_S:
             return
-        text = "%s takes no spans; those of %d rollouts are lost: %s"
+        text = "%s does not accept spans; those of %d rollouts are lost: %s"
         log.warning(text, self._endpoint, self._lost, self._reason.text)
         self._warned_at, self._lost = now, 0
 
 
 class _LastWords(logging.Handler):
-    """The SDK's reason for the last failure. Its last line may name none."""
+    """Keeps the SDK's reason for the last failure, from its last record that has one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.text = "no reason is known"
+        self.text = "unknown reason"
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()

@@ -56,7 +56,7 @@ Grown = Callable[[TraceOutcome], float]
 
 
 def warnings_of(log: Path) -> list[str]:
-    return [line for line in log.read_text().splitlines() if "takes no spans" in line]
+    return [line for line in log.read_text().splitlines() if "does not accept spans" in line]
 
 
 # --- trouble ------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ async def test_a_collector_that_is_down_costs_spans_and_one_line(
 
             await until(has_warned)
     (line,) = warnings_of(tmp_path / "service.log")
-    assert re.search(r"WARNING .*/v1/traces takes no spans; those of \d+ rollouts", line)
+    assert re.search(r"WARNING .*/v1/traces does not accept spans; those of \d+ rollouts", line)
     assert "refused" in line
 
 

@@ -228,4 +228,4 @@ def test_trouble_is_told_once_a_minute_with_its_reason(caplog: pytest.LogCapture
     assert "those of 11 rollouts" in caplog.messages[1]
     trouble.taken()
     trouble.taken()
-    assert caplog.messages[2:] == ["http://c/v1/traces takes spans again"]
+    assert caplog.messages[2:] == ["http://c/v1/traces accepts spans again"]

@@ -39,7 +39,7 @@ BEGAN_AT = 1.7e9
 
 
 async def fill(journal_path: Path, rollouts: int, options: ShelfOptions) -> None:
-    """Of `SIBLINGS` a group, `GROUPS_A_STEP` groups a policy version."""
+    """Fills a shelf: `SIBLINGS` rollouts a group, `GROUPS_A_STEP` groups a policy version."""
     rng = random.Random(0)
     journal = Journal(journal_path)
     journal.claim(RUN, resume=True)

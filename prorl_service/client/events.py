@@ -1,6 +1,6 @@
 """A stream of server-sent events over as many connections as it takes.
 
-Does no input or output and knows no event loop.
+Pure: does no input or output and knows no event loop.
 """
 
 import json
@@ -17,9 +17,9 @@ from prorl_service.schemas.views import Event
 
 class EventReception:
     def __init__(self, last_id: str | None, retry_s: float, idle_s: float) -> None:
-        """`last_id`: of the event after which to go on; None: from now on."""
+        """`last_id` is the id of the event to continue after; None starts from now on."""
         self.is_over = False
-        """Whether the service has ended the stream."""
+        """True once the service has ended the stream."""
         self._last_id = last_id
         self._idle_s = idle_s
         self._backoff = Backoff(retry_s)
@@ -47,7 +47,7 @@ class EventReception:
                 yield self._event(fields)
 
     def _take(self) -> dict[str, str]:
-        """The fields of an event; a comment has none."""
+        """Returns the fields of an event; a comment has none."""
         fields, self._fields = self._fields, {}
         return fields if "event" in fields else {}
 
@@ -65,7 +65,7 @@ class EventReception:
             raise httpx.RemoteProtocolError("the stream of events ended")
 
     def delay_s(self, error: ServiceCallError) -> float:
-        """Raises `error` when there is to be no other try."""
+        """Returns the delay before the next try. Raises `error` if there is none."""
         return self._backoff.delay_s(error)
 
 

@@ -2,8 +2,7 @@
 
 `step-000012.jsonl` has the rollouts of the 12th step, `eval-000012.jsonl` those of the evaluation
 after it: a line each, the wire type with packed arrays. `tasks.jsonl` has their tasks. A file of
-rollouts is there whole or not at all, and takes the place of what an earlier start left. Knows no
-trainer.
+rollouts is complete or absent, and replaces that of an earlier start. Trainers are not known here.
 """
 
 import re
@@ -27,7 +26,7 @@ _FILE = re.compile(r"(?P<kind>step|eval)-(?P<number>\d{6,})\.jsonl")
 
 
 class UnusableFile(ProRLError):
-    """A file of rollouts is missing, or does not hold what it should."""
+    """A file of rollouts is missing or malformed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,7 +81,7 @@ def _parsed(line: bytes, place: str) -> Rollout:
 
 
 def read_tasks(directory: Path) -> dict[str, Task]:
-    """Returns tasks by id, the later of two with one id; none if there is no such file."""
+    """Returns tasks by id; a later line replaces an earlier one. Empty if there is no such file."""
     tasks = {}
     file = directory / TASKS
     for line in file.read_bytes().splitlines() if file.is_file() else ():
@@ -95,7 +94,7 @@ def read_tasks(directory: Path) -> dict[str, Task]:
 
 
 class StepFiles:
-    """Writer of one training run's directory. Not safe for several threads at once."""
+    """Writer of one training run's directory. Not thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         """Raises `OSError` for a directory that cannot be made or written."""
@@ -114,7 +113,7 @@ class StepFiles:
         self._finished: set[SavedStep] = set()
 
     def add_tasks(self, tasks: Iterable[Task]) -> None:
-        """Adds those that are not there yet. Raises `OSError`."""
+        """Adds tasks that are not there yet. Raises `OSError`."""
         lines = dict.fromkeys(task.model_dump_json().encode() for task in tasks)
         new = [line for line in lines if line not in self._tasks]
         if new:
@@ -123,7 +122,7 @@ class StepFiles:
             self._tasks.update(new)
 
     def add(self, step: SavedStep, rollouts: Iterable[Rollout]) -> None:
-        """Writes to a file that nobody sees before `finish`. Raises `OSError`."""
+        """Writes to a file that is hidden until `finish`. Raises `OSError`."""
         if step not in self._open:
             self._begin(step)
         _, file = self._open[step]
@@ -134,7 +133,7 @@ class StepFiles:
         stack = ExitStack()
         file = stack.enter_context(whole_file(path))
         self._open[step] = stack, file
-        if step in self._finished:  # more comes than was thought
+        if step in self._finished:  # more rollouts came than expected
             with path.open(encoding="utf-8") as before:
                 shutil.copyfileobj(before, file)
 

@@ -1,6 +1,6 @@
-"""The caller's current span, for the header by which the service makes rollouts its children.
+"""The caller's current span, as a header by which the service makes rollouts its children.
 
-OpenTelemetry is never imported here: where nothing else has imported it, nothing is traced.
+OpenTelemetry is never imported here: if no other code has imported it, nothing is traced.
 """
 
 import sys
@@ -9,7 +9,7 @@ HEADER = "traceparent"
 
 
 def parent_headers() -> dict[str, str]:
-    """The header, if there is a current span."""
+    """Returns the header if there is a current span."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return {}

@@ -1,4 +1,4 @@
-"""The requests for people's views, as data; see `requests`."""
+"""Requests for people's views, as data; see `requests`."""
 
 from collections.abc import Sequence
 from typing import Any

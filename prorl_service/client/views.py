@@ -37,15 +37,15 @@ class ViewMethods(ABC):
     def _send(self, request: Request[Answer]) -> Answer: ...
 
     def groups(self, query: GroupQuery | None = None) -> GroupRows:
-        """A page of groups in flight and ended, the newest first."""
+        """Returns a page of groups in flight and ended, newest first."""
         return self._send(view_requests.groups(query or GroupQuery()))
 
     def rollouts(self, query: RolloutQuery | None = None) -> RolloutRows:
-        """A page of rollouts in flight and ended, the newest first."""
+        """Returns a page of rollouts in flight and ended, newest first."""
         return self._send(view_requests.rollouts(query or RolloutQuery()))
 
     def text(self, rollout_id: str, *, run: str | None = None) -> RolloutText:
-        """The rollout as a conversation. `run`: an older one's, where ids are used again."""
+        """Returns the rollout as a conversation; `run` picks one if several runs have the id."""
         return self._send(view_requests.text(rollout_id, run))
 
     def tokens(
@@ -57,25 +57,25 @@ class ViewMethods(ABC):
         n: int = 1024,
         run: str | None = None,
     ) -> TokenSlice:
-        """`n` tokens of a segment from `start` on, its prompt included."""
+        """Returns `n` tokens of a segment from `start` on; the prompt's come first."""
         return self._send(view_requests.tokens(rollout_id, segment, start, n, run))
 
     def page(
         self, group_ids: Sequence[str], *, run: str | None = None, title: str | None = None
     ) -> bytes:
-        """Whole groups as one HTML file, which needs no service."""
+        """Returns whole groups as one HTML file, which needs no service."""
         return self._send(view_requests.page(group_ids, run, title))
 
     def training(self, *, run: str | None = None, agent: str | None = None) -> Training:
-        """The run, or the service's own, by policy version."""
+        """Returns statistics of `run`, or of the service's own run, by policy version."""
         return self._send(view_requests.training(run, agent))
 
     def agents(self) -> list[AgentInfo]:
         return self._send(view_requests.AGENTS)
 
     def events(self, last_id: str | None = None) -> Iterator[Event]:
-        """What happens, as it happens: after the event `last_id`, or from now on. Goes on over
-        broken connections; an event `end`, when the service stops, is the last."""
+        """Yields live events after the event `last_id`, or from now on. Reconnects when the
+        connection breaks; the last event is `end`, when the service stops."""
         reception = EventReception(last_id, self._retry_s, self._idle_s)
         while not reception.is_over:
             message = reception.build(self._http)
@@ -95,7 +95,7 @@ class ViewMethods(ABC):
 
 
 class AsyncViewMethods(ABC):
-    """`ViewMethods`, awaited."""
+    """Asynchronous `ViewMethods`."""
 
     _http: httpx.AsyncClient
     _retry_s: float

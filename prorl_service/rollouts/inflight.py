@@ -75,7 +75,7 @@ class InflightGroups:
         return records
 
     def peek(self, rollout_id: str) -> RolloutRecord | None:
-        """As `get`, but that its lease is not renewed: a look is no wish for the result."""
+        """Does what `get` does, without renewing the lease: a look is not a claim to the result."""
         record = self._rollouts.get(rollout_id)
         return None if record is None or record.is_terminal else record
 

@@ -1,7 +1,7 @@
-"""Those who watch all rollouts of an executor, as they happen and in its event loop.
+"""Observers of all rollouts of an executor, called as things happen and in its event loop.
 
-The only way to do so. Callers wait for rollouts of their own with `RolloutExecutor.ended`; what
-reads the journal's file as it grows is a `journal.follower`.
+There is no other way to watch them all. Callers wait for their own rollouts with
+`RolloutExecutor.ended`; a `journal.follower` reads the journal's file as it grows.
 """
 
 import logging
@@ -16,23 +16,24 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """What the methods do must take no time. An observer that raises is told nothing more."""
+    """Base of observers. Methods must return immediately; an observer that raises is removed."""
 
     def accepted(self, group: Group) -> None:
-        """A group was accepted, or found unfinished at the start."""
+        """Called when a group was accepted, or found unfinished at the start."""
 
     def moved(self, record: RolloutRecord) -> None:
-        """A rollout has another state."""
+        """Called when a rollout changed its state."""
 
     def changed(self, rollout: RolloutContext) -> None:
-        """An attempt in this process began a stage or a model call, or got a reply or a result."""
+        """Called when an attempt in this process began a stage or a model call, or got a reply or a
+        result."""
 
     def ended(self, record: RolloutRecord, row: EndedRow) -> None:
-        """A rollout's end is in the journal as `row`. The move and the callers come first."""
+        """Called when a rollout's end is in the journal as `row`, after `moved` and the callers."""
 
 
 class Observers(Observer):
-    """Several as one, each told in turn."""
+    """Several observers as one, called in turn."""
 
     def __init__(self) -> None:
         self._observers: tuple[Observer, ...] = ()
@@ -42,7 +43,7 @@ class Observers(Observer):
 
     @property
     def on_change(self) -> Callable[[RolloutContext], None] | None:
-        """None if none of them has `changed`, so that turns then cost nothing."""
+        """None if no observer overrides `changed`, so that turns cost nothing then."""
         is_wanted = any(type(one).changed is not Observer.changed for one in self._observers)
         return self.changed if is_wanted else None
 
@@ -59,10 +60,10 @@ class Observers(Observer):
         self._tell(lambda one: one.ended(record, row))
 
     def _tell(self, news: Callable[[Observer], None]) -> None:
-        """The boundary to observers: their bugs cost no rollout."""
+        """Calls the observers, and removes one that raises: its bugs must not cost a rollout."""
         for observer in self._observers:
             try:
                 news(observer)
             except Exception:
-                log.exception("rollouts go on without %s, which failed", type(observer).__name__)
+                log.exception("%s failed, rollouts continue without it", type(observer).__name__)
                 self._observers = tuple(one for one in self._observers if one is not observer)

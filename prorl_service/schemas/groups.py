@@ -140,7 +140,7 @@ class Group(WireModel):
     )
 
     def is_same_as(self, other: "Group") -> bool:
-        """Whether the same is to be done; for whom it is traced does not matter."""
+        """Returns whether both are the same work; their traces may differ."""
         return self == other.model_copy(update={"traceparent": self.traceparent})
 
     def rollout_id(self, index: int) -> str:

@@ -1,6 +1,6 @@
-"""What people look at: rows of groups and rollouts, one rollout as text, its tokens, agents.
+"""Types for people's views: rows of groups and rollouts, one rollout as text, its tokens, agents.
 
-Rows never hold tokens. Text is what models, tools and agents wrote: show it as text, nothing else.
+Rows never hold tokens. Text is what models, tools and agents wrote: show it as plain text only.
 """
 
 from enum import StrEnum
@@ -22,11 +22,11 @@ from prorl_service.schemas.rollouts import (
 
 MAX_ROWS = 500
 MAX_TOKENS = 4096
-"""Most tokens of one slice."""
+"""Most tokens in one slice."""
 
 
 class GroupOutcome(StrEnum):
-    """What the rewards of a group say. Rollouts without a reward do not count."""
+    """Classes of groups by their rewards. Rollouts without a reward do not count."""
 
     OPEN = "open"
     """Some of its rollouts have not ended."""
@@ -34,17 +34,17 @@ class GroupOutcome(StrEnum):
     ALL_ZERO = "all_zero"
     ALL_ONE = "all_one"
     ALL_EQUAL = "all_equal"
-    """All are the same, and neither 0 nor 1."""
+    """All rewards are equal, but not 0 or 1."""
     UNSCORED = "unscored"
-    """None has a reward."""
+    """No rollout has a reward."""
 
 
 class KeptFor(StrEnum):
-    """Why the shelf keeps a group whole."""
+    """Reasons for which the shelf keeps a group whole."""
 
     FAILED = "failed"
     FIRST = "first"
-    """It is among the first of its policy version."""
+    """Among the first groups of its policy version."""
     SAMPLE = "sample"
 
 
@@ -52,27 +52,25 @@ class KeptFor(StrEnum):
 
 
 class RowFilter(WireModel):
-    """Conditions that all hold; of several values of one, any."""
+    """Conditions joined by AND; several values of one condition are joined by OR."""
 
     run: str | None = None
     agent: list[str] = Field(default_factory=list)
     task_id: str | None = None
     group_id: str | None = None
     state: list[RolloutState] = Field(default_factory=list)
-    blame: list[Blame] = Field(default_factory=list, description="Whose fault a failure was.")
+    blame: list[Blame] = Field(default_factory=list, description="Who is to blame for a failure.")
     finish_reason: list[FinishReason] = Field(default_factory=list)
     policy_version: int | None = Field(
-        None, ge=0, le=MAX_INT32, description="`policy_version` of a rollout."
+        None, ge=0, le=MAX_INT32, description="A rollout's `policy_version`."
     )
-    reward_min: float | None = Field(None, description="A group is judged by its mean.")
+    reward_min: float | None = Field(None, description="For groups, of their mean reward.")
     reward_max: float | None = None
 
 
 class RowQuery(RowFilter):
     limit: int = Field(100, ge=1, le=MAX_ROWS)
-    before: str | None = Field(
-        None, max_length=1000, description="`next` of the page before this one."
-    )
+    before: str | None = Field(None, max_length=1000, description="`next` of the previous page.")
 
 
 class RolloutQuery(RowQuery):
@@ -80,13 +78,13 @@ class RolloutQuery(RowQuery):
 
 
 class GroupQuery(RowQuery):
-    """A group is listed if one of its rollouts meets all conditions on rollouts."""
+    """Query for groups. One rollout must meet all conditions on rollouts for its group to match."""
 
     outcome: list[GroupOutcome] = Field(default_factory=list)
 
 
 class RolloutRow(WireModel):
-    """A rollout in a list. What it has sampled is unknown (null) while another service runs it."""
+    """A rollout in a list. Figures of its sampling are null while another service runs it."""
 
     rollout_id: str
     group_id: str
@@ -105,25 +103,25 @@ class RolloutRow(WireModel):
     segments: int | None = None
     policy_version: int | None = Field(
         None,
-        description="The version it counts for: the newest that it sampled with; if it sampled "
-        "nothing, the service's when it ended.",
+        description="Version that it counts for: the newest that it sampled with, or, if it "
+        "sampled nothing, the service's when it ended.",
     )
     oldest_policy_version: int | None = None
     newest_policy_version: int | None = None
     staleness: int | None = Field(
-        None, description="Versions by which its oldest token was behind when it ended."
+        None, description="Policy versions by which its oldest token was behind when it ended."
     )
     timings: Timings = Timings()
-    model_s: float | None = Field(None, description="Seconds of model calls, of `run_s`.")
-    tool_s: float | None = Field(None, description="Seconds of tool calls, of `run_s`.")
+    model_s: float | None = Field(None, description="Seconds of `run_s` in model calls.")
+    tool_s: float | None = Field(None, description="Seconds of `run_s` in tool calls.")
     created_at: float = Field(description="Unix time in seconds.")
     ended_at: float | None = None
-    has_content: bool = Field(description="Whether its text and tokens can be asked for.")
-    kept_for: KeptFor | None = Field(None, description="Why the shelf keeps its group whole.")
+    has_content: bool = Field(description="Whether its text and tokens are available.")
+    kept_for: KeptFor | None = Field(None, description="Why the shelf keeps its group.")
 
 
 class RolloutRows(WireModel):
-    rollouts: list[RolloutRow] = Field(description="The newest first, siblings by index.")
+    rollouts: list[RolloutRow] = Field(description="Newest first, siblings by index.")
     next: str | None = Field(None, description="`before` of the next page; null: this is the last.")
     notice: str = Field("", description="What the list may lack, and why.")
 
@@ -135,23 +133,23 @@ class GroupRow(WireModel):
     agent: str
     n: int
     states: list[RolloutState | None] = Field(
-        description="By index; null: it did not end before its run did."
+        description="By index; null for a rollout that had not ended when its run did."
     )
     rewards: list[float | None] = Field(description="By index.")
     mean_reward: float | None = None
     outcome: GroupOutcome
     policy_versions: list[int] = Field(default_factory=list)
     blames: dict[Blame, int] = Field(default_factory=dict, description="Failed rollouts.")
-    turns: int = Field(0, description="Of its ended rollouts together.")
-    sampled_tokens: int = Field(0, description="Of its ended rollouts together.")
+    turns: int = Field(0, description="Sum over its ended rollouts.")
+    sampled_tokens: int = Field(0, description="Sum over its ended rollouts.")
     created_at: float = Field(description="Unix time in seconds.")
     ended_at: float | None = Field(None, description="When its last rollout ended.")
-    has_content: bool = Field(description="Whether text and tokens of some can be asked for.")
+    has_content: bool = Field(description="Whether some text and tokens are available.")
     kept_for: KeptFor | None = None
 
 
 class GroupRows(WireModel):
-    groups: list[GroupRow] = Field(description="The newest first.")
+    groups: list[GroupRow] = Field(description="Newest first.")
     next: str | None = Field(None, description="`before` of the next page; null: this is the last.")
     notice: str = Field("", description="What the list may lack, and why.")
 
@@ -160,7 +158,7 @@ class GroupRows(WireModel):
 
 
 class TextCall(WireModel):
-    """A tool call. `output` is null for one that was not made, as the rollout had ended."""
+    """A tool call. `output` is null if it was not made because the rollout ended first."""
 
     name: str
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
@@ -173,8 +171,8 @@ class TextCall(WireModel):
 class TextTurn(WireModel):
     """One model call and the tool results that follow, for people.
 
-    `raw` is all that was sampled; `reasoning`, `text` and `tool_calls` are what the service read in
-    it, where it knows the model's format.
+    `raw` is all that was sampled; `reasoning`, `text` and `tool_calls` are parsed from it where the
+    service knows the model's format.
     """
 
     segment: int
@@ -182,8 +180,8 @@ class TextTurn(WireModel):
     stop: int
     given: str | None = Field(
         None,
-        description="What the model was shown before it, as in its prompt, where neither results "
-        "of tools nor a format error of the turn before say it.",
+        description="Text that the model saw before this turn, where the previous turn's tool "
+        "results and format error do not show it.",
     )
     raw: str
     reasoning: str = ""
@@ -210,7 +208,7 @@ class SegmentSize(WireModel):
 class Sibling(WireModel):
     rollout_id: str
     index: int
-    state: RolloutState | None = Field(description="Null: it did not end before its run did.")
+    state: RolloutState | None = Field(description="Null if it had not ended when its run did.")
     reward: float | None = None
     blame: Blame | None = None
 
@@ -221,14 +219,14 @@ class RolloutText(WireModel):
     rollout: RolloutRow
     group_size: int
     prompt: list[Message] = Field(description="Messages of the first prompt, the agent's included.")
-    tools: list[dict[str, Any]] = Field(description="Schemas of the tools that were offered.")
-    data: dict[str, JsonValue] = Field(description="`data` of the task.")
+    tools: list[dict[str, Any]] = Field(description="Schemas of the offered tools.")
+    data: dict[str, JsonValue] = Field(description="The task's `data`.")
     image: str | None = None
     sampling: Sampling
     limits: Limits
     turns: list[TextTurn]
     segments: list[SegmentSize]
-    report: dict[str, JsonValue] | None = Field(None, description="The evaluator's, for people.")
+    report: dict[str, JsonValue] | None = Field(None, description="The evaluator's report.")
     siblings: list[Sibling] = Field(description="All rollouts of its group, by index.")
     notice: str = Field("", description="What is missing here, and why.")
 
@@ -241,10 +239,10 @@ class TokenSlice(WireModel):
     segments: int
     start: int
     length: int = Field(description="Tokens of the whole segment.")
-    prompt_tokens: int = Field(description="The first of them; the others are the response.")
+    prompt_tokens: int = Field(description="How many of them are the prompt's.")
     ids: list[int]
     texts: list[str] = Field(
-        description=r"Bytes that are no whole character are written as \xNN; see `partial`."
+        description=r"Bytes that form no whole character are written as \xNN; see `partial`."
     )
     partial: list[int] = Field(description="Positions in these columns of such texts.")
     logprobs: list[float | None] = Field(description="Null where nothing was sampled.")
@@ -258,12 +256,12 @@ class TokenSlice(WireModel):
 
 class AgentInfo(WireModel):
     name: str
-    description: str = Field(description="Docstring of the agent, or else of its module.")
+    description: str = Field(description="Docstring of the agent, or of its module.")
     source: str = Field(description="Import path, as `prorl serve --agent` takes it.")
     is_built_in: bool
     sandbox_stages: list[Stage]
     data_schema: dict[str, Any] | None = Field(
-        None, description="JSON schema of a task's `data`; null: the agent declares none."
+        None, description="JSON schema of a task's `data`; null if the agent declares none."
     )
     tools: list[dict[str, Any]] = Field(
         default_factory=list, description="Schemas of the tools that tasks may be offered."
@@ -275,7 +273,7 @@ class Agents(WireModel):
 
 
 class VersionRow(WireModel):
-    """Ended rollouts of one policy version, and the groups whose newest rollout is of it."""
+    """Ended rollouts of one policy version, and groups whose newest rollout is of that version."""
 
     policy_version: int
     rollouts: int
@@ -286,23 +284,25 @@ class VersionRow(WireModel):
     finish_reasons: dict[FinishReason, int] = Field(default_factory=dict)
     mean_reward: float | None = None
     success_rate: float | None = Field(
-        None, description="Share of the rewarded with a reward of 1 or more."
+        None, description="Share of rollouts with a reward whose reward is 1 or more."
     )
-    mean_turns: float | None = Field(None, description="Of those that sampled anything.")
+    mean_turns: float | None = Field(None, description="Mean over rollouts that sampled.")
     mean_sampled_tokens: float | None = None
     sampled_tokens: int
     wasted_tokens: int = Field(description="Sampled by rollouts that failed or were cancelled.")
     mean_staleness: float | None = None
     max_staleness: int | None = None
-    groups: int = Field(description="Whole ones: all their rollouts have ended.")
+    groups: int = Field(description="Groups whose rollouts have all ended.")
     outcomes: dict[GroupOutcome, int] = Field(default_factory=dict)
-    informative_share: float | None = Field(None, description="Of groups with a reward.")
+    informative_share: float | None = Field(
+        None, description="Share of groups with rewards that are informative."
+    )
     first_ended_at: float | None = None
     last_ended_at: float | None = None
 
 
 class Training(WireModel):
-    """One row a policy version, the oldest first."""
+    """A row for each policy version, oldest first."""
 
     run: str
     versions: list[VersionRow]
@@ -313,13 +313,13 @@ EventKind = Literal["hello", "rollout", "group", "weights", "engine", "reload", 
 
 
 class Event(WireModel):
-    """`data` by kind:
+    """One event. Fields of `data` by kind:
 
     `hello`: `run`, `policy_version`. `rollout`: `rollout_id`, `group_id`, `state`, `attempt`, `at`;
-    of one that ended also `reward`, `blame`, `policy_version`. `group` (accepted): `group_id`,
-    `task_id`, `agent`, `n`, `at`. `weights`: `policy_version`, `at`. `engine`: `backend_id`,
-    `state` (null: removed), `policy_version`, `at`. `reload`: events were missed, ask for what you
-    show again. `end`: the service stops.
+    at its end also `reward`, `blame`, `policy_version`. `group` (accepted): `group_id`, `task_id`,
+    `agent`, `n`, `at`. `weights`: `policy_version`, `at`. `engine`: `backend_id`, `state` (null:
+    removed), `policy_version`, `at`. `reload`: events were missed, fetch everything shown again.
+    `end`: the service stops.
     """
 
     id: str | None = None

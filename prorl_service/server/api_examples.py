@@ -272,7 +272,7 @@ BODIES: dict[str, BaseModel] = {
     "POST /v1/samplers/{sampler_id}/groups": Candidates(groups=[_GROUP]),
     "PUT /v1/samplers/{sampler_id}/draws/{draw_id}": DrawSpec(target=32),
 }
-"""Of requests, by operation."""
+"""Examples of requests, by operation."""
 
 ANSWERS: dict[str, BaseModel] = {
     "POST /v1/rollouts": Rollouts(rollouts=[_QUEUED]),
@@ -288,7 +288,7 @@ ANSWERS: dict[str, BaseModel] = {
     "POST /v1/backends": _BACKEND,
     "POST /v1/weights": WeightsReport(version=8, applied=["gpu1:8000"], pending=[]),
 }
-"""Of successes, by operation."""
+"""Examples of successful answers, by operation."""
 
 EVENTS = (
     "event: rollout\n"

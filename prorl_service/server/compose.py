@@ -249,7 +249,7 @@ async def _started(
 
 
 def _on_change(backends: BackendPool, shelf: Shelf | None, events: EventHub) -> None:
-    """Of the engines or their weights."""
+    """Passes on changes of the engines or their weights."""
     version, model = backends.policy_version, backends.model.current
     events.engines_are(backends.states(), version)
     if shelf is not None:

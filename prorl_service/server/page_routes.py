@@ -1,7 +1,7 @@
 """The routes of the page: its files, which hold no data and need no token.
 
-A browser asks each time whether a file has changed, so that no page is older than its service. The
-policy has the page load from its own service alone, and no text of models or tools become script.
+A browser revalidates files each time, so that no page is older than its service. The policy lets
+the page load only from its own service, and keeps text of models and tools from becoming script.
 """
 
 from typing import Annotated

@@ -1,7 +1,7 @@
 """The routes for people: lists, one rollout as text and as tokens, agents, training, events.
 
-They read; none of them renews a lease, waits for a rollout or changes anything. No logic of their
-own.
+The routes only read: they renew no lease, wait for no rollout and change nothing. They have no
+logic of their own.
 """
 
 from collections.abc import AsyncIterator
@@ -40,19 +40,19 @@ view_router = APIRouter(
 
 RolloutPath = Annotated[str, Path(pattern=ID, examples=["step7-task12.0"])]
 RunQuery = Annotated[
-    str | None, Query(description="An older run's, where ids are used again; default: the latest.")
+    str | None, Query(description="Run, if several have the id (default: the latest that has it).")
 ]
 
 
 @view_router.get("/groups", response_model=GroupRows)
 async def list_groups(query: Annotated[GroupQuery, Query()], service: ServiceDep) -> Response:
-    """In flight and ended, acknowledged or not, the newest first."""
+    """Groups in flight and ended, acknowledged or not, newest first."""
     return _json(await service.views.lists.groups(query))
 
 
 @view_router.get("/rollouts", response_model=RolloutRows)
 async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: ServiceDep) -> Response:
-    """In flight and ended, acknowledged or not, the newest first; without tokens and texts."""
+    """Rollouts in flight and ended, acknowledged or not, newest first; without tokens and texts."""
     return _json(await service.views.lists.rollouts(query))
 
 
@@ -61,8 +61,8 @@ async def list_rollouts(query: Annotated[RolloutQuery, Query()], service: Servic
     response_model=RolloutText,
 )
 async def get_text(rollout_id: RolloutPath, service: ServiceDep, run: RunQuery = None) -> Response:
-    """Prompt, turns with reasoning, tool calls and their whole results, verdict, siblings; of one
-    that runs: so far. A 404 says why there is none."""
+    """One rollout: prompt, turns with reasoning, tool calls with whole results, verdict, siblings.
+    A rollout in flight is shown so far. A 404 says why there is none."""
     return _json(await service.views.details.text(rollout_id, run))
 
 
@@ -94,7 +94,7 @@ async def save_page(
     run: RunQuery = None,
     title: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Response:
-    """Whole groups as one HTML file, which shows them as the page does, without service and
+    """Whole groups as one HTML file, which shows them as the page does, without a service or
     network: conversations, comparison, tokens."""
     page = await saved_pages.save(service.views, group_id, run, title)
     headers = {"Content-Disposition": 'attachment; filename="rollouts.html"'}
@@ -105,13 +105,13 @@ async def save_page(
 async def get_training(
     service: ServiceDep, run: RunQuery = None, agent: str | None = None
 ) -> Training:
-    """Rewards, informative groups, failures, wasted tokens and staleness, a row a version."""
+    """Rewards, informative groups, failures, wasted tokens and staleness by policy version."""
     return await service.views.training(run, agent)
 
 
 @view_router.get("/agents")
 async def list_agents(service: ServiceDep) -> Agents:
-    """What each is for, the schema of its tasks' `data`, and its tools."""
+    """The agents: what each is for, the schema of its tasks' `data`, and its tools."""
     return service.views.agents()
 
 
@@ -123,8 +123,8 @@ async def list_agents(service: ServiceDep) -> Agents:
 async def listen(
     service: ServiceDep, last_event_id: Annotated[str | None, Header(max_length=100)] = None
 ) -> StreamingResponse:
-    """Server-sent events, one for each move of a rollout, for new groups, weights and engines.
-    `Last-Event-ID` resumes; `reload` says that too much was missed."""
+    """Server-sent events for moves of rollouts, new groups, weights and engines. `Last-Event-ID`
+    resumes; `reload` means that too much was missed."""
     events = _stream(service.events, last_event_id)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(events, headers=headers, media_type=SSE)
@@ -141,5 +141,5 @@ def _event(event: Event) -> bytes:
 
 
 def _json(answer: BaseModel) -> Response:
-    """A response of our own making: FastAPI would validate every row once more."""
+    """Builds the response here, since FastAPI would validate every row again."""
     return Response(answer.model_dump_json(), media_type="application/json")

@@ -39,7 +39,7 @@ class Pieces:
 
 
 def shown(piece: bytes) -> tuple[str, bool]:
-    r"""As text, and whether it is no whole character: then its bytes are written as `\xNN`."""
+    r"""Returns the piece as text, and whether it is only part of a character, written as `\xNN`."""
     try:
         return piece.decode(), False
     except UnicodeDecodeError:

@@ -180,7 +180,7 @@ async def test_an_observer_that_raises_is_dropped_and_costs_no_rollout(
     assert watching.told.count("ended as done") == 2
     assert (broken.told.count(where), broken.told[-1]) == (1, where)
     [line] = [one for one in caplog.records if one.levelname == "ERROR"]
-    assert line.getMessage() == "rollouts go on without Broken, which failed"
+    assert line.getMessage() == "Broken failed, rollouts continue without it"
     assert "KeyError: 'a bug'" in caplog.text
 
 

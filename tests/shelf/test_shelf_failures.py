@@ -140,4 +140,4 @@ async def test_a_bug_of_the_shelf_costs_no_result(
             await end(journal, ended(submitted(name)))
             assert await journal.answer(f"{name}.0") is not None
         assert journal.death is None
-    assert [one for one in caplog.messages if "goes on without its follower" in one]
+    assert [one for one in caplog.messages if "its follower failed, continuing without it" in one]

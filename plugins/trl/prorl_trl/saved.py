@@ -1,6 +1,6 @@
-"""Rollouts of a training run kept in a directory, and a run fed from one. Main process only.
+"""Rollouts of a training run saved to a directory, and training replayed from one.
 
-Knows the trainer's step and its prompts as groups; no service, no rows and no weights.
+Main process only. Knows the trainer's step and its prompts as groups, but no service or weights.
 """
 
 import logging
@@ -31,7 +31,7 @@ class Saver:
     """Writer of saved rollouts. Training continues without the disk: failures are logged."""
 
     def __init__(self, directory: Path, step: SavedStep) -> None:
-        """`step`: the first. Raises `UnusableFile` for a directory that cannot be written."""
+        """`step` is the first. Raises `UnusableFile` for a directory that cannot be written."""
         try:
             self._files = StepFiles(directory)
             later = [one for one in saved_steps(directory) if one >= step]
@@ -53,7 +53,8 @@ class Saver:
             logger.warning("tasks are not saved: %s", error)
 
     def add(self, step: SavedStep, rollouts: Sequence[Rollout]) -> None:
-        """Saves a step's rollouts at once, an evaluation's, which come in several calls, later."""
+        """Saves a step's rollouts immediately; an evaluation's come in several calls and are saved
+        after the last."""
         try:
             self._files.add(step, rollouts)
             if not step.is_evaluation:
@@ -87,10 +88,10 @@ class Replay:
         self._left: list[Rollout] = []
 
     def next(self, step: SavedStep, groups: Sequence[Group], *, same_tasks: bool) -> list[Rollout]:
-        """Returns what `groups` came to. `same_tasks`: rollouts are of these very tasks; else, as
-        dynamic sampling leaves them, of any, and there may be fewer.
+        """Returns the rollouts of `groups`. With `same_tasks` they are of these very tasks; without
+        it, after dynamic sampling, they may be of other tasks, and fewer.
 
-        Raises `UnusableFile` if the run asks for something else than the one that was saved.
+        Raises `UnusableFile` if the run asks for other rollouts than the saved one did.
         """
         if step != self._step:
             self._open(step)

@@ -1,7 +1,7 @@
 """Rollouts of a training run in the directory `prorl.save`: a file for each step.
 
-A step's file is there when nothing that was asked for in it is outstanding. Files are written in a
-thread of their own, in order; training goes on where the disk does not.
+A step's file appears once none of its rollouts is outstanding. Files are written in order, in a
+separate thread; training continues if the disk fails.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def step_of(prompt: Prompt) -> SavedStep:
-    """Returns the step in which `prompt` was given out."""
+    """Returns the step in which `prompt` was issued."""
     return SavedStep(prompt.global_steps, is_evaluation=prompt.partition == "val")
 
 
@@ -39,8 +39,8 @@ class Saving:
         self._open: Counter[SavedStep] = Counter()
 
     async def during(self, prompts: Sequence[Prompt], work: Awaitable[None]) -> None:
-        """Does `work`, which adds rollouts of `prompts`. Finishes their steps afterwards, unless
-        others work on them."""
+        """Awaits `work`, which adds rollouts of `prompts`, then finishes their steps unless other
+        work on them is running."""
         steps = {step_of(prompt) for prompt in prompts}
         self._open.update(steps)
         await self.add_tasks(prompts)
@@ -72,7 +72,7 @@ class Saving:
         await asyncio.get_running_loop().run_in_executor(self._thread, attempt)
 
     def close(self) -> None:
-        """Ends the writing, from any thread. A step that is not complete has what ended by then."""
+        """Stops writing, from any thread. An incomplete step has what ended by then."""
         self._thread.shutdown()
         try:
             self._files.finish_all()

@@ -99,11 +99,11 @@ class EndedRow:
     summary: bytes
     answer: bytes
     figures: Figures = field(default_factory=Figures)
-    """For followers; not written here."""
+    """Figures for followers; not written here."""
     ended_at: float = field(default_factory=time.time)
     """Unix time in seconds; not written here."""
     owner: str | None = None
-    """Front that the group is of; not written here."""
+    """Front that forwarded the group; not written here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ class Writer(JournalThread):
         try:
             return bool(do(self.follower))
         except Exception:
-            log.exception("%s goes on without its follower, which failed", self._name)
+            log.exception("%s: its follower failed, continuing without it", self._name)
             self.follower = None
             return False
 
@@ -305,7 +305,7 @@ class Writer(JournalThread):
         self._tidied_at = time.monotonic()
 
     def _follow_up(self, is_over: Callable[[], bool]) -> bool:
-        """Whether the follower needs nothing that may be deleted."""
+        """Runs the follower. Returns whether it needs nothing that may be deleted."""
         must_copy = self._followed(lambda follower: follower.copy(self._db, is_over))
         must_tidy = self._followed(lambda follower: follower.tidy(is_over))
         self._is_followed = not must_copy and not must_tidy

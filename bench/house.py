@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 import statistics
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ PACKAGE = ROOT / "prorl_service"
 SOURCES = ("prorl_service", "plugins", "recipes", "bench", "tests")
 AT_TOP = {"__init__", "errors", "metrics", "testing", "local"}
 """Modules that may stand at the top of the package."""
+FRAGMENTS = re.compile(r"(Of|By|As|In|For|To|With|From|At|If|Until|Whether|Where)[ ,]", re.ASCII)
+"""Beginnings of docstrings that do not stand alone."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
@@ -49,7 +52,7 @@ def main(*, test_fast_s: float | None = None, test_minutes_root: float | None = 
         "function_max_lines": lengths[-1],
         "file_max_lines": max(len(text.splitlines()) for text in texts.values()),
         "docstrings_beginning_with_of": sum(
-            text.startswith("Of ") for tree in trees for text in _docstrings(tree)
+            FRAGMENTS.match(text) is not None for tree in trees for text in _docstrings(tree)
         ),
         "test_fast_s": test_fast_s,
         "test_minutes_root": test_minutes_root,

@@ -1,4 +1,4 @@
-"""`prorl export`: rollouts in the formats that others read."""
+"""`prorl export`: rollouts in other tools' formats."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from prorl_service.schemas import Task
 from prorl_service.schemas.arrays import PACKED
 from prorl_service.tokens.chat import ChatFormat
 
-NO_TOKENIZER = "name the model that the rollouts are of: its directory, or its name on the hub"
+NO_TOKENIZER = "name the rollouts' model: its directory, or its name on the hub"
 
 
 def export(
@@ -35,26 +35,26 @@ def export(
     agent: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
     only: Literal["done", "failed", "cancelled"] | None = None,
 ) -> None:
-    """Write rollouts in formats that others read.
+    """Export rollouts in other tools' formats.
 
     Parameters
     ----------
     sources
-        JSONL files, directories of them (as trainers save them), journals; '-' is standard input.
+        JSONL files, directories of them (as saved by trainers), journals; '-' is standard input.
     format
         jsonl: as the API gives them; sft: conversations; tokens: ids and logprobs; atif: ATIF 1.8.
     out
         File, JSONL or (by its ending) Parquet; for atif a directory (default: standard output).
     tokenizer
-        Directory or hub name of the model that the rollouts are of, to read what they say.
+        Directory or hub name of the rollouts' model, to decode their tokens.
     reply_format
-        Format to read calls in (default: the format that the model's template writes).
+        Format of tool calls (default: the one that the model's chat template writes).
     min_reward
-        Only rollouts with a reward of at least this.
+        Least reward of exported rollouts.
     agent
-        Only rollouts of agents of this name.
+        Name of the agent of exported rollouts.
     only
-        Only rollouts that ended so.
+        Final state of exported rollouts.
     """
     wanted = Wanted(min_reward, tuple(agent or ()), only)
     try:
@@ -69,7 +69,7 @@ def export(
                 transcriber = _transcriber(tokenizer, reply_format)
                 if transcriber.chat is None:
                     raise ProRLError(
-                        "--format sft needs --tokenizer: prompts are there as tokens alone",
+                        "--format sft needs --tokenizer: prompts are saved only as tokens",
                         hint=NO_TOKENIZER,
                     )
                 rows = wanted.rows(sources, lambda record: sft.rows(record, transcriber))
@@ -77,7 +77,7 @@ def export(
             case "atif":
                 transcriber = _transcriber(tokenizer, reply_format)
                 written = _write_documents(wanted.of(sources), transcriber, out)
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     _report(wanted, written, out)
@@ -85,14 +85,14 @@ def export(
 
 @dataclass(slots=True)
 class Wanted:
-    """Conditions for rollouts; counts what is left out, and why."""
+    """Conditions for rollouts; counts what is left out and why."""
 
     min_reward: float | None
     agents: tuple[str, ...]
     state: str | None
     filtered: int = 0
     unreadable: int = 0
-    """Segments that the format has no row for."""
+    """Number of segments for which the format has no row."""
 
     def of(self, sources: Iterable[str]) -> Iterator[Record]:
         for record in records(list(sources)):
@@ -140,7 +140,7 @@ def _prompt_of() -> PromptOf:
     def prompt_of(task: Task) -> Prompt | None:
         try:
             return agents[task.agent](task).prompt()
-        except Exception:  # an agent of another version, or of somebody else
+        except Exception:  # an agent of another version, or somebody else's code
             return None
 
     return prompt_of
@@ -161,5 +161,5 @@ def _report(wanted: Wanted, written: int, out: Path | None) -> None:
     if wanted.filtered:
         parts.append(f"{wanted.filtered} rollouts not wanted")
     if wanted.unreadable:
-        parts.append(f"{wanted.unreadable} left out: nothing was sampled, or the prompt is unread")
+        parts.append(f"{wanted.unreadable} left out: nothing sampled, or prompt unreadable")
     print(f"prorl: {', '.join(parts)}", file=sys.stderr)

@@ -6,5 +6,5 @@ from prorl_service.monitoring.grafana import dashboard
 
 
 def grafana() -> None:
-    """Print a dashboard, to be imported into Grafana, of what services tell Prometheus."""
+    """Print a Grafana dashboard of the services' Prometheus metrics, ready to import."""
     print(json.dumps(dashboard(), indent=2, ensure_ascii=False))

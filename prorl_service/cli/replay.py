@@ -1,7 +1,7 @@
-"""`prorl replay`: what a training run saved, step by step, and what another reward makes of it.
+"""`prorl replay`: a training run's saved rollouts, step by step, and rewards by a new function.
 
-A reward function sees a rollout and its task, and nothing of sandboxes, which are gone: EVAL of an
-agent that grades what it took out of one cannot be repeated.
+A reward function sees only a rollout and its task. The sandboxes are gone, so the grading of agents
+that take results out of a sandbox cannot be repeated.
 """
 
 import importlib
@@ -34,20 +34,20 @@ from prorl_service.schemas import Rollout, Task
 Reward = Callable[[Rollout, Task | None], float | None]
 
 SAVED_REWARD = "saved_reward"
-"""Component of a rewarded rollout: the reward that it had."""
+"""Reward component that holds the rollout's saved reward."""
 
 
 def replay(directory: Path, /, *, reward: str | None = None, out: Path | None = None) -> None:
-    """Look at the rollouts that a training run saved, or reward them anew.
+    """Show the rollouts that a training run saved, or compute new rewards for them.
 
     Train on them again, without engines or a service: ProRLRollout(url, replay=DIRECTORY).
 
     Parameters
     ----------
     directory
-        The one that the run had as `save`.
+        The directory that the run was given as `save`.
     reward
-        A function of rollout and task as 'my_reward.py:function' or 'package.module:function'.
+        Function of rollout and task: 'my_reward.py:function' or 'package.module:function'.
     out
         Directory for the rollouts with their new rewards.
     """
@@ -96,7 +96,7 @@ def _files(out: Path, tasks: Iterable[Task]) -> StepFiles:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Those of one step's rollouts."""
+    """Figures of one step's rollouts."""
 
     rollouts: Sequence[Rollout]
 
@@ -105,7 +105,7 @@ class Figures:
         return [str(len(self.rollouts)), str(failed), *self.rewards()]
 
     def rewards(self) -> list[str]:
-        """Mean, and groups whose rewards differ."""
+        """Formats the mean reward and the number of groups whose rewards differ."""
         known = [one.reward for one in self.rollouts if one.reward is not None]
         groups = [
             {one.reward for one in group if one.reward is not None}
@@ -129,19 +129,19 @@ def _table(*, has_new: bool) -> Table:
 
 
 def _rewarded(rollout: Rollout, tasks: Mapping[str, Task], function: Reward) -> Rollout:
-    """Failed rollouts stay as they are: they are nothing to be rewarded. Raises `ProRLError`."""
+    """Returns the rollout with its new reward; failed ones are unchanged. Raises `ProRLError`."""
     if failure_of(rollout) is not None:
         return rollout
     try:
         reward = function(rollout, tasks.get(rollout.task_id))
-    except Exception as error:  # whatever somebody's function does
+    except Exception as error:  # the user's function may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise ProRLError(
             f"--reward, on rollout {rollout.rollout_id}: {type(error).__name__}: {error}",
             hint=f"{place.filename}, line {place.lineno}",
         ) from error
     if reward is not None and not (isinstance(reward, int | float) and math.isfinite(reward)):
-        raise ProRLError(f"--reward, on rollout {rollout.rollout_id}: {reward!r} is no number")
+        raise ProRLError(f"--reward, on rollout {rollout.rollout_id}: {reward!r} is not a number")
     components = {**rollout.reward_components, SAVED_REWARD: rollout.reward}
     return rollout.model_copy(
         update={
@@ -165,13 +165,13 @@ def _loaded(path: str) -> Reward:
 def _module(source: str, path: str) -> Any:
     try:
         if not source.endswith(".py"):
-            sys.path.append("")  # last: files here hide nothing that is installed
+            sys.path.append("")  # last, so that files here do not hide installed modules
             return importlib.import_module(source)
         spec = importlib.util.spec_from_file_location(Path(source).stem, source)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # the module may do anything when it is imported
         raise ProRLError(f"--reward {path!r}: {type(error).__name__}: {error}") from error
     return module

@@ -1,7 +1,7 @@
 """Lines for a terminal or a pipe, in which text of models and tools can do no harm.
 
-Each line of such text stands behind a margin, so that it cannot pass for a line of this program;
-`utils.visible` disarms what is in it. Colours are for terminals alone, without NO_COLOR.
+Each line of such text follows a margin, so that it cannot pass for a line of this program;
+`utils.visible` disarms its characters. Colours are used only on terminals, without NO_COLOR.
 """
 
 import os
@@ -17,15 +17,15 @@ from prorl_service.utils.visible import visible
 FOLD_LINES = 20
 """Most lines of a folded block."""
 TAIL_LINES = 6
-"""Lines of those that are the block's last."""
+"""How many of those lines come from the block's end."""
 FOLD_CHARS = 2000
 """Most characters of a line in a folded block."""
 LABEL_CHARS = 10
 MARGIN_CHARS = LABEL_CHARS + len(" | ")
 MIN_CHARS = 20
-"""Least width of text, however narrow the terminal."""
+"""Minimum width of text, however narrow the terminal."""
 PIPE_CHARS = 1000
-"""Width where there is no terminal: a row of a table is one line."""
+"""Width without a terminal, so that a row of a table is one line."""
 TAB_CHARS = 4
 
 
@@ -33,7 +33,7 @@ class Screen:
     def __init__(
         self, file: TextIO, *, full: bool = False, on_hang_up: Callable[[], None] = lambda: None
     ) -> None:
-        """`full`: nothing is folded. `on_hang_up` is called when nobody reads a pipe any more."""
+        """`full` turns folding off. `on_hang_up` is called when the reader of a pipe is gone."""
         if hasattr(file, "reconfigure"):
             file.reconfigure(errors="backslashreplace")  # a locale may have few characters
         self._is_terminal = file.isatty()
@@ -50,11 +50,11 @@ class Screen:
         self._full = full
 
     def line(self, text: str, style: str = "", *, prefix: str = "") -> None:
-        """Prints a line of this program's own."""
+        """Prints one of this program's own lines."""
         self._print(Text.assemble((prefix, "dim"), (text, style)))
 
     def note(self, text: str, *, prefix: str = "") -> None:
-        """Prints a remark on the block above, of one line without control characters."""
+        """Prints a one-line remark on the block above, without control characters."""
         margin = f"{prefix}{'':{MARGIN_CHARS}}"
         for part in self._wrapped(text, len(margin)):
             self._print(Text(margin + part, "dim"))
@@ -62,7 +62,7 @@ class Screen:
     def block(
         self, label: str, text: str, style: str = "", *, prefix: str = "", fold: bool = False
     ) -> None:
-        """Prints text of others behind a margin. `fold` leaves out the middle of long text."""
+        """Prints others' text after a margin. `fold` leaves out the middle of long text."""
         lines = visible(text).strip("\n").split("\n")
         if fold and not self._full:
             lines = folded(lines)
@@ -77,7 +77,7 @@ class Screen:
         self._console.print(table, crop=False)
 
     def _wrapped(self, line: str, margin_chars: int) -> Iterable[str]:
-        """Breaks a line for a terminal, which would continue it where no margin is."""
+        """Breaks a line for a terminal, which would otherwise wrap it without a margin."""
         if not self._is_terminal:
             return [line]
         return wrapped(line, max(self._console.width - margin_chars, MIN_CHARS))
@@ -85,12 +85,12 @@ class Screen:
     def _print(self, text: Text) -> None:
         try:
             self._console.print(text, soft_wrap=True)
-        except OSError:  # a full disk: no fault of the rollout in which something is shown
+        except OSError:  # a full disk is not the fault of the rollout being shown
             self._console.on_broken_pipe()
 
 
 class _Console(Console):
-    """Goes quiet when nobody reads, where rich would end the program from within a callback."""
+    """Goes quiet when its reader is gone; rich would end the program from within a callback."""
 
     on_hang_up: Callable[[], None]
 
@@ -102,7 +102,7 @@ class _Console(Console):
 
 
 def folded(lines: Sequence[str]) -> list[str]:
-    """Returns the first and the last lines of many, and the beginning of long ones. Pure."""
+    """Returns the first and last of many lines, and the beginning of long lines. Pure."""
     kept = [_cut(line) for line in lines]
     if len(kept) <= FOLD_LINES:
         return kept
@@ -121,8 +121,8 @@ def _cut(line: str) -> str:
 def wrapped(line: str, width: int) -> Iterator[str]:
     """Breaks a line at spaces, or within words where it must. Pure.
 
-    Counts cells character by character: terminals differ in what they draw as one, and none draws
-    more cells than that.
+    Counts cells character by character: terminals differ in which they combine, but draw at most
+    that many cells.
     """
     line = line.expandtabs(TAB_CHARS)
     start = 0
@@ -135,7 +135,7 @@ def wrapped(line: str, width: int) -> Iterator[str]:
 
 
 def _end(line: str, start: int, width: int) -> int:
-    """Returns how far the line from `start` on fits, but for its first character in any case."""
+    """Returns the end of the part of `line` from `start` that fits; at least one character."""
     cells = 0
     for place in range(start, len(line)):
         cells += _cells(line[place])

@@ -1,4 +1,4 @@
-"""`prorl try`: rollouts of one agent in the foreground, without a trainer and without a service."""
+"""`prorl try`: rollouts of one agent in the foreground, without a trainer or a running service."""
 
 import asyncio
 import re
@@ -50,16 +50,16 @@ def try_agent(
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
 ) -> int:
-    """Run one task with an agent, here and now, and show what happens turn by turn.
+    """Run an agent on one task, without a service, and show what happens turn by turn.
 
-    Ends with code 0 if all rollouts are done, 1 if one failed.
+    Exits with code 0 if all rollouts are done, 1 if one failed.
 
     Parameters
     ----------
     agent
         The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math.
     task
-        JSON file of the task, as a trainer sends it; '-' is standard input. Or the JSON itself.
+        JSON file of the task as a trainer sends it, '-' for standard input, or the JSON itself.
     attempts
         Rollouts of the task, all at the same time.
     """
@@ -107,7 +107,7 @@ class _Try:
         self._display = Display(self._screen, group.n)
 
     async def run(self) -> list[Rollout]:
-        """The rollouts that ended, by index. Raises `ProRLError`."""
+        """Returns the ended rollouts, by index. Raises `ProRLError`."""
         this_task = asyncio.current_task()
         assert this_task is not None
         self._stop.does(this_task.cancel)

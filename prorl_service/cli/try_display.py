@@ -1,6 +1,6 @@
-"""What `prorl try` shows: rollouts turn by turn as they happen, verdicts, and a table of them.
+"""Output of `prorl try`: rollouts turn by turn as they happen, verdicts, and a summary table.
 
-Looks at rollouts and changes none. How text of models is made harmless is `screen`'s.
+Reads rollouts and changes none. `screen` makes text of models harmless.
 """
 
 import json
@@ -26,13 +26,13 @@ from prorl_service.utils.visible import visible_line
 
 STYLES = {RolloutState.DONE: "bold green", RolloutState.FAILED: "bold red"}
 SHORT_CHARS = 100
-"""Longest argument that stands on the line of its call."""
+"""Longest argument shown on the line of its call."""
 
 
 class Display(Observer):
     def __init__(self, screen: Screen, attempts: int) -> None:
         self.tools: Callable[[], Sequence[ToolSchema]] = tuple
-        """Returns the tools that the model is offered; called once the task was accepted."""
+        """Function that returns the offered tools; called after the task is accepted."""
         self._screen = screen
         self._attempts = attempts
         self._tools: Sequence[ToolSchema] = ()
@@ -76,7 +76,7 @@ class Display(Observer):
 
 
 class _View:
-    """One rollout, and how much of it was shown."""
+    """One rollout, and how much of it has been shown."""
 
     def __init__(self, screen: Screen, prefix: str, tools: Sequence[ToolSchema]) -> None:
         self._screen = screen
@@ -85,13 +85,13 @@ class _View:
         self._rollout: RolloutContext | None = None
         self._stage: Stage | None = None
         self._announced = 0
-        """Turns whose heading was shown."""
+        """Number of turns whose heading was shown."""
         self._turns: list[Turn] = []
         """Turns whose reply was shown."""
         self._records = 0
-        """Tool calls of the last of them that were shown."""
+        """Number of the last such turn's tool calls that were shown."""
         self._is_closed = True
-        """Whether all that will ever be known of the last one was shown."""
+        """True once the last such turn was shown completely."""
 
     def update(self, rollout: RolloutContext) -> None:
         self._rollout = rollout
@@ -154,7 +154,7 @@ class _View:
         self._records, self._is_closed = 0, False
 
     def _show_context(self, rollout: RolloutContext, turn: Turn) -> None:
-        """Shows what the model was told since its last turn, where no tool call says so."""
+        """Shows what the model was told since its last turn, unless tool calls show it."""
         if not self._turns:
             return
         last, ids = self._turns[-1], rollout.ledger.before(turn.segment, turn.start)
@@ -179,7 +179,7 @@ class _View:
         self.note(f"{visible_line(record.name, limit=60)}, {record.duration_s:.2f} s{error}")
 
     def _close_turn(self) -> None:
-        """Shows a turn's format error, which is known by the time that something else begins."""
+        """Shows a turn's format error, which is known only when something else begins."""
         if not self._is_closed and (problem := self._turns[-1].format_error) is not None:
             self._block("error", f"format error: {problem}", "red")
         self._is_closed = True
@@ -239,7 +239,7 @@ def _times(timings: Timings) -> list[str]:
 
 
 def _ending(rollout: Rollout) -> str:
-    """Returns what follows the state."""
+    """Formats what follows the state."""
     if (error := rollout.error) is not None:
         stage = f" in {error.stage.value.upper()}" if error.stage is not None else ""
         return f"{stage}, blame {error.blame.value}"

@@ -1,4 +1,4 @@
-"""The log of `prorl try`: warnings, and tracebacks that begin in the author's own code."""
+"""The log of `prorl try`: warnings, and tracebacks that start in the author's own code."""
 
 import logging
 import sys
@@ -14,8 +14,7 @@ STYLES = {logging.WARNING: "yellow", logging.ERROR: "red", logging.CRITICAL: "re
 
 
 def configure(*, verbose: bool) -> None:
-    """Sends the log of this process to standard error. `verbose` includes what `prorl serve`
-    logs."""
+    """Sends this process's log to standard error. `verbose` includes what `prorl serve` logs."""
     handler = _Handler(Screen(sys.stderr, full=True))
     handler.setFormatter(_Formatter("%(name)s: %(message)s" if verbose else "%(message)s"))
     if not verbose:
@@ -32,7 +31,7 @@ def show_cause(error: BaseException) -> None:
 
 
 def own_traceback(error: BaseException) -> str:
-    """Formats a traceback without the service's frames that lead to the first one of others."""
+    """Formats a traceback without the service's own frames at its start."""
     shown = traceback.TracebackException.from_exception(error)
     one: traceback.TracebackException | None = shown
     while one is not None:
@@ -48,7 +47,7 @@ def _is_ours(filename: str) -> bool:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """The verdict on a rollout says what `reporting` does."""
+    """Leaves out what `reporting` logs: the verdict on the rollout says it too."""
     return record.name != reporting.__name__
 
 

@@ -1,4 +1,4 @@
-"""Options of `prorl try` that no other command has: who replies, and where the results go."""
+"""Options that only `prorl try` has: where replies come from, and where the results go."""
 
 import dataclasses
 import os
@@ -23,13 +23,13 @@ class ModelOptions(EngineOptions):
     backend: Annotated[tuple[str, ...], Parameter(name="--engine")] = ()
     """URL of an inference engine: vLLM or `prorl engine`."""
     replies: Path | None = None
-    """File with the model's replies, instead of an engine: texts between lines of '---', or in a
-    .jsonl file messages or saved rollouts."""
+    """File with replies, instead of an engine: texts separated by lines of '---', or, in a .jsonl
+    file, messages or saved rollouts."""
     reply_format: str | None = None
     """Format of the model's reasoning and tool calls (default: as its chat template writes)."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
-        """Raises `ProRLError`, which names the option as it is here."""
+        """Raises `ProRLError`, which names the option as this command does."""
         try:
             return EngineOptions.specs(self)
         except ProRLError as error:
@@ -37,11 +37,11 @@ class ModelOptions(EngineOptions):
             raise ProRLError(message, hint=error.hint) from None
 
     def source(self) -> "Source":
-        """Takes the key out of the environment in any case. Raises `ProRLError`."""
+        """Removes the key from the environment in any case. Raises `ProRLError`."""
         specs = self.specs()
         if bool(specs) == (self.replies is not None):
             raise ProRLError(
-                "who is to reply? Give either --engine or --replies",
+                "give either --engine or --replies",
                 hint="--engine http://localhost:8000, or --replies FILE with the model's replies",
             )
         return Source(self, specs, read(self.replies) if self.replies else ())
@@ -49,7 +49,7 @@ class ModelOptions(EngineOptions):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """Engines of the user's, or scripts for one of ours."""
+    """The user's engines, or scripts for an engine of ours."""
 
     options: ModelOptions
     specs: Sequence[BackendSpec]
@@ -57,7 +57,7 @@ class Source:
 
     @asynccontextmanager
     async def engines(self) -> AsyncIterator[tuple[Sequence[BackendSpec], ScriptedEngine | None]]:
-        """Runs the scripted engine, if it is one. Raises `ProRLError`."""
+        """Starts the scripted engine, if there are scripts. Raises `ProRLError`."""
         if not self.scripts:
             yield self.specs, None
             return
@@ -68,7 +68,7 @@ class Source:
             yield [engine.spec], engine
 
     def describe(self, model: str) -> str:
-        """Returns what replies, in words. `model` is the engine's."""
+        """Describes where replies come from. `model` is the engine's."""
         if not self.scripts:
             return f"model {model}"
         return f"replies of {self.options.replies}, tokens: {self.options.tokenizer or 'bytes'}"
@@ -77,9 +77,9 @@ class Source:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     full: bool = False
-    """Show prompts and tool output in full length."""
+    """Show prompts and tool output in full."""
     json: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
-    """File for the rollouts, one JSON object a line; '-' is standard output."""
+    """File for the rollouts, one JSON object per line; '-' is standard output."""
     verbose: bool = False
     """Show the service's log as well."""
 

@@ -52,13 +52,12 @@ class _Group(WireModel):
 
 
 def overridden(options: Options, by: Options) -> Options:
-    """Returns `options` with those of `by` that were given: valid, as no field depends on
-    another."""
+    """Returns `options` with the given ones of `by`. Valid, since no field depends on another."""
     return options.model_copy(update={name: getattr(by, name) for name in by.model_fields_set})
 
 
 def _text(given: str) -> tuple[str, str]:
-    """Returns what to call it, and its text. Raises `ProRLError`."""
+    """Returns the source's name and its text. Raises `ProRLError`."""
     if given.lstrip().startswith("{"):
         return "--task", given
     where = f"--task {given}"

@@ -48,7 +48,7 @@ class Transcript:
     which the agent may have added a system prompt and tools."""
     tools: list[ToolSchema] = field(default_factory=list)
     is_whole: bool = False
-    """Whether every message is known to be what the policy saw."""
+    """True if every message is known to be what the policy saw."""
 
     @property
     def messages(self) -> list[ReadMessage]:

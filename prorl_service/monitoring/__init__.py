@@ -1,5 +1,5 @@
-"""What to watch of running services: panels for Grafana, alert rules for Prometheus.
+"""Monitoring of running services: panels for Grafana, alert rules for Prometheus.
 
-Tables of queries over the metrics of `/metrics`, and how they are written down. Pure; a test sees
-to it that every metric named here exists, and that none there lacks a panel.
+Tables of queries over the metrics of `/metrics`, and their file formats. Pure. A test checks that
+every metric named here exists and that every existing metric has a panel.
 """

@@ -8,7 +8,7 @@ import yaml
 from prorl_service.monitoring.queries import ACTIVE
 
 OURS = 'blame=~"service|sandbox|backend"'
-"""Blames that are the operator's affair: not the policy's, the task's or the agent's."""
+"""Label matcher for blames that the operator can fix: not the policy, the task or the agent."""
 
 Severity = Literal["critical", "warning"]
 
@@ -17,17 +17,17 @@ Severity = Literal["critical", "warning"]
 class Alert:
     name: str
     expr: str
-    """`JOB` stands for the name of the job that scrapes the services."""
+    """PromQL expression; `JOB` stands for the job that scrapes the services."""
     lasts: str
-    """How long it must hold, in Prometheus' own form."""
+    """Duration for which it must hold, in Prometheus' notation."""
     severity: Severity
     summary: str
     description: str
-    """What it means, and what to do."""
+    """Meaning of the alert, and what to do."""
 
 
 _ON_WORK = f"and on (instance) sum by (instance) (prorl_rollouts{{{ACTIVE}}}) > 0"
-"""Where there is something to do."""
+"""Restriction to instances with rollouts in flight."""
 
 ALERTS = (
     Alert(
@@ -36,16 +36,16 @@ ALERTS = (
         lasts="2m",
         severity="critical",
         summary="{{ $labels.instance }} does not answer",
-        description="Prometheus cannot read /metrics. What was accepted is in the journal: start "
-        "the service again with --resume.",
+        description="Prometheus cannot read /metrics. Accepted groups are in the journal: restart "
+        "the service with --resume.",
     ),
     Alert(
         name="ProRLServiceUnhealthy",
         expr="prorl_healthy == 0",
         lasts="1m",
         severity="critical",
-        summary="A part of {{ $labels.instance }} has ended",
-        description="`prorl status` and the log say which. Start the service again with --resume.",
+        summary="A part of {{ $labels.instance }} has died",
+        description="`prorl status` and the log say which. Restart the service with --resume.",
     ),
     Alert(
         name="ProRLJournalNotWritable",
@@ -53,8 +53,8 @@ ALERTS = (
         lasts="1m",
         severity="critical",
         summary="{{ $labels.instance }} cannot write its journal",
-        description="Nothing is accepted and no rollout begins until it can. Is the disk full? The "
-        "service goes on by itself when there is room.",
+        description="No group is accepted and no rollout starts until it can. Is the disk full? "
+        "The service continues by itself once there is space.",
     ),
     Alert(
         name="ProRLNoHealthyEngine",
@@ -62,9 +62,9 @@ ALERTS = (
         + _ON_WORK,
         lasts="5m",
         severity="critical",
-        summary="{{ $labels.instance }} has rollouts and no engine that serves",
-        description="Rollouts wait, and their budgets stand still. `prorl status` says what is "
-        "wrong with each engine.",
+        summary="{{ $labels.instance }} has rollouts but no healthy engine",
+        description="Rollouts wait; their budgets are paused. `prorl status` says what is wrong "
+        "with each engine.",
     ),
     Alert(
         name="ProRLQueueNotMoving",
@@ -73,9 +73,9 @@ ALERTS = (
         "and on (instance) (increase(prorl_sampled_tokens_total[15m]) == 0)",
         lasts="5m",
         severity="critical",
-        summary="{{ $value }} rollouts wait at {{ $labels.instance }}, and nothing happens",
-        description="No rollout has ended and no token was sampled for 15 minutes. `prorl status` "
-        "shows engines and queues; is an engine paused or lent for good?",
+        summary="{{ $value }} rollouts are stuck in queues at {{ $labels.instance }}",
+        description="No rollout ended and no token was sampled for 15 minutes. `prorl status` "
+        "shows engines and queues; was an engine left paused or lent?",
     ),
     Alert(
         name="ProRLRolloutsFail",
@@ -86,8 +86,8 @@ ALERTS = (
         severity="warning",
         summary="{{ $value | humanizePercentage }} of the rollouts of {{ $labels.instance }} fail, "
         "blame {{ $labels.blame }}",
-        description="The log has reason and stage of failed rollouts; `prorl status` has the state "
-        "of the engines, `prorl doctor` that of the sandboxes.",
+        description="The log has the reason and stage of each failure; `prorl status` shows the "
+        "engines, `prorl doctor` checks sandboxes.",
     ),
     Alert(
         name="ProRLUselessRollouts",
@@ -103,9 +103,9 @@ ALERTS = (
         'and on (instance, backend) (prorl_backend_state{state="healthy"} == 1)',
         lasts="10m",
         severity="warning",
-        summary="{{ $labels.backend }} has served weights {{ $value }} for 10 minutes after newer "
-        "came",
-        description="What it samples is older than the policy. Does its trainer still update it?",
+        summary="{{ $labels.backend }} still serves weights {{ $value }}, 10 minutes after newer "
+        "ones arrived",
+        description="Its samples are older than the policy. Does its trainer still update it?",
     ),
     Alert(
         name="ProRLEventLoopLate",
@@ -114,8 +114,8 @@ ALERTS = (
         lasts="5m",
         severity="warning",
         summary="Timers of {{ $labels.instance }} are {{ $value | humanizeDuration }} late",
-        description="A core is full, or an agent blocks the event loop: then the log names its "
-        "file and line.",
+        description="A core is saturated, or an agent blocks the event loop; then the log names "
+        "its file and line.",
     ),
     Alert(
         name="ProRLTracesLost",
@@ -124,14 +124,14 @@ ALERTS = (
         lasts="15m",
         severity="warning",
         summary="Traces of {{ $labels.instance }} are lost",
-        description="The collector at --otel-endpoint takes no spans, or fewer than come: the log "
-        "has the reason. Rollouts are not affected.",
+        description="The collector at --otel-endpoint accepts no spans, or too few; the log has "
+        "the reason. Rollouts are not affected.",
     ),
 )
 
 
 def rules(job: str) -> str:
-    """The file's text."""
+    """Returns the file's text."""
     group = {"name": "prorl", "rules": [_rule(one, job) for one in ALERTS]}
     text: str = yaml.safe_dump({"groups": [group]}, sort_keys=False, width=1000)
     return text

@@ -1,6 +1,6 @@
-"""The dashboard as Grafana's JSON, made of the table of panels.
+"""The dashboard as Grafana's JSON, made from the table of panels.
 
-Imports into any Grafana since 10: the data source is a variable, so is the instance.
+It can be imported into Grafana 10 or newer; data source and instance are variables.
 """
 
 from typing import Any
@@ -55,12 +55,12 @@ def dashboard() -> Json:
 
 
 def shown(query: str) -> str:
-    """`query` of the instances that are chosen."""
+    """Returns `query` for the selected instances."""
     return query.replace("HERE", INSTANCES)
 
 
 def _panels() -> list[Json]:
-    """Rows and their panels, from left to right and top to bottom."""
+    """Lays out rows and their panels, from left to right and top to bottom."""
     placed: list[Json] = []
     y = 0
     for row in ROWS:

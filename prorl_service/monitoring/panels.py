@@ -1,6 +1,6 @@
 """The panels of the dashboard as a table: title, queries, unit, description.
 
-How panels become Grafana's JSON is `grafana`'s.
+`grafana` turns them into Grafana's JSON.
 """
 
 from prorl_service.monitoring.queries import (
@@ -32,14 +32,14 @@ NOW = Row(
         Panel(
             title="Rollouts in flight",
             queries=(Query(f"sum(prorl_rollouts{{HERE,{ACTIVE}}})"),),
-            description="Accepted and not ended, those in queues included.",
+            description="Rollouts that were accepted and have not ended, queued ones included.",
             kind="stat",
             width=4,
         ),
         Panel(
             title="Ended a minute",
             queries=(Query("60 * sum(rate(prorl_rollouts_ended_total{HERE}[5m]))"),),
-            description="Rollouts that ended, over the last 5 minutes, whatever came of them.",
+            description="Ended rollouts over the last 5 minutes, whatever their state.",
             kind="stat",
             width=4,
         ),
@@ -51,7 +51,7 @@ NOW = Row(
                     "/ clamp_min(sum(increase(prorl_rollouts_ended_total{HERE}[15m])), 1)"
                 ),
             ),
-            description="Share of the rollouts that ended in the last 15 minutes.",
+            description="Failures as a share of the rollouts that ended in the last 15 minutes.",
             unit="percentunit",
             kind="stat",
             width=4,
@@ -60,7 +60,7 @@ NOW = Row(
         Panel(
             title="Healthy engines",
             queries=(Query('sum(prorl_backend_state{HERE,state="healthy"})'),),
-            description="Engines that take calls. Those that load weights do not count.",
+            description="Engines that accept calls. Engines that are loading weights do not count.",
             kind="stat",
             width=4,
             steps=(("red", 0), ("green", 1)),
@@ -68,7 +68,7 @@ NOW = Row(
         Panel(
             title="Policy version",
             queries=(Query("max(prorl_policy_version{HERE})"),),
-            description="Version of the newest weights that a service knows of.",
+            description="Newest version of the weights that a service knows.",
             unit="none",
             kind="stat",
             width=4,
@@ -89,14 +89,13 @@ ROLLOUTS = Row(
         Panel(
             title="Ended a minute",
             queries=(per_minute("prorl_rollouts_ended_total", "state"),),
-            description="By how they ended. A rollout graded 0 is done; a failed one has no "
-            "reward.",
+            description="By final state. A rollout graded 0 is done; a failed one has no reward.",
             is_stacked=True,
         ),
         Panel(
             title="Failures a minute, by blame",
             queries=(per_minute("prorl_rollout_failures_total", "blame"),),
-            description="Whose fault failed and cancelled rollouts are: the log names kind and "
+            description="Who is to blame for failed and cancelled rollouts; the log has kind and "
             "stage.",
             is_stacked=True,
         ),
@@ -180,7 +179,7 @@ CALLS = Row(
         Panel(
             title="Time of a model call",
             queries=quantiles("prorl_model_call_seconds"),
-            description="Without waits for a slot, for new weights or for an engine.",
+            description="Excludes waits for a slot, for new weights or for an engine.",
             unit="s",
         ),
         Panel(
@@ -189,7 +188,7 @@ CALLS = Row(
                 per_second("prorl_sampled_tokens_total", "sampled"),
                 per_second("prorl_prompt_tokens_total", "prompt"),
             ),
-            description="Of all calls. A turn's prompt is the whole conversation before it.",
+            description="Over all calls. A turn's prompt is the whole conversation before it.",
         ),
         Panel(
             title="Prompt tokens that were cached",
@@ -214,7 +213,7 @@ CALLS = Row(
         Panel(
             title="Time of a tool call",
             queries=quantiles("prorl_tool_seconds", "tool"),
-            description="In the sandbox, or at the server of the tool.",
+            description="Includes the sandbox, or the tool's server.",
             unit="s",
         ),
     ),
@@ -232,7 +231,7 @@ ENGINES = Row(
         Panel(
             title="Calls in flight",
             queries=(now("prorl_backend_calls_in_flight", "backend"),),
-            description="At each engine. They should be alike where engines are.",
+            description="Calls at each engine. Equal engines should have similar numbers.",
         ),
         Panel(
             title="Rollouts bound to an engine",
@@ -253,7 +252,7 @@ ENGINES = Row(
         Panel(
             title="Failovers a minute",
             queries=(Query(f"60 * sum(rate(prorl_failovers_total{{HERE}}[{RATE}]))", "failovers"),),
-            description="Calls that an engine failed and another one was given, with the same "
+            description="Calls that failed on one engine and were retried on another with the same "
             "prompt.",
             width=12,
         ),
@@ -273,7 +272,7 @@ SANDBOXES = Row(
             width=12,
         ),
         Panel(
-            title="Starts that found a warm one",
+            title="Starts from a warm sandbox",
             queries=(
                 Query(
                     f"sum(rate(prorl_sandbox_hits_total{{HERE}}[{RATE}])) / clamp_min("
@@ -358,7 +357,7 @@ PROCESS = Row(
             queries=(
                 Query("sum by (instance) (process_virtual_memory_bytes{HERE})", "{{instance}}"),
             ),
-            description="Reserved, not used; of interest where the system limits it.",
+            description="Reserved, not used; relevant where the system limits it.",
             unit="bytes",
             width=6,
         ),
@@ -379,7 +378,7 @@ TRACES = Row(
         Panel(
             title="Spans a second",
             queries=(per_second("prorl_exported_spans_total", "spans"),),
-            description="Spans that the collector has taken.",
+            description="Spans that the collector accepted.",
             unit="ops",
             width=12,
         ),

@@ -1,13 +1,13 @@
-"""What a panel is, and the queries that many panels have in common.
+"""The type of a panel, and queries that many panels share.
 
-`HERE` in a query stands for the instances that the dashboard is asked to show.
+`HERE` in a query stands for the instances selected in the dashboard.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 ACTIVE = 'state=~"queued|init|ready|running|evaluating"'
-"""Rollouts that were accepted and have not ended."""
+"""Label matcher for rollouts that were accepted and have not ended."""
 KEPT = 'state=~"done|failed|cancelled"'
 RATE = "$__rate_interval"
 
@@ -29,12 +29,12 @@ class Panel:
     unit: Unit = "short"
     kind: Kind = "timeseries"
     width: int = 8
-    """Columns of 24."""
+    """Width in columns, of 24."""
     is_stacked: bool = False
     is_share: bool = False
-    """Whether the axis ends at 1."""
+    """True if the axis ends at 1."""
     steps: tuple[tuple[str, float], ...] = ()
-    """Colours and the values from which they hold, the first from below all; none: green."""
+    """Colours and the values from which they apply; the first applies below all. Empty: green."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Row:
 
 
 def quantiles(metric: str, by: str = "") -> tuple[Query, ...]:
-    """Median and 95th percentile of a histogram."""
+    """Returns queries for the median and 95th percentile of a histogram."""
     grouped = f"le, {by}" if by else "le"
     prefix = f"{{{{{by}}}}} " if by else ""
     rate = f"sum by ({grouped}) (rate({metric}_bucket{{HERE}}[{RATE}]))"

@@ -185,7 +185,7 @@ class SandboxCounts(WireModel):
 
 
 class ShelfStatus(WireModel):
-    """Where ended rollouts are kept for people."""
+    """State of the shelf, which keeps ended rollouts for people."""
 
     bytes: int = Field(description="What it takes on disk.")
     limit_bytes: int

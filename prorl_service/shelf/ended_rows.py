@@ -48,7 +48,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a group is on the shelf."""
+    """A group's place on the shelf."""
 
     number: int
     kept: KeptFor | None

@@ -1,5 +1,5 @@
-"""Helpers for the tests of agent authors: `play` plays a rollout of an agent with scripted replies,
-and fakes stand for engines, sandboxes and judges. The service itself uses none of it.
+"""Helpers for tests of agents: `play` runs a rollout of an agent with scripted replies, and fakes
+stand in for engines, sandboxes and judges. The service itself does not use this package.
 """
 
 from prorl_service.testing.fakes import (

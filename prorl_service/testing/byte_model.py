@@ -1,6 +1,6 @@
 """A tokenizer whose tokens are bytes, with Qwen3's chat template, for scripted replies.
 
-It stands in where no model is named: nothing has to be downloaded, any text can be written, and
+It is the default where no model is named: no download is needed, any text can be written, and
 agents see the prompts and tool calls of a common family. Counts of tokens are counts of bytes.
 """
 
@@ -22,7 +22,7 @@ def write(directory: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIAL_TOKENS])
     tokenizer.save(str(directory / "tokenizer.json"))
-    # Not by the engine's package, which imports torch.
+    # Not built by the engine's package, which imports torch.
     template = resources.files("prorl_service.inference").joinpath("engine/qwen3.jinja")
     config = {"eos_token": SPECIAL_TOKENS[-1], "chat_template": template.read_text("utf-8")}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))

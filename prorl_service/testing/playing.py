@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A rollout that has ended, with what tests ask for."""
+    """An ended rollout, with what tests check."""
 
     rollout: Rollout
     prompts: list[str]
-    """Text of each model call's prompt, as the model gets it."""
+    """Prompts of the model calls, as the model's text."""
     unused_replies: int
-    """Replies that the agent did not ask for."""
+    """Number of scripted replies that the agent did not use."""
 
     @property
     def reward(self) -> float:
-        """The reward. Raises `AssertionError` with the error of a rollout that has none."""
+        """The reward. Raises `AssertionError`, with the rollout's error, if it has none."""
         if self.rollout.reward is None:
             raise AssertionError(self._failure())
         return self.rollout.reward
@@ -81,17 +81,17 @@ async def play(
     """Plays one rollout of `agent`, whose model gives `replies`.
 
     Everything but the model is real: stages with their budgets, sandboxes, tools, scoring. In a
-    `task` given as a mapping, `task_id` and `agent` may be left out. `sandboxes`: a kind, such as
-    'process', which isolates nothing, or a provider, such as `FakeSandboxes`; None: the strongest
-    kind that works here, if the agent opens any. `tokenizer` is a model's directory or hub name,
-    for its chat template and its form of tool calls; without one, tokens are bytes and the form is
-    Qwen3's. `settings` hold MCP servers and a judge.
+    `task` given as a mapping, `task_id` and `agent` may be left out. `sandboxes` is a kind, such as
+    'process', which isolates nothing, or a provider, such as `FakeSandboxes`; None picks the
+    strongest kind that works here, if the agent opens any. `tokenizer` is a model's directory or
+    hub name, for its chat template and tool call format; without one, tokens are bytes and the
+    format is Qwen3's. `settings` hold MCP servers and a judge.
 
     An agent that fails makes a failed rollout. Raises `InvalidRequest` for a task that the agent
-    does not take, pydantic's `ValidationError` for what is no task, and `SandboxError` where no
+    refuses, pydantic's `ValidationError` for an invalid task, and `SandboxError` if no kind of
     sandbox works.
     """
-    # Here, so that those who want fakes alone do not import the service.
+    # Imported here, so that users of the fakes alone do not import the service.
     from prorl_service.server.settings import ServiceSettings
     from prorl_service.testing.scripted_engine import scripted_engine
     from prorl_service.testing.trial import rollouts, trial_service
@@ -108,7 +108,7 @@ async def play(
     )
     settings = settings or ServiceSettings()
     if sandboxes is None:
-        # No trial of kinds, which may not even be there, for an agent that opens none.
+        # An agent without sandboxes needs no trial of kinds, which may not even be installed.
         sandboxes = settings.sandboxes.sandbox if agent.sandbox_stages else "process"
     provider = None if isinstance(sandboxes, str) else sandboxes
     options = replace(settings.sandboxes, warm_sandboxes=0)

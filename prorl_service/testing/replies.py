@@ -1,6 +1,6 @@
-"""Replies that a model is made to give: as text, as messages, or those of saved rollouts.
+"""Scripted replies of a model: text, messages, or the replies of saved rollouts.
 
-Knows nothing of engines or rollouts in progress.
+Knows nothing about engines or rollouts in flight.
 """
 
 import json
@@ -17,22 +17,22 @@ from prorl_service.schemas.groups import FunctionCall, MessageCall
 from prorl_service.tokens.chat import ChatFormat
 
 SEPARATOR = "---"
-"""Line between the replies of a text file."""
+"""Line between replies in a text file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutReply:
-    """The text of a reply that stopped at a limit of tokens, so that its turn did not end."""
+    """Text of a reply that stopped at the token limit, so that its turn did not end."""
 
     text: str
 
 
 Reply = str | Message | CutReply
-"""One reply: the text that the model samples, or the assistant's message that it is to write."""
+"""One reply: the text that the model samples, or the assistant's message that it writes."""
 
 
 def call(name: str, /, **arguments: JsonValue) -> Message:
-    """Returns a reply that calls one tool, in whatever form the model writes calls."""
+    """Returns a reply that calls one tool, in the model's own format."""
     function = FunctionCall(name=name, arguments=arguments)
     return Message(
         role="assistant", content="", tool_calls=[MessageCall(id="call00000", function=function)]
@@ -54,8 +54,8 @@ def read(file: Path) -> list[list[Reply]]:
     """Reads the scripts in a file, one for each attempt. Raises `InvalidRequest`.
 
     A `.jsonl` file has a reply on each line, as text or as a message, or a saved rollout on each
-    line, whose replies are played again. Other files have the text of one reply after the other,
-    between lines of `---`.
+    line, whose replies are replayed. Other files have the texts of replies, separated by lines of
+    `---`.
     """
     try:
         text = file.read_text()
@@ -77,7 +77,7 @@ def _blocks(text: str) -> Iterator[str]:
             blocks.append([])
         else:
             blocks[-1].append(line)
-    if not any(blocks[-1]):  # a separator may also stand behind the last
+    if not any(blocks[-1]):  # a separator may also follow the last reply
         del blocks[-1]
     return ("\n".join(lines).strip("\n") for lines in blocks)
 

@@ -67,8 +67,8 @@ async def scripted_engine(
     tokenizer: str | Path | None = None,
     reply_format: str | None = None,
 ) -> AsyncIterator[ScriptedEngine]:
-    """Runs a scripted engine. `tokenizer`: a model's directory or hub name; None: one whose tokens
-    are bytes. Raises `InvalidRequest`."""
+    """Runs a scripted engine. `tokenizer` is a model's directory or hub name; with None, tokens are
+    bytes. Raises `InvalidRequest`."""
     with tempfile.TemporaryDirectory(prefix="prorl-bytes-") as directory:
         if tokenizer is None:
             byte_model.write(Path(directory))

@@ -1,7 +1,7 @@
-"""Rollouts of one agent by a service inside this process: no HTTP routes, no journal file.
+"""Rollouts of one agent by a service inside this process, without HTTP routes or a journal file.
 
-Stages, budgets, sandboxes and calls of engines are those of `prorl serve`. There are no retries:
-an author wants to see what failed the first time.
+Stages, budgets, sandboxes and engine calls are those of `prorl serve`. Rollouts are not retried, so
+that an author sees the first failure.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -26,7 +26,7 @@ async def trial_service(
     parallel: int = 1,
     provider: SandboxProvider | None = None,
 ) -> AsyncIterator[Service]:
-    """Runs a service with `engines`, which must answer. `parallel`: rollouts that run at a time.
+    """Runs a service with `engines`, which must answer, and `parallel` rollouts at a time.
 
     Raises `ProRLError`, in particular `BackendUnavailable`.
     """

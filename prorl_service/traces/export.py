@@ -61,7 +61,7 @@ class TraceConfig:
     share: float
     """Share of groups that are traced."""
     has_content: bool
-    """Whether messages, calls and results are exported."""
+    """True if messages, calls and results are exported."""
 
 
 class PendingRollout(ReadableSpan):

@@ -76,7 +76,7 @@ def test_sft_rows_of_a_training_are_its_steps(made: Made, saved: Path) -> None:
         *(f"g-{group}.{index}" for group in range(4) for index in range(2)),
         *("g-4.0", "g-4.0", "g-4.1", "g-4.1"),
     ]
-    assert said == ("prorl: 12 written, 2 left out: nothing was sampled, or the prompt is unread\n")
+    assert said == ("prorl: 12 written, 2 left out: nothing sampled, or prompt unreadable\n")
 
 
 def test_each_document_of_atif_is_a_file(made: Made, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_another_reward_is_tried_on_what_was_saved_and_written_to_train_on(
         (["--reward", "none.py:turns"], "No such file"),
         (["--reward", "nothing_of_that_name:turns"], "No module named"),
         (["--reward", "rewards.py:boom"], "on rollout g-0.0: KeyError: 'task-0'"),
-        (["--reward", "rewards.py:text"], "on rollout g-0.0: 'much' is no number"),
+        (["--reward", "rewards.py:text"], "on rollout g-0.0: 'much' is not a number"),
         (["--out", "x"], "--out needs --reward"),
         (["--reward", "rewards.py:turns", "--out", "saved"], "would replace"),
     ],

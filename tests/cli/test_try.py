@@ -171,8 +171,8 @@ QUESTION = json.dumps(MATH)
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--task", "{}"], "who is to reply? Give either --engine or --replies"),
-        (["--task", "{}", "--engine", "http://a", "--replies", "b"], "who is to reply?"),
+        (["--task", "{}"], "give either --engine or --replies"),
+        (["--task", "{}", "--engine", "http://a", "--replies", "b"], "give either --engine"),
         (["--task", "{", "--replies", "b"], "--task is not JSON: Expecting property name"),
         (["--task", "none.json", "--replies", "b"], "--task none.json: No such file"),
         (["--task", "list.json", "--replies", "b"], "--task list.json is not a JSON object"),

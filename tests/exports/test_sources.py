@@ -1,4 +1,4 @@
-"""Where rollouts are read from: files, directories, journals in use or at rest."""
+"""Sources of rollouts: files, directories, journals in use or at rest."""
 
 import io
 import json

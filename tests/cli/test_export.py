@@ -62,7 +62,7 @@ def test_rollouts_are_filtered_and_printed_as_lines(made: Made) -> None:
     assert agents == ["letters"] * 2 + ["forgetful"] * 2
 
 
-def test_what_was_exported_is_a_source_again(made: Made, tmp_path: Path) -> None:
+def test_exported_rollouts_can_be_exported_again(made: Made, tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     _, said = prorl("export", made.journal, "--format", "jsonl", "--out", file)
     assert said == f"prorl: 12 written to {file}\n"
@@ -96,7 +96,7 @@ def test_each_document_of_atif_is_a_file(made: Made, tmp_path: Path) -> None:
         (["--format", "tokens", "--out", "/none/x.parquet"], "--out /none/x.parquet: ", ""),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_errors_of_an_export_are_one_line(
     made: Made, arguments: list[str], problem: str, hint: str
 ) -> None:
     _, said = prorl("export", made.journal, *arguments, code=2)
@@ -121,7 +121,7 @@ def test_parquet_without_pyarrow_is_one_line(made: Made, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_an_export_quietly(made: Made) -> None:
+def test_a_reader_that_closes_the_pipe_ends_an_export_quietly(made: Made) -> None:
     command = (
         f"{sys.executable} -m prorl_service.cli export {made.journal} --format tokens | head -c 9"
     )
@@ -155,9 +155,7 @@ def text(rollout, task):
 """
 
 
-def test_another_reward_is_tried_on_what_was_saved_and_written_to_train_on(
-    saved: Path, tmp_path: Path
-) -> None:
+def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text(REWARDS)
     new = tmp_path / "new"
     way = ("--reward", "rewards.py:turns")
@@ -192,7 +190,7 @@ def test_another_reward_is_tried_on_what_was_saved_and_written_to_train_on(
         (["--reward", "rewards.py:turns", "--out", "saved"], "would replace"),
     ],
 )
-def test_rewards_that_cannot_be_given_are_one_line(
+def test_errors_of_a_reward_function_are_one_line(
     saved: Path, tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
     (tmp_path / "rewards.py").write_text(REWARDS)

@@ -84,7 +84,7 @@ def test_turns_are_shown_while_the_rollout_runs(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_S) == 0
 
 
-def test_what_an_agent_without_tools_tells_the_model_is_shown(tmp_path: Path) -> None:
+def test_messages_of_an_agent_without_tools_are_shown(tmp_path: Path) -> None:
     tried = done(arguments(tmp_path, GUESS, NUMBER, ["50", "60", "70"]), tmp_path)
     assert "is told | <|im_start|>user\n           | higher<|im_end|>" in tried.stdout
     assert "1 scripted replies were not used" in tried.stdout
@@ -190,7 +190,7 @@ QUESTION = json.dumps(MATH)
         (["--replies", "b"], 'Command "try" parameter --task requires an argument'),
     ],
 )
-def test_options_that_cannot_work_are_one_line(
+def test_invalid_options_are_one_line(
     options: list[str],
     problem: str,
     tmp_path: Path,
@@ -207,7 +207,7 @@ def test_options_that_cannot_work_are_one_line(
     assert capsys.readouterr().err.splitlines()[0].startswith(f"prorl: {problem}")
 
 
-def test_an_engine_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_one_line(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{local.free_port()}"
     tried = done([*COMMAND, "math", "--task", json.dumps(MATH), "--engine", url], tmp_path)
     assert tried.returncode == 2
@@ -275,7 +275,7 @@ def test_no_color_is_honoured_on_a_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in on_terminal(hostile(tmp_path), tmp_path, NO_COLOR="1")
 
 
-def test_output_is_folded_unless_all_is_asked_for(tmp_path: Path) -> None:
+def test_output_is_folded_unless_full_is_set(tmp_path: Path) -> None:
     command = arguments(tmp_path, "math", MATH, [bash("seq 1000"), r"\boxed{51}"])
     folded = done(command, tmp_path).stdout
     assert "           | [... 980 lines left out; --full shows them ...]" in folded
@@ -321,7 +321,7 @@ def test_a_second_interrupt_ends_even_an_agent_that_blocks_the_loop(tmp_path: Pa
         assert process.wait(TIMEOUT_S) == -signal.SIGINT
 
 
-def test_it_ends_when_nobody_reads(tmp_path: Path) -> None:
+def test_it_ends_when_its_reader_is_gone(tmp_path: Path) -> None:
     replies = [bash("echo more; sleep 0.1")] * 500
     command = arguments(tmp_path, "math", MATH, replies, "--max-turns", "500")
     with running(command, tmp_path) as process:

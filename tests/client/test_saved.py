@@ -49,7 +49,7 @@ def test_a_step_is_known_by_its_files_name(step: SavedStep) -> None:
     assert SavedStep.named(step.file_name) == step
 
 
-def test_other_files_are_no_steps(tmp_path: Path) -> None:
+def test_other_files_are_not_steps(tmp_path: Path) -> None:
     for name in (TASKS, "step-1.jsonl", "step-000001.json", "x-step-000001.jsonl", "notes"):
         (tmp_path / name).touch()
     assert saved_steps(tmp_path) == []
@@ -77,7 +77,7 @@ def test_a_file_is_there_when_its_step_is_finished_and_not_before(tmp_path: Path
     assert visible(files.directory) == ["step-000012.jsonl", TASKS]
 
 
-def test_what_comes_after_a_step_was_finished_is_added_and_another_start_begins_anew(
+def test_late_rollouts_join_a_finished_step_and_a_new_start_replaces_it(
     tmp_path: Path,
 ) -> None:
     step, evaluation = SavedStep(1), SavedStep(1, is_evaluation=True)
@@ -140,7 +140,7 @@ def test_a_task_whose_writer_was_killed_hides_no_other(tmp_path: Path) -> None:
     assert read_tasks(tmp_path / "none") == {}
 
 
-def test_a_line_that_is_no_rollout_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_rollout_is_named(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(rollout(0).model_dump_json() + "\n\n{}\n")
     with pytest.raises(UnusableFile, match=r"x\.jsonl, line 3: not a rollout: rollout_id: Field"):

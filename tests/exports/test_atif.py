@@ -127,7 +127,7 @@ def test_results_are_in_the_step_of_their_calls_whole_and_as_the_tool_gave_them(
     assert answer[0]["content"].startswith("Format error: ")
 
 
-def test_what_was_said_before_a_later_segment_is_marked_as_copied(
+def test_messages_before_a_later_segment_are_marked_as_copied(
     made: Made, model_chat: ChatFormat
 ) -> None:
     found = documents(made, "tokens", model_chat)
@@ -138,7 +138,7 @@ def test_what_was_said_before_a_later_segment_is_marked_as_copied(
     assert "continued_trajectory_ref" not in second
 
 
-def test_a_document_says_what_is_not_known(made: Made, model_chat: ChatFormat) -> None:
+def test_a_document_names_what_is_unknown(made: Made, model_chat: ChatFormat) -> None:
     whole = of("two calls", made, documents(made, "tokens", model_chat))
     assert "notes" not in whole
     assert whole["steps"][2]["reasoning_content"] == "I had better look."

@@ -116,7 +116,7 @@ def test_the_agents_own_prompt_gives_the_same_rows_as_the_tokens(
         assert [*sft.rows(record, transcriber)] == read != []
 
 
-def test_an_agents_prompt_that_is_not_what_was_sampled_from_is_not_believed(
+def test_an_agents_prompt_that_differs_from_the_sampled_one_is_not_used(
     made: Made, model_chat: ChatFormat
 ) -> None:
     agents = AgentRegistry()

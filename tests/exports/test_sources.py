@@ -111,7 +111,7 @@ async def test_a_journal_is_read_while_a_service_writes_it(
             assert (await client.submit([asked[0]]))[0].rollout_id == ids[0]
 
 
-def test_what_is_no_source_is_named_in_one_line(made: Made, tmp_path: Path) -> None:
+def test_an_invalid_source_is_named_in_one_line(made: Made, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     (tmp_path / "cut.jsonl").write_text(lines(made.rollouts[:2])[:-9])
@@ -127,7 +127,7 @@ def test_what_is_no_source_is_named_in_one_line(made: Made, tmp_path: Path) -> N
     assert Rollouts(rollouts=made.rollouts)
 
 
-def test_a_database_that_is_no_journal_of_this_version_is_refused(
+def test_a_database_other_than_a_journal_of_this_version_is_refused(
     made: Made, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.sqlite"

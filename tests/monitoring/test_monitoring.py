@@ -78,12 +78,12 @@ async def test_every_metric_has_a_panel_and_every_panel_its_metrics(url: str) ->
     assert asked == await families(url)
 
 
-async def test_alerts_ask_for_metrics_that_there_are(url: str) -> None:
+async def test_alerts_use_existing_metrics(url: str) -> None:
     asked = {name for alert in ALERTS for name in metrics_of(alert.expr)}
     assert asked - OF_PROMETHEUS <= await families(url)
 
 
-async def test_rates_have_a_first_sample_before_anything_has_happened(url: str) -> None:
+async def test_counters_have_a_first_sample_before_anything_happens(url: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
         text = (await http.get("/metrics")).text
     for sample in ('ended_total{state="done"}', 'failures_total{blame="sandbox"}'):
@@ -99,7 +99,7 @@ def test_the_command_prints_the_dashboard() -> None:
     assert json.loads(done.stdout) == dashboard()
 
 
-def test_panels_lie_beside_each_other_and_none_upon_another() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard()["panels"]:
         place = panel["gridPos"]
@@ -120,7 +120,7 @@ def test_rows_are_filled(row: Any) -> None:
     assert sum(panel.width for panel in row.panels) % COLUMNS == 0
 
 
-def test_each_panel_can_be_asked_about_one_instance_and_says_what_it_shows() -> None:
+def test_each_panel_selects_instances_and_has_a_description() -> None:
     for panel in (panel for row in ROWS for panel in row.panels):
         assert panel.description.endswith(".")
         for query in panel.queries:
@@ -177,7 +177,7 @@ ILL: dict[str, dict[str, str]] = {
 """What differs where each alert fires."""
 
 
-def test_rules_are_those_of_the_table_for_the_job_that_is_named() -> None:
+def test_rules_are_those_of_the_table_for_the_given_job() -> None:
     (group,) = yaml.safe_load(rules_file("--job", "agents"))["groups"]
     assert [rule["alert"] for rule in group["rules"]] == [alert.name for alert in ALERTS]
     assert group["rules"][0]["expr"] == 'up{job="agents"} == 0'
@@ -202,9 +202,7 @@ def test_prometheus_accepts_the_rules(promtool: str, tmp_path: Path) -> None:
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
-def test_prometheus_fires_each_alert_where_it_should_and_no_other(
-    promtool: str, tmp_path: Path
-) -> None:
+def test_prometheus_fires_exactly_the_expected_alerts(promtool: str, tmp_path: Path) -> None:
     """Prometheus' own unit tests of rules: a service that is well, and one for each alert."""
     assert ILL.keys() == {alert.name for alert in ALERTS}
     (tmp_path / "rules.yml").write_text(rules_file())

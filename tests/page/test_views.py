@@ -45,7 +45,7 @@ def there(selector: str) -> str:
 # --- what views show ------------------------------------------------------------------------------
 
 
-def test_now_shows_what_the_service_says_of_itself(tab: Tab, http: httpx.Client) -> None:
+def test_now_shows_the_services_status(tab: Tab, http: httpx.Client) -> None:
     status = answer(http, "/v1/status")
     shown = show(tab, "now", "Last 15 minutes")
     for fact in (
@@ -106,7 +106,7 @@ def test_failed_rollouts_are_listed_with_blame_and_reason(tab: Tab, http: httpx.
         assert row["error"]["message"] in shown
 
 
-def test_lists_go_on_to_older_rollouts(tab: Tab) -> None:
+def test_lists_continue_with_older_rollouts(tab: Tab) -> None:
     show(tab, "rollouts", "special-slow.0")
     first = tab.text("tbody")
     tab.click(".pages button")
@@ -117,7 +117,7 @@ def test_lists_go_on_to_older_rollouts(tab: Tab) -> None:
     tab.wait_for("special-slow.0", "tbody")
 
 
-def test_a_failed_rollout_says_whose_fault_it_was_and_what_to_do(tab: Tab) -> None:
+def test_a_failed_rollout_shows_its_blame_and_hint(tab: Tab) -> None:
     shown = show(tab, "rollout/special-evaluator.0", "What to do")
     assert "blame: evaluator" in shown
     assert "in EVAL" in shown
@@ -257,7 +257,7 @@ def test_a_running_rollout_is_followed_without_a_reload(tab: Tab, url: str) -> N
         assert tab.evaluate("window.isKept") is True
 
 
-def test_lists_and_timeline_follow_what_happens(tab: Tab, url: str) -> None:
+def test_lists_and_timeline_follow_events(tab: Tab, url: str) -> None:
     show(tab, "timeline?minutes=1", "slots")
     with RolloutClient(url) as client:
         client.submit([group("seen-live", "plain", [1.0, 0.0])])

@@ -41,7 +41,7 @@ async def test_the_page_and_all_that_it_links_to_need_no_token(url: str) -> None
         assert (await http.get("/v1/status")).status_code == 401
 
 
-async def test_files_are_compressed_for_those_who_can_read_it(url: str) -> None:
+async def test_files_are_compressed_for_clients_that_accept_it(url: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
         plain = await http.get("/page/app.js", headers={"Accept-Encoding": "identity"})
         packed = await http.get("/page/app.js", headers={"Accept-Encoding": "br, gzip"})
@@ -79,7 +79,7 @@ async def test_an_unchanged_file_is_not_sent_again(url: str) -> None:
         "/page/app.js%00.css",
     ],
 )
-async def test_nothing_but_the_page_is_served(url: str, path: str) -> None:
+async def test_only_files_of_the_page_are_served(url: str, path: str) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
         answer = await http.get(path)
         assert answer.status_code == 404

@@ -50,7 +50,7 @@ async def test_a_segment_of_several_slices_is_saved_whole(
     assert segment == tokens.model_dump(mode="json")
 
 
-async def test_what_cannot_be_saved_is_refused_in_one_line(
+async def test_requests_that_cannot_be_saved_are_refused_in_one_line(
     client: AsyncRolloutClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ServiceCallError, match="no group nobody is listed"):

@@ -46,7 +46,7 @@ def groups(found: list[Event]) -> list[object]:
     return [one.data["group_id"] for one in found if one.event == "group"]
 
 
-async def test_a_listener_hears_what_happens_from_now_on() -> None:
+async def test_a_listener_gets_events_from_now_on() -> None:
     hub = EventHub("run")
     numbered(hub, 0, 3)
     listening = hub.listen(None)
@@ -57,7 +57,7 @@ async def test_a_listener_hears_what_happens_from_now_on() -> None:
 
 
 @pytest.mark.parametrize("seen", range(6))
-async def test_a_listener_that_comes_back_misses_and_repeats_nothing(seen: int) -> None:
+async def test_a_listener_that_reconnects_misses_and_repeats_nothing(seen: int) -> None:
     hub = EventHub("run")
     first = hub.listen(None)
     (hello,) = await anext(first)
@@ -93,7 +93,7 @@ async def test_a_reader_that_is_too_slow_is_told_to_reload_and_costs_no_memory()
     assert groups(await taken(listening, 2)) == ["g1000", "g1001"]
 
 
-async def test_engines_and_weights_are_told_when_they_change() -> None:
+async def test_changes_of_engines_and_weights_are_events() -> None:
     hub = EventHub("run")
     listening = hub.listen(None)
     await anext(listening)
@@ -117,7 +117,7 @@ async def test_silence_is_broken_by_heartbeats(monkeypatch: pytest.MonkeyPatch) 
     assert await anext(listening) == []
 
 
-async def test_the_end_is_told_after_all_else() -> None:
+async def test_the_end_is_the_last_event() -> None:
     hub = EventHub("run")
     listening = hub.listen(None)
     await anext(listening)
@@ -180,7 +180,7 @@ async def test_a_stream_resumes_where_it_broke_off(client: AsyncRolloutClient) -
     assert again[-5:] == ["init", "ready", "running", "evaluating", "done"]
 
 
-async def test_listeners_that_hang_up_are_gone(settings: Settings) -> None:
+async def test_listeners_that_hang_up_are_removed(settings: Settings) -> None:
     async with Running(settings) as (service, url):
         async with (
             httpx.AsyncClient(base_url=url) as http,
@@ -197,7 +197,7 @@ async def test_listeners_that_hang_up_are_gone(settings: Settings) -> None:
         await until(is_gone)
 
 
-async def test_a_listener_that_reads_nothing_holds_up_nobody(settings: Settings) -> None:
+async def test_a_listener_that_reads_nothing_does_not_block_others(settings: Settings) -> None:
     """The connection's buffers are all that it costs."""
     async with Running(settings) as (service, url), AsyncRolloutClient(url) as client:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -218,7 +218,7 @@ async def test_a_listener_that_reads_nothing_holds_up_nobody(settings: Settings)
         assert reader is not None
 
 
-async def test_a_service_that_stops_ends_streams_at_once(settings: Settings) -> None:
+async def test_a_service_that_stops_ends_streams_immediately(settings: Settings) -> None:
     async with Running(settings) as (service, url), AsyncRolloutClient(url) as client:
         heard: list[Event] = []
         listening = asyncio.create_task(collected(client, {"none": 0}, heard))
@@ -229,7 +229,7 @@ async def test_a_service_that_stops_ends_streams_at_once(settings: Settings) -> 
         assert heard[-1].event == "end"
 
 
-async def test_a_service_that_is_not_there_is_an_error(url: str) -> None:
+async def test_an_unreachable_service_is_an_error(url: str) -> None:
     async with AsyncRolloutClient("http://127.0.0.1:9", retry_s=0) as client:
         with pytest.raises(ServiceCallError):
             await anext(client.events())

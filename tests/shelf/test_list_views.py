@@ -18,7 +18,7 @@ from tests.server.scored_agent import scored
 # --- lists --------------------------------------------------------------------------------------
 
 
-async def test_questions_of_a_person_take_one_call_each(client: AsyncRolloutClient) -> None:
+async def test_common_questions_take_one_call_each(client: AsyncRolloutClient) -> None:
     await client.submit([scored("a", 0, 1), scored("b", None, 1, 1), scored("c", 0, 0)])
     await client.wait(["a.0", "a.1", "b.0", "b.1", "b.2", "c.0", "c.1"], 60)
     await client.acknowledge(["a", "b", "c"])
@@ -47,7 +47,7 @@ async def test_questions_of_a_person_take_one_call_each(client: AsyncRolloutClie
 
 
 @pytest.mark.slow
-async def test_pages_neither_lack_nor_repeat_what_ends_and_comes_meanwhile(
+async def test_pages_stay_complete_and_unique_while_rollouts_end_and_arrive(
     client: AsyncRolloutClient,
 ) -> None:
     early = [scored(f"early{i}", 0, 1, 1, sleep=0.02 * i) for i in range(20)]
@@ -117,7 +117,7 @@ async def test_a_group_in_flight_shows_all_its_rollouts(client: AsyncRolloutClie
     await client.cancel(["g.1"])
 
 
-async def test_what_the_service_counts_is_what_the_page_needs(client: AsyncRolloutClient) -> None:
+async def test_the_status_has_the_figures_that_the_page_needs(client: AsyncRolloutClient) -> None:
     await client.submit([scored("g", 1, None), scored("slow", 1, sleep=1000)])
     await client.wait(["g.0", "g.1"], 60)
     await client.acknowledge(["g"])
@@ -155,7 +155,7 @@ async def test_agents_are_described(client: AsyncRolloutClient) -> None:
     assert own.description.startswith("An agent that follows the lists `scores`")
 
 
-def test_built_in_agents_declare_their_data_and_all_tools_that_they_offer() -> None:
+def test_built_in_agents_declare_their_data_and_all_offered_tools() -> None:
     registry = AgentRegistry()
     data = {
         "math": {"answer": "1", "tools": ["bash", "ipython"]},

@@ -242,7 +242,7 @@ def test_lists_are_what_the_model_says(
     asyncio.run(check())
 
 
-async def test_no_list_sorts_the_shelf_or_makes_an_index_of_it(tmp_path: Path) -> None:
+async def test_lists_are_read_without_sorting_or_indexing_the_shelf(tmp_path: Path) -> None:
     async with shelf_at(tmp_path / "j", ROWS_ONLY) as (journal, shelf):
         await accept(journal, submitted())
         await end(journal, ended(submitted()))
@@ -280,6 +280,6 @@ def explained(db: sqlite3.Connection, wanted: RowFilter) -> list[str]:
     "cursor",
     ["", "x", "bm90IGpzb24=", "WzEsMl0=", "W251bGwsbnVsbCxudWxsXQ==", "é", "WzEsIlx1ZDgwMCIsMV0="],
 )
-def test_a_cursor_of_no_page_is_refused(cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidRequest, match="before: not a cursor of a page"):
         Key.of_cursor(cursor)

@@ -26,7 +26,7 @@ from tests.shelf.shelved import (
 
 
 @pytest.mark.slow
-async def test_the_shelf_stays_within_its_size_whole_rollouts_go_first(tmp_path: Path) -> None:
+async def test_the_shelf_stays_within_its_size_and_evicts_contents_first(tmp_path: Path) -> None:
     path = tmp_path / "j"
     options = ShelfOptions(shelf_mb=2, shelf_sample=1)
     async with shelf_at(path, options) as (journal, shelf):
@@ -70,7 +70,7 @@ def _size(journal: Path) -> int:
     )
 
 
-async def test_rollouts_leave_after_the_hours_that_services_ran(
+async def test_rollouts_leave_after_the_given_hours_of_uptime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(WHOLE, shelf_hours=1.5)
@@ -84,7 +84,7 @@ async def test_rollouts_leave_after_the_hours_that_services_ran(
         monkeypatch.setattr(time, "monotonic", monotonic)
 
 
-async def test_one_group_does_not_take_the_whole_shelf(tmp_path: Path) -> None:
+async def test_one_group_cannot_fill_the_shelf(tmp_path: Path) -> None:
     options = ShelfOptions(shelf_mb=1, shelf_sample=1)
     async with shelf_at(tmp_path / "j", options) as (journal, shelf):
         await shelved(journal, shelf, submitted("small"))

@@ -43,7 +43,7 @@ def _text(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_foreign, _of_another_version, _text])
-async def test_a_file_that_is_no_shelf_is_moved_aside_with_one_line(
+async def test_a_file_that_is_not_a_shelf_is_moved_aside_with_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
 ) -> None:
     path = tmp_path / "j.shelf"
@@ -58,7 +58,7 @@ async def test_a_file_that_is_no_shelf_is_moved_aside_with_one_line(
     assert (tmp_path / "j.shelf.damaged").read_bytes() == before
 
 
-async def test_a_place_where_no_file_can_be_costs_the_shelf_alone(
+async def test_an_unusable_path_turns_off_only_the_shelf(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "j.shelf").mkdir()
@@ -72,7 +72,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RETRY_S", 0.05)
 
 
-async def test_a_full_disk_costs_no_result_and_what_is_not_acknowledged_is_shelved_later(
+async def test_a_full_disk_loses_no_result_and_rollouts_are_added_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, soon: None
 ) -> None:
     async with shelf_at(tmp_path / "j") as (journal, shelf):
@@ -101,7 +101,7 @@ async def test_a_full_disk_costs_no_result_and_what_is_not_acknowledged_is_shelv
     assert "can be written again" in messages[1]
 
 
-async def test_a_file_that_is_damaged_while_it_is_used_is_given_up(
+async def test_a_file_that_is_damaged_in_use_is_abandoned(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -127,7 +127,7 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_given_up(
 
 
 @pytest.mark.parametrize("broken", ["ended", "copy", "tidy"])
-async def test_a_bug_of_the_shelf_costs_no_result(
+async def test_a_bug_in_the_shelf_loses_no_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def bug(*_: object) -> None:

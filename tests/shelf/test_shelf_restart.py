@@ -75,7 +75,7 @@ def test_acknowledged_rollouts_are_there_after_a_kill(engine: StubEngine, tmp_pa
         assert len(client.rollouts().rollouts) == 4
 
 
-def test_a_new_run_sees_the_one_before(engine: StubEngine, tmp_path: Path) -> None:
+def test_a_new_run_sees_the_previous_one(engine: StubEngine, tmp_path: Path) -> None:
     for run, reward in (("first", 0.0), ("second", 1.0)):
         with service(engine, tmp_path, "--run", run) as one, RolloutClient(one.url) as client:
             finish(client, scored("g", reward), scored(f"only-{run}", None))
@@ -94,7 +94,7 @@ def test_a_new_run_sees_the_one_before(engine: StubEngine, tmp_path: Path) -> No
         assert client.text("g.0").rollout.reward == 0.5, "this run's own"
 
 
-def test_a_shelf_that_was_damaged_stops_nothing(engine: StubEngine, tmp_path: Path) -> None:
+def test_a_service_starts_with_a_damaged_shelf(engine: StubEngine, tmp_path: Path) -> None:
     with service(engine, tmp_path, "--run", "r") as first, RolloutClient(first.url) as client:
         finish(client, scored("gone", 1), scored("here", 1))
         client.acknowledge(["gone"])

@@ -74,7 +74,7 @@ async def test_a_failure_keeps_its_whole_group_siblings_that_ended_before_too(
         assert {one.kept_for for one in await rows(shelf)} == {KeptFor.FAILED}
 
 
-async def test_what_was_cancelled_has_not_failed(tmp_path: Path) -> None:
+async def test_cancelled_rollouts_do_not_count_as_failed(tmp_path: Path) -> None:
     async with shelf_at(tmp_path / "j", ROWS_ONLY) as (journal, shelf):
         cancelled = {"state": RolloutState.CANCELLED, "blame": Blame.SERVICE}
         await shelved(journal, shelf, submitted(), **cancelled)
@@ -82,7 +82,7 @@ async def test_what_was_cancelled_has_not_failed(tmp_path: Path) -> None:
         assert await rows(shelf, blame=["service"]) == []
 
 
-async def test_what_a_front_forwarded_is_kept_there(tmp_path: Path) -> None:
+async def test_content_of_forwarded_rollouts_is_left_to_the_front(tmp_path: Path) -> None:
     path, group = tmp_path / "j", submitted().model_copy(update={"owner": "front"})
     async with Journal(path) as journal:
         await accept(journal, group)
@@ -95,7 +95,7 @@ async def test_what_a_front_forwarded_is_kept_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_content_is_copied_although_the_group_is_acknowledged_at_once(
+async def test_content_is_copied_even_if_its_group_is_acknowledged_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prorl_service.rollouts.journal.threads.SLICE_S", 0.0)
@@ -110,9 +110,7 @@ async def test_content_is_copied_although_the_group_is_acknowledged_at_once(
         assert len(await whole(shelf)) == 100
 
 
-async def test_copies_that_are_awaited_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pending_copies_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelving, "MAX_AWAITED", 5)
     async with shelf_at(tmp_path / "j") as (journal, shelf):
         group = submitted(n=20)
@@ -124,7 +122,7 @@ async def test_copies_that_are_awaited_are_bounded(
         assert len(await whole(shelf)) >= 5
 
 
-async def test_a_group_submitted_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+async def test_a_group_submitted_again_replaces_the_first(tmp_path: Path) -> None:
     async with shelf_at(tmp_path / "j") as (journal, shelf):
         await shelved(journal, shelf, submitted(n=3), reward=0, created_at=1.0)
         await shelved(journal, shelf, submitted(n=2), reward=1, created_at=2.0)
@@ -133,7 +131,7 @@ async def test_a_group_submitted_again_takes_the_place_of_the_first(tmp_path: Pa
         assert await whole(shelf) == {"g.0", "g.1"}
 
 
-async def test_what_others_needed_the_room_of_at_once_has_its_row(tmp_path: Path) -> None:
+async def test_rollouts_evicted_from_the_journal_immediately_have_rows(tmp_path: Path) -> None:
     """The journal forgets results that nobody acknowledged, in the transaction of others."""
     retention = Retention(keep_mb=10_000 / 2**20)
     async with shelf_at(tmp_path / "j", retention=retention) as (journal, shelf):
@@ -160,7 +158,7 @@ async def test_a_rollout_that_sampled_nothing_counts_for_the_version_at_its_end(
         assert [one.group_id for one in await rows(shelf, policy_version=7)] == ["none"]
 
 
-async def test_versions_are_summed_up(tmp_path: Path) -> None:
+async def test_versions_have_sums_over_their_rollouts(tmp_path: Path) -> None:
     async with shelf_at(tmp_path / "j", ROWS_ONLY) as (journal, shelf):
         shelf.set_now(Now(policy_version=2))
         for name, scores in (("a", (0, 1)), ("b", (1, 1)), ("c", (0, 0)), ("d", (0.5, 0.5))):
@@ -194,7 +192,7 @@ async def test_versions_are_summed_up(tmp_path: Path) -> None:
 # --- runs and restarts --------------------------------------------------------------------------
 
 
-async def test_runs_are_told_apart_and_stay(tmp_path: Path) -> None:
+async def test_several_runs_stay_and_are_kept_apart(tmp_path: Path) -> None:
     for run, reward in (("first", 0.0), ("second", 1.0)):
         async with shelf_at(tmp_path / "j", run=run) as (journal, shelf):
             await shelved(journal, shelf, submitted(n=2), reward=reward, created_at=reward + 1)
@@ -210,7 +208,7 @@ async def test_runs_are_told_apart_and_stay(tmp_path: Path) -> None:
         assert [one.mean_reward for one in counted] == [0.0]
 
 
-async def test_what_a_killed_process_did_not_shelve_is_found_at_the_next_start(
+async def test_rollouts_missed_by_a_killed_process_are_added_on_restart(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "j"
@@ -229,7 +227,7 @@ async def test_what_a_killed_process_did_not_shelve_is_found_at_the_next_start(
         assert (counted.rollouts, counted.groups) == (4, 2), "nothing is counted twice"
 
 
-async def test_copies_that_an_earlier_process_left_are_made(tmp_path: Path) -> None:
+async def test_copies_that_an_earlier_process_left_pending_are_made(tmp_path: Path) -> None:
     path = tmp_path / "j"
     async with shelf_at(path) as (journal, shelf):
         await accept(journal, submitted())
@@ -244,7 +242,7 @@ async def test_copies_that_an_earlier_process_left_are_made(tmp_path: Path) -> N
         assert await whole(shelf) == {"g.0"}
 
 
-async def test_a_journal_in_memory_has_a_shelf_that_leaves_nothing(tmp_path: Path) -> None:
+async def test_the_shelf_of_a_journal_in_memory_leaves_no_files(tmp_path: Path) -> None:
     async with shelf_at(None) as (journal, shelf):
         await shelved(journal, shelf, submitted())
         assert await whole(shelf) == {"g.0"}
@@ -253,12 +251,12 @@ async def test_a_journal_in_memory_has_a_shelf_that_leaves_nothing(tmp_path: Pat
     assert not directory.exists()
 
 
-async def test_a_shelf_with_nothing_on_it_is_removed(tmp_path: Path) -> None:
+async def test_an_empty_shelf_is_removed(tmp_path: Path) -> None:
     async with shelf_at(tmp_path / "j"):
         assert (tmp_path / "j.shelf").exists()
     assert os.listdir(tmp_path) == []
 
 
-def test_there_is_no_shelf_if_none_is_wanted(tmp_path: Path) -> None:
+def test_a_shelf_of_size_0_is_not_created(tmp_path: Path) -> None:
     assert Shelf.open(tmp_path / "j", "run", ShelfOptions(shelf_mb=0)) is None
     assert list(tmp_path.iterdir()) == []

@@ -185,9 +185,7 @@ def test_without_the_model_replies_are_shown_as_they_were_sampled(
     assert len(tokens.ids) == 9
 
 
-def test_siblings_that_nobody_knows_are_listed_without_a_state(
-    played: Played, chat: ChatFormat
-) -> None:
+def test_unknown_siblings_are_listed_without_a_state(played: Played, chat: ChatFormat) -> None:
     played.segment("Go.")
     text = laid_out(played.trajectory(), chat)
     assert [(one.rollout_id, one.state) for one in text.siblings] == [

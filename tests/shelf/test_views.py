@@ -53,7 +53,7 @@ async def test_a_rollout_is_shown_as_a_conversation_with_its_verdict(
     assert text.notice == ""
 
 
-async def test_what_was_acknowledged_is_shown_as_before(client: AsyncRolloutClient) -> None:
+async def test_an_acknowledged_rollout_is_shown_unchanged(client: AsyncRolloutClient) -> None:
     await finished(client, group(n=2))
 
     async def is_copied() -> bool:
@@ -65,7 +65,7 @@ async def test_what_was_acknowledged_is_shown_as_before(client: AsyncRolloutClie
     assert await client.text("g.0") == before
 
 
-async def test_the_answer_for_trainers_has_the_same_bytes_after_it_was_acknowledged(
+async def test_the_trainers_answer_has_the_same_bytes_after_acknowledgement(
     client: AsyncRolloutClient, url: str
 ) -> None:
     await finished(client, group())
@@ -95,7 +95,7 @@ async def waiting_engine(tiny_model: Path, chat: ChatFormat) -> AsyncIterator[St
 
 
 @pytest.mark.processes
-async def test_a_rollout_that_runs_is_shown_as_far_as_it_is(
+async def test_a_running_rollout_is_shown_so_far(
     waiting_engine: StubEngine, settings: Settings
 ) -> None:
     settings = replace(settings, backends=(BackendSpec(url=waiting_engine.url),))
@@ -126,7 +126,7 @@ async def test_a_rollout_that_runs_is_shown_as_far_as_it_is(
         await client.cancel(["g.0"])
 
 
-async def test_a_rollout_that_waits_shows_what_it_will_be_asked(settings: Settings) -> None:
+async def test_a_queued_rollout_shows_its_prompt(settings: Settings) -> None:
     one_at_a_time = PipelineConfig(init_workers=1, run_workers=1, ready_rollouts=1)
     async with (
         serving(replace(settings, pipeline=one_at_a_time)) as url,
@@ -142,7 +142,7 @@ async def test_a_rollout_that_waits_shows_what_it_will_be_asked(settings: Settin
 
 
 @pytest.mark.processes
-async def test_to_look_is_not_to_want_a_rollout_whose_lease_runs_out(
+async def test_looking_at_a_rollout_does_not_renew_its_lease(
     client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     engine.latency_s = 3600
@@ -196,7 +196,7 @@ async def test_a_character_of_several_tokens_is_shown_as_its_bytes(
 
 
 @pytest.mark.processes
-async def test_a_segment_that_is_not_there_is_refused(client: AsyncRolloutClient) -> None:
+async def test_a_missing_segment_is_refused(client: AsyncRolloutClient) -> None:
     await finished(client, group())
     with pytest.raises(ServiceCallError, match="has 1 segments") as refusal:
         await client.tokens("g.0", segment=1)
@@ -271,7 +271,7 @@ async def test_a_service_without_a_shelf_says_so(settings: Settings) -> None:
         ("rollouts/g%20/text", "rollout_id"),
     ],
 )
-async def test_bad_questions_name_the_field(
+async def test_invalid_queries_name_the_field(
     url: str, client: AsyncRolloutClient, path: str, field: str
 ) -> None:
     async with httpx.AsyncClient(base_url=url) as http:
@@ -280,7 +280,7 @@ async def test_bad_questions_name_the_field(
     assert [one["field"] for one in answer.json()["error"]["fields"]] == [field]
 
 
-async def test_the_token_is_asked_for(settings: Settings) -> None:
+async def test_views_require_the_token(settings: Settings) -> None:
     async with serving(replace(settings, token="t" * 40)) as url, httpx.AsyncClient() as http:
         for path in (
             *("groups", "rollouts", "rollouts/g.0/text", "rollouts/g.0/tokens"),

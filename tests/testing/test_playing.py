@@ -61,7 +61,7 @@ async def test_a_failing_agent_makes_a_failed_rollout_that_says_why(
     assert "guess = int(" in caplog.text  # the traceback, which pytest shows of a failed test
 
 
-async def test_a_script_that_is_too_short_or_too_long_is_noticed() -> None:
+async def test_a_script_that_is_too_short_or_too_long_is_reported() -> None:
     short = await play(Guess, NUMBER, ["50"])
     assert short.rollout.error is not None
     assert "the script ends after reply 1" in short.rollout.error.message
@@ -144,7 +144,7 @@ async def test_a_name_that_another_agent_has_is_refused() -> None:
 
 
 @pytest.mark.processes
-def test_fakes_alone_import_no_service() -> None:
+def test_fakes_do_not_import_the_service() -> None:
     program = (
         "import prorl_service.testing, sys\n"
         "sys.exit('prorl_service.server.compose' in sys.modules or 'torch' in sys.modules)"

@@ -20,7 +20,7 @@ from prorl_service.testing.trial import rollouts, trial_service
 from tests.testing.guess_agent import NUMBER, Guess
 
 
-def test_texts_stand_between_separators(tmp_path: Path) -> None:
+def test_texts_are_split_at_separators(tmp_path: Path) -> None:
     file = tmp_path / "replies.txt"
     file.write_text("First,\n\nin two parts.\n---\n\n--- not a separator\n---\n---\nLast.\n---\n")
     assert read(file) == [["First,\n\nin two parts.", "--- not a separator", "", "Last."]]
@@ -58,7 +58,7 @@ def test_lines_of_json_are_texts_or_messages(tmp_path: Path) -> None:
         ("replies.txt", None, "No such file"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_line(
+def test_errors_in_a_file_are_one_line(
     name: str, content: str | None, complaint: str, tmp_path: Path
 ) -> None:
     if content is not None:

@@ -61,7 +61,7 @@ async def test_an_observer_sees_each_step_when_it_happens() -> None:
     ]
 
 
-async def test_an_engine_that_does_not_answer_is_an_error_at_once() -> None:
+async def test_an_engine_that_does_not_answer_is_an_error_immediately() -> None:
     nobody = BackendSpec(url="http://127.0.0.1:9")
     provider = FakeSandboxes(lambda name, arguments: ToolResult(""))
     with pytest.raises(BackendUnavailable):

@@ -86,7 +86,7 @@ async def test_a_collector_that_is_down_costs_spans_and_one_line(
     assert "refused" in line
 
 
-async def test_a_collector_that_answers_nothing_does_not_hold_up_the_end_of_a_service(
+async def test_a_hung_collector_does_not_hold_up_the_end_of_a_service(
     engine: StubEngine, tmp_path: Path, collector: Collector
 ) -> None:
     with socket.socket() as silent:
@@ -102,7 +102,7 @@ async def test_a_collector_that_answers_nothing_does_not_hold_up_the_end_of_a_se
     assert running.process.returncode == -15  # its own end, and not that of a kill
 
 
-async def test_a_collector_that_comes_back_gets_what_follows(
+async def test_a_collector_that_comes_back_gets_later_spans(
     engine: StubEngine, tmp_path: Path, collector: Collector, grown: Grown
 ) -> None:
     collector.status = 400
@@ -156,7 +156,7 @@ async def test_the_queue_is_bounded_in_bytes_too(
     assert len(collector.roots()) == 1
 
 
-async def test_what_ended_before_a_stop_is_exported(
+async def test_rollouts_that_ended_before_a_stop_are_exported(
     engine: StubEngine, collector: Collector, grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", NEVER_MS)
@@ -200,7 +200,7 @@ async def test_large_trees_go_in_several_requests(
     assert sum(one.parent_id not in by_id for one in collector.spans) == 1
 
 
-async def test_variables_of_opentelemetry_count_and_keys_are_taken_out_of_the_environment(
+async def test_opentelemetrys_variables_apply_and_keys_leave_the_environment(
     engine: StubEngine, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret")
@@ -245,14 +245,14 @@ def test_without_the_extra_the_option_says_what_to_install() -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:4318", "http://", "grpc://a:4317", "http://u:p@a:1"])
-def test_what_is_no_collector_s_url_is_refused_and_not_shown(url: str) -> None:
+def test_an_invalid_collector_url_is_refused_and_not_shown(url: str) -> None:
     said = refusal("--otel-endpoint", url)
     assert said[0].startswith("prorl: --otel-endpoint: it is no URL of a collector; write it as")
     assert "u:p" not in "\n".join(said)
 
 
 @pytest.mark.parametrize("options", [["--otel-content"], ["--otel-sample", "0.1"]])
-def test_options_of_traces_want_a_collector(options: list[str]) -> None:
+def test_trace_options_require_a_collector(options: list[str]) -> None:
     (problem,) = refusal(*options)
     assert problem == "prorl: traces need a collector: --otel-endpoint http://host:4318"
 
@@ -261,7 +261,7 @@ def test_options_of_traces_want_a_collector(options: list[str]) -> None:
     "given",
     ["http://a:4318", "http://a:4318/", "http://a:4318/v1/traces", "http://a:4318/v1/traces/"],
 )
-def test_the_route_is_added_unless_it_is_there(given: str) -> None:
+def test_the_route_is_added_unless_the_url_has_it(given: str) -> None:
     assert TraceOptions(otel_endpoint=given).url() == "http://a:4318/v1/traces"
 
 
@@ -277,7 +277,7 @@ async def test_the_sdk_can_be_disabled_by_its_variable(
     assert not any(grown(outcome) for outcome in TraceOutcome)
 
 
-def test_a_service_without_traces_imports_nothing_of_opentelemetry_s_sdk() -> None:
+def test_a_service_without_traces_does_not_import_opentelemetrys_sdk() -> None:
     program = (
         "import sys, prorl_service.server.compose, prorl_service.client\n"
         "sys.exit(' '.join(one for one in sys.modules if one.startswith('opentelemetry.sdk')) or 0)"

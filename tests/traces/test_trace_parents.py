@@ -42,7 +42,7 @@ async def test_rollouts_are_children_of_the_span_in_which_they_were_submitted(
         assert {*root.links} == ids - {(root.trace_id, root.span_id)}
 
 
-async def test_what_the_trainer_does_not_record_is_not_traced(
+async def test_groups_whose_parent_is_not_recorded_are_not_traced(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     with step(is_sampled=False):
@@ -53,7 +53,7 @@ async def test_what_the_trainer_does_not_record_is_not_traced(
 
 
 @pytest.mark.parametrize("header", ["", "00-x-y-01", STEP + "-more", f"00-{0:032x}-{1:016x}-01"])
-async def test_a_header_that_is_no_traceparent_is_ignored(
+async def test_an_invalid_traceparent_header_is_ignored(
     header: str, client: AsyncRolloutClient, collector: Collector
 ) -> None:
     body = SubmitRequest(groups=[telling("g")]).model_dump(mode="json")
@@ -65,7 +65,7 @@ async def test_a_header_that_is_no_traceparent_is_ignored(
     assert collector.roots()[0].parent_id == ""
 
 
-async def test_a_group_s_own_parent_goes_before_the_header_and_must_be_one(
+async def test_a_groups_own_parent_is_validated_and_overrides_the_header(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     with step(TRACE + 7):

@@ -95,7 +95,7 @@ def test_calls_without_a_time_follow_each_other_from_the_beginning_of_run() -> N
     assert times == [(1010, 1012), (1012, 1013), (1013, 1015.5)]
 
 
-def test_a_rollout_of_a_service_that_tells_no_stages_has_its_calls_itself() -> None:
+def test_calls_are_children_of_the_rollout_if_its_stages_are_unknown() -> None:
     root = grown(ended([turn(0, 1003.0)], []))
     assert [one.name for one in root.children] == ["chat m"]
     assert (root.start, root.end) == (CREATED, CREATED + 100)
@@ -126,13 +126,13 @@ def test_a_turn_has_the_newest_version_that_sampled_it_and_its_place_in_the_prom
 
 
 @pytest.mark.parametrize("backend", ["http://[::1", "", "a b", "[::1]:80", "x:99999999"])
-def test_an_engine_s_name_may_be_anything(backend: str) -> None:
+def test_an_engines_name_may_be_anything(backend: str) -> None:
     root = grown(ended([turn(0, 1011.0, backend=backend)], [visit(Stage.RUN, 1010, 9)]))
     assert root.children[0].children[0].name == "chat m"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "ü", "bash\n", "\x1b"])
-def test_a_tool_s_name_is_plain_or_unknown(name: str) -> None:
+def test_a_tools_name_is_plain_or_unknown(name: str) -> None:
     call = ToolCallRecord(name=name, output="", is_error=True)
     root = grown(ended([turn(0, 1011.0, tool_calls=[call])], [visit(Stage.RUN, 1010, 9)]))
     tool = root.children[0].children[1]
@@ -144,7 +144,7 @@ def test_a_tool_s_name_is_plain_or_unknown(name: str) -> None:
 
 
 @given(st.text(), st.integers(1, 50))
-def test_text_acts_on_nothing_and_is_bounded(text: str, limit: int) -> None:
+def test_text_has_no_control_characters_and_is_bounded(text: str, limit: int) -> None:
     said = shown(text, limit)
     assert all(one in "\n\t" or one.isprintable() or ord(one) > 0x9F for one in said)
     assert not any(0x202A <= ord(one) <= 0x202E or 0x2066 <= ord(one) <= 0x2069 for one in said)
@@ -155,7 +155,7 @@ def test_text_acts_on_nothing_and_is_bounded(text: str, limit: int) -> None:
 # --- ids ----------------------------------------------------------------------------------------
 
 
-def test_ids_are_the_same_after_a_restart_and_others_in_another_run() -> None:
+def test_ids_survive_a_restart_and_differ_between_runs() -> None:
     assert root_of(GROUP, 1, CREATED) == root_of(GROUP.model_copy(deep=True), 1, CREATED)
     ids = [root_of(GROUP, index, at) for index in range(4) for at in (CREATED, CREATED + 1)]
     assert len({one.trace for one in ids}) == len({one.span for one in ids}) == 8
@@ -197,7 +197,7 @@ def test_traceparents_are_read_as_the_standard_says(header: str | None, read: st
     assert read_traceparent(header) == read
 
 
-def test_a_group_s_parent_is_that_of_its_traceparent() -> None:
+def test_a_groups_parent_is_that_of_its_traceparent() -> None:
     group = GROUP.model_copy(update={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"})
     parent = parent_of(group)
     assert parent is not None
@@ -212,7 +212,7 @@ def test_a_group_s_parent_is_that_of_its_traceparent() -> None:
 # --- trouble ------------------------------------------------------------------------------------
 
 
-def test_trouble_is_told_once_a_minute_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_is_logged_once_a_minute_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = 0.0
     trouble = Trouble("http://c/v1/traces", lambda: now)

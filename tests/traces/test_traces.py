@@ -59,7 +59,7 @@ async def test_a_rollout_is_a_tree_of_stages_and_calls(
     assert collector.resource["prorl.run.name"] == (await client.status()).run
 
 
-async def test_spans_say_what_the_conventions_ask_for(
+async def test_spans_have_the_attributes_of_the_conventions(
     client: AsyncRolloutClient, collector: Collector, engine: StubEngine
 ) -> None:
     (rollout,) = await finished(client, group())
@@ -135,7 +135,7 @@ async def test_a_failure_is_the_status_of_its_stage_with_its_blame(
         assert sum(one.name == "chat stub" for one in of_it) == has_sampled
 
 
-async def test_what_could_not_run_at_all_is_a_single_span(
+async def test_a_rollout_that_never_ran_is_a_single_span(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     wrong = telling("g").model_copy(deep=True)
@@ -146,7 +146,7 @@ async def test_what_could_not_run_at_all_is_a_single_span(
     assert span.attributes["prorl.blame"] == "task"
 
 
-async def test_attempts_that_were_retried_are_told_with_their_reason(
+async def test_retried_attempts_are_spans_with_their_reason(
     client: AsyncRolloutClient, collector: Collector, engine: StubEngine
 ) -> None:
     engine.generate_status = 500
@@ -172,7 +172,7 @@ async def test_attempts_that_were_retried_are_told_with_their_reason(
     assert rollout.attempt == 2
 
 
-async def test_cancelled_rollouts_are_no_failures(
+async def test_cancelled_rollouts_are_not_failures(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     await client.submit([telling("g", sleep=60)])
@@ -188,7 +188,7 @@ async def test_cancelled_rollouts_are_no_failures(
     assert not any(one.is_error for one in collector.spans)
 
 
-async def test_siblings_are_traces_of_their_own_that_name_each_other(
+async def test_siblings_are_separate_traces_that_link_to_each_other(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     await finished(client, telling("g", n=3))
@@ -207,7 +207,7 @@ def hostile() -> dict[str, Any]:
     return {"prompt": HOSTILE[:200], "call": call, "report": {"why": HOSTILE}}
 
 
-async def test_what_was_said_is_not_exported(
+async def test_content_is_not_exported_by_default(
     client: AsyncRolloutClient, collector: Collector
 ) -> None:
     await finished(client, telling("g", **hostile()))
@@ -219,7 +219,7 @@ async def test_what_was_said_is_not_exported(
     assert tool.name == "execute_tool unknown"
 
 
-async def test_hostile_content_is_exported_as_bounded_text_where_it_is_asked_for(
+async def test_hostile_content_is_exported_as_bounded_text_if_enabled(
     engine: StubEngine, collector: Collector, tmp_path: Path
 ) -> None:
     options = ("--otel-endpoint", collector.url, "--otel-content")

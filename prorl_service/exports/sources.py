@@ -98,7 +98,7 @@ def _in_text(text: str, name: str) -> Iterator[Rollout]:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise UnusableFile(f"{name}: neither JSON nor a journal: {error}") from error
+            raise UnusableFile(f"{name}: not JSON or a journal: {error}") from error
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
         for one in value if isinstance(value, list) else [value]:
             yield _rollout(one, name)

@@ -102,8 +102,8 @@ ROLLOUTS = Row(
         Panel(
             title="Results kept",
             queries=(now("prorl_rollouts", "state", f",{KEPT}"),),
-            description="Ended rollouts of groups that nobody acknowledged. A line that only "
-            "grows: a trainer that does not acknowledge.",
+            description="Ended rollouts of unacknowledged groups. It only grows if a "
+            "trainer does not acknowledge.",
             is_stacked=True,
             width=12,
         ),

@@ -116,7 +116,7 @@ def test_an_invalid_source_is_named_in_one_line(made: Made, tmp_path: Path) -> N
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     (tmp_path / "cut.jsonl").write_text(lines(made.rollouts[:2])[:-9])
     (tmp_path / "empty").mkdir()
-    assert "neither JSON nor a journal" in problem(tmp_path / "text")
+    assert "not JSON or a journal" in problem(tmp_path / "text")
     assert "other.jsonl, line 1: not a rollout: rollout_id: Field required" in problem(
         tmp_path / "other.jsonl"
     )

@@ -1,4 +1,4 @@
-"""Ended rollouts of every kind for a shelf beside a real journal, without a service."""
+"""Ended rollouts of every kind for a shelf next to a real journal, without a service."""
 
 import asyncio
 import os
@@ -94,7 +94,7 @@ def ended(
 
 
 def trajectory(reason: FinishReason, version: int, output: str) -> Trajectory:
-    """One turn of two tokens."""
+    """Returns one turn of two tokens."""
     segment = Segment(
         prompt_ids=[1, 2],
         response_ids=[3, 4],
@@ -140,7 +140,7 @@ async def end(journal: Journal, *rollouts: Rollout) -> None:
 
 
 async def shelved(journal: Journal, shelf: Shelf, group: Group, **values: Any) -> None:
-    """The whole group, ended alike and acknowledged, and copied if it is to be."""
+    """Ends the whole group with the same values, acknowledges it, and waits for its copies."""
     await accept(journal, group, created_at=values.get("created_at", 1.0))
     await end(journal, *(ended(group, index, **values) for index in range(group.n)))
     await journal.forget([group.group_id])
@@ -148,7 +148,7 @@ async def shelved(journal: Journal, shelf: Shelf, group: Group, **values: Any) -
 
 
 async def settled(shelf: Shelf) -> None:
-    """All that is to be copied is. The test's own time-out is the budget."""
+    """Waits until all copies are made, for as long as the test's own timeout."""
 
     def is_awaited(db: sqlite3.Connection) -> bool:
         query = "SELECT 1 FROM rollouts WHERE content = ?"
@@ -169,7 +169,7 @@ async def rows(shelf: Shelf, **wanted: Any) -> list[RolloutRow]:
 
 
 async def whole(shelf: Shelf) -> set[str]:
-    """Ids of rollouts whose content is there, and not only said to be."""
+    """Returns ids of rollouts whose content is readable, not just listed."""
 
     def read(db: sqlite3.Connection) -> set[str]:
         listed = [one for one in queries.rollouts(db, RowFilter(), None, 10_000) if one.has_content]
@@ -185,11 +185,11 @@ async def whole(shelf: Shelf) -> set[str]:
 
 
 def later(monkeypatch: Any, seconds: float) -> None:
-    """The service has run for so much longer."""
+    """Adds seconds to the service's uptime."""
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + seconds)
 
 
 def noise(size: int) -> str:
-    """Text that cannot be compressed by much."""
+    """Returns text that hardly compresses."""
     return os.urandom(size // 2).hex()

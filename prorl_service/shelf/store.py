@@ -182,11 +182,13 @@ class Shelf:
             if self.failure is not None:
                 with self._transaction():
                     self._shelving.start_over()  # the failed work was rolled back
+            changes = self._db.total_changes
             yield
         except sqlite3.Error as error:
             self._note_failure(error)
         else:
-            if self.failure is not None:
+            # What changes nothing succeeds on a full disk, too.
+            if self.failure is not None and self._db.total_changes > changes:
                 log.warning("the shelf %s can be written again", self._file.path)
                 self.failure = None
 

@@ -43,7 +43,7 @@ def test_a_training_is_repeated_from_its_rollouts_to_the_same_weights(
     rollouts = ProRLRollout(service_url, save=saved, observe=observed.extend, **TWO_TURNS)
     first = make_trainer(rollouts, policy, tmp_path, options=EVALUATED)
     first.train()
-    assert f"by {service_url}" in capsys.readouterr().err
+    assert f"watch the rollouts at {service_url}" in capsys.readouterr().err
     names = ["step-000001", "eval-000001", "step-000002", "eval-000002"]
     files = {"tasks.jsonl", *(f"{name}.jsonl" for name in names)}
     assert {path.name for path in saved.iterdir()} == files

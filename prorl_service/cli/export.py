@@ -40,7 +40,8 @@ def export(
     Parameters
     ----------
     sources
-        JSONL files, directories of them (as saved by trainers), journals; '-' is standard input.
+        Services by address, JSONL files, directories of them (as trainers save them), journals;
+        '-' is standard input.
     format
         jsonl: as the API gives them; sft: conversations; tokens: ids and logprobs; atif: ATIF 1.8.
     out

@@ -31,9 +31,15 @@ TAB_CHARS = 4
 
 class Screen:
     def __init__(
-        self, file: TextIO, *, full: bool = False, on_hang_up: Callable[[], None] = lambda: None
+        self,
+        file: TextIO,
+        *,
+        full: bool = False,
+        fold_lines: int = FOLD_LINES,
+        on_hang_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`full` turns folding off. `on_hang_up` is called when the reader of a pipe is gone."""
+        """`full` turns folding off; else a folded block has `fold_lines` at most. `on_hang_up` is
+        called when the reader of a pipe is gone."""
         if hasattr(file, "reconfigure"):
             file.reconfigure(errors="backslashreplace")  # a locale may have few characters
         self._is_terminal = file.isatty()
@@ -48,6 +54,7 @@ class Screen:
         )
         self._console.on_hang_up = on_hang_up
         self._full = full
+        self._fold_lines = fold_lines
 
     def line(self, text: str, style: str = "", *, prefix: str = "") -> None:
         """Prints one of this program's own lines."""
@@ -65,12 +72,27 @@ class Screen:
         """Prints others' text after a margin. `fold` leaves out the middle of long text."""
         lines = visible(text).strip("\n").split("\n")
         if fold and not self._full:
-            lines = folded(lines)
+            lines = folded(lines, self._fold_lines)
+        if not self._is_terminal:
+            self._write(lines, prefix, label)
+            return
         for line in lines:
             for part in self._wrapped(line, len(prefix) + MARGIN_CHARS):
                 margin = f"{label:>{LABEL_CHARS}} | "
                 self._print(Text.assemble((prefix + margin, "dim"), (part, style)))
                 label = ""
+
+    def _write(self, lines: Sequence[str], prefix: str, label: str) -> None:
+        """Writes a block that needs no layout: rich would take a minute for some megabytes."""
+        margin = f"{prefix}{'':>{LABEL_CHARS}} | "
+        text = f"{prefix}{label:>{LABEL_CHARS}} | " + f"\n{margin}".join(lines)
+        if self._console.quiet:
+            return
+        try:
+            self._console.file.write(f"{text}\n")
+            self._console.file.flush()
+        except OSError:
+            self._console.on_broken_pipe()
 
     def table(self, table: RenderableType) -> None:
         """Prints a table of this program's own text."""
@@ -101,21 +123,23 @@ class _Console(Console):
         self.on_hang_up()
 
 
-def folded(lines: Sequence[str]) -> list[str]:
-    """Returns the first and last of many lines, and the beginning of long lines. Pure."""
-    kept = [_cut(line) for line in lines]
-    if len(kept) <= FOLD_LINES:
+def folded(
+    lines: Sequence[str], limit: int = FOLD_LINES, way_out: str = "--full shows them"
+) -> list[str]:
+    """Returns the first and the last lines of many, and the beginning of long ones. Pure."""
+    kept = [_cut(line, way_out) for line in lines]
+    if len(kept) <= limit:
         return kept
-    left_out = len(kept) - FOLD_LINES
-    note = f"[... {left_out} lines left out; --full shows them ...]"
-    return [*kept[: FOLD_LINES - TAIL_LINES], note, *kept[-TAIL_LINES:]]
+    left_out = len(kept) - limit
+    note = f"[... {left_out} lines left out; {way_out} ...]"
+    return [*kept[: limit - TAIL_LINES], note, *kept[-TAIL_LINES:]]
 
 
-def _cut(line: str) -> str:
+def _cut(line: str, way_out: str) -> str:
     left_out = len(line) - FOLD_CHARS
     if left_out <= 0:
         return line
-    return f"{line[:FOLD_CHARS]} [... {left_out} characters left out; --full shows them ...]"
+    return f"{line[:FOLD_CHARS]} [... {left_out} characters left out; {way_out} ...]"
 
 
 def wrapped(line: str, width: int) -> Iterator[str]:

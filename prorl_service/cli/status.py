@@ -1,48 +1,40 @@
-"""`prorl status`: what a service reports about itself, for people."""
+"""`prorl status`: one look at what a service reports about itself."""
 
-from collections.abc import Iterator, Mapping
+import sys
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from prorl_service.client import RolloutClient
-from prorl_service.schemas import ServiceStatus
+from prorl_service.cli.figures import heading, lines
+from prorl_service.cli.screen import Screen
+from prorl_service.cli.service import DEFAULT_URL, Url, connected
 
-RETRY_S = 2.0
+NAME_CHARS = 10
 
 
 def status(
     *,
-    url: str = "http://localhost:8080",
+    url: Url = DEFAULT_URL,
     as_json: Annotated[bool, Parameter("--json")] = False,
 ) -> None:
-    """Show what a service is doing: its run, rollouts, queues and engines.
+    """Show what a service is doing: its run, stages, engines, sandboxes and failures.
 
     Parameters
     ----------
-    url
-        Address of the service or front.
     as_json
         Print JSON, for programs.
     """
-    with RolloutClient(url, retry_s=RETRY_S) as client:
+    print_status(url, as_json=as_json)
+
+
+def print_status(url: str, *, as_json: bool) -> None:
+    with connected(url) as client:
         now = client.status()
-    print(now.model_dump_json(indent=2) if as_json else "\n".join(_lines(url, now)))
-
-
-def _lines(url: str, now: ServiceStatus) -> Iterator[str]:
-    state = now.failure or ("stopping" if now.is_stopping else "healthy")
-    yield f"{url}: prorl {now.version}, {state}, run {now.run}"
-    yield f"agents     {', '.join(now.agents)}; sandboxes: {now.sandbox}"
-    yield f"rollouts   {_counts({state.value: count for state, count in now.rollouts.items()})}"
-    yield f"waiting    {_counts(now.queues)}"
-    yield f"weights    version {now.policy_version}"
-    for one in now.backends:
-        calls = f"{one.in_flight} calls, version {one.policy_version}"
-        yield f"engine     {one.backend_id} {one.state.value}: {one.reason or calls}"
-    if not now.backends:
-        yield "engine     none; POST one to /v1/backends, or start the service with --backend"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
+    screen = Screen(sys.stdout)
+    if as_json:
+        screen.line(now.model_dump_json(indent=2))
+        return
+    head = heading(url, now)
+    screen.line(f"{head.name}: {head.text}", head.style)
+    for line in lines(now):
+        screen.line(line.text, line.style, prefix=f"{line.name:{NAME_CHARS}} ")

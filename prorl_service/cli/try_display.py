@@ -3,15 +3,14 @@
 Reads rollouts and changes none. `screen` makes text of models harmless.
 """
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.cli.screen import Screen
+from prorl_service.cli.wording import call_text, json_text, stage_times
 from prorl_service.rollouts.observers import Observer
 from prorl_service.schemas import (
     Rollout,
@@ -21,12 +20,10 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Turn,
 )
-from prorl_service.tokens.formats import ToolCall, ToolSchema
+from prorl_service.tokens.formats import ToolSchema
 from prorl_service.utils.visible import visible_line
 
 STYLES = {RolloutState.DONE: "bold green", RolloutState.FAILED: "bold red"}
-SHORT_CHARS = 100
-"""Longest argument shown on the line of its call."""
 
 
 class Display(Observer):
@@ -120,12 +117,12 @@ class _View:
             if parts:
                 self._block("parts", "\n".join(parts), fold=True)
         if rollout.report is not None:
-            self._block("report", _json(rollout.report), fold=True)
+            self._block("report", json_text(rollout.report), fold=True)
         if rollout.error is not None:
             self._block("error", rollout.error.message, "red", fold=True)
             if rollout.error.hint:
                 self._block("hint", rollout.error.hint)
-        times = ", ".join(_times(rollout.timings))
+        times = ", ".join(stage_times(rollout.timings))
         self.note(f"{_sampled(rollout)} tokens sampled; {times}")
 
     # --- parts of a rollout ---------------------------------------------------------------------
@@ -146,7 +143,7 @@ class _View:
         if reply.content and reply.problem is None:
             self._block("says", reply.content)
         for call in reply.calls:
-            self._block("calls", _call(call), "cyan", fold=True)
+            self._block("calls", call_text(call.name, call.arguments), "cyan", fold=True)
         cached = f", {turn.cached_tokens} of the prompt cached" if turn.cached_tokens else ""
         cut = "; stopped at the limit of tokens" if turn.finish_reason == "length" else ""
         self.note(f"{turn.stop - turn.start} tokens, {turn.model_s:.2f} s{cached}{cut}")
@@ -194,29 +191,6 @@ class _View:
         self._screen.block(label, text, style, prefix=self._prefix, fold=fold)
 
 
-def _call(call: ToolCall) -> str:
-    """Returns its name, and its arguments by line."""
-    name = visible_line(call.name, limit=60)
-    arguments = {visible_line(key): _value(value) for key, value in call.arguments.items()}
-    if len(arguments) == 1:
-        [(key, value)] = arguments.items()
-        if "\n" not in value and len(value) <= SHORT_CHARS:
-            return f"{name}  {key}: {value}"
-    lines = [name]
-    for key, value in arguments.items():
-        first, *rest = value.split("\n")
-        lines += [f"  {key}: {first}", *(f"    {line}" for line in rest)]
-    return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _json(report: Any) -> str:
-    return json.dumps(report, ensure_ascii=False, indent=2)
-
-
 def _turns(rollout: Rollout) -> list[Turn]:
     return rollout.trajectory.turns if rollout.trajectory is not None else []
 
@@ -227,15 +201,6 @@ def _sampled(rollout: Rollout) -> int:
 
 def _seconds(timings: Timings) -> float:
     return timings.init_s + timings.run_s + timings.eval_s
-
-
-def _times(timings: Timings) -> list[str]:
-    parts = [
-        f"{stage.value.upper()} {getattr(timings, f'{stage.value}_s'):.2f} s" for stage in Stage
-    ]
-    if timings.queue_s + timings.waited_s >= 0.01:
-        parts.append(f"waiting {timings.queue_s + timings.waited_s:.2f} s")
-    return parts
 
 
 def _ending(rollout: Rollout) -> str:

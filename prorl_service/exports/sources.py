@@ -1,25 +1,32 @@
 """Sources of rollouts to export: files and directories of JSON, and journals.
 
-Rollouts are read one by one, so memory stays bounded. A running service is read through its journal
-(see `of_service`).
+Rollouts are read one by one, so memory stays bounded. A running service gives what it and its shelf
+still have; its journal can be read as well while it runs.
 """
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.paging import rollout_pages
 from prorl_service.client.saved import TASKS, UnusableFile, read_rollouts, read_tasks, saved_steps
-from prorl_service.errors import ProRLError
 from prorl_service.exports.record import Record
 from prorl_service.rollouts.journal.copy import groups_in, is_database
-from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas import TERMINAL_STATES, Group, Rollout
+from prorl_service.schemas.views import RolloutRow, RowFilter
+
+log = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
+SERVICE_RETRY_S = 10.0
 _SPACE = re.compile(r"\s*")
 
 
@@ -35,11 +42,30 @@ def records(sources: Sequence[str]) -> Iterator[Record]:
 
 
 def of_service(url: str) -> Iterator[Record]:
-    """Raises `ProRLError`: no route lists rollouts yet. Whoever adds one reads it here."""
-    raise ProRLError(
-        f"{url}: a service's rollouts cannot be listed",
-        hint="name its journal, which may be read while it runs: prorl serve --journal FILE",
-    )
+    """Reads what has ended in the service's run, as far as its text is kept; without tasks, which
+    a service does not give back. Raises `ProRLError`."""
+    left_out = 0
+    with RolloutClient(url, retry_s=SERVICE_RETRY_S) as client:
+        wanted = RowFilter(run=client.status().run, state=list(TERMINAL_STATES))
+        for page in rollout_pages(client, wanted):
+            for row in page.rollouts:
+                rollout = _whole(client, row) if row.has_content else None
+                if rollout is not None:
+                    yield Record(rollout)
+                else:
+                    left_out += 1
+    if left_out:
+        log.warning("%d rollouts left out, of which %s keeps no text", left_out, url)
+
+
+def _whole(client: RolloutClient, row: RolloutRow) -> Rollout | None:
+    """Returns None for one that has left the shelf meanwhile."""
+    try:
+        return client.get(row.rollout_id)
+    except ServiceCallError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
 
 
 def _of_path(path: Path) -> Iterator[Record]:

@@ -1,0 +1,124 @@
+"""What a service says of itself, in lines: a name, what there is of it, and a style. Pure.
+
+`prorl status` prints the lines, and `prorl top` shows them again and again.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prorl_service.cli.wording import counts, duration, listed, megabytes, plural
+from prorl_service.schemas import (
+    TERMINAL_STATES,
+    BackendState,
+    BackendStatus,
+    ServiceStatus,
+    Stage,
+)
+from prorl_service.schemas.service import ServiceBehind
+from prorl_service.utils.visible import visible_line
+
+BAD = "bold red"
+GOOD = "bold green"
+SLOW_LOOP_S = 0.5
+"""Delay of the event loop that is worth a colour."""
+
+
+class Line(NamedTuple):
+    name: str
+    text: str
+    style: str = ""
+
+
+def heading(url: str, now: ServiceStatus) -> Line:
+    """Returns whether it is alive, and what it is."""
+    problem = visible_line(now.failure, limit=500) if now.failure else ""
+    state = problem or ("stopping" if now.is_stopping else "healthy")
+    style = BAD if problem else "bold yellow" if now.is_stopping else GOOD
+    up = f", up {duration(time.time() - now.started_at)}" if now.started_at else ""
+    version, run = visible_line(now.version), visible_line(now.run)
+    return Line(visible_line(url), f"{state}, prorl {version}, run {run}{up}", style)
+
+
+def lines(now: ServiceStatus) -> Iterator[Line]:
+    model = "not known yet" if now.model is None else visible_line(now.model)
+    yield Line("model", f"{model}, policy version {now.policy_version}")
+    yield Line("agents", listed(map(visible_line, now.agents)))
+    live = {one.value: n for one, n in now.rollouts.items() if one not in TERMINAL_STATES}
+    yield Line("rollouts", counts(live))
+    yield from _stages(now)
+    yield from _engines(now)
+    yield from map(_service, now.services)
+    yield from _sandboxes(now)
+    yield Line("ended", counts({one.value: n for one, n in now.ended.items()}))
+    failures = counts({blame.value: n for blame, n in now.failures.items()})
+    yield Line("failures", failures, "" if failures == "none" else "red")
+    yield _shelf(now)
+    if now.loop_lag_s is not None:
+        style = BAD if now.loop_lag_s >= SLOW_LOOP_S else ""
+        worst = f"{1000 * now.loop_lag_s:.0f} ms late at worst in the last minute"
+        yield Line("loop", worst, style)
+
+
+def _stages(now: ServiceStatus) -> Iterator[Line]:
+    width = len(str(max((*now.workers.values(), *now.queues.values(), 0))))
+    for stage in Stage:
+        workers, waiting = now.workers.get(stage), now.queues.get(stage.value)
+        parts = []
+        if workers is not None:
+            parts.append(f"{now.running.get(stage, 0):>{width}} of {workers:>{width}} working")
+        if waiting is not None:
+            parts.append(f"{waiting:>{width}} waiting")
+        if parts:
+            yield Line(stage.value.upper(), ", ".join(parts))
+
+
+def _engines(now: ServiceStatus) -> Iterator[Line]:
+    for one in now.backends:
+        yield Line("engine", _engine(one), "" if one.state is BackendState.HEALTHY else "red")
+    if not now.backends:
+        hint = "none; POST one to /v1/backends, or start the service with --backend"
+        yield Line("engine", hint, "yellow")
+
+
+def _engine(one: BackendStatus) -> str:
+    limit = "" if one.max_calls is None else f" of {one.max_calls}"
+    parts = [
+        f"{visible_line(one.backend_id)} {one.state.value}",
+        f"version {one.policy_version}",
+        f"{one.in_flight}{limit} calls",
+        plural(one.sessions, "rollout"),
+    ]
+    if one.prompt_tokens:
+        parts.append(f"{one.cached_tokens / one.prompt_tokens:.0%} of prompts cached")
+    if one.reason:
+        parts.append(visible_line(one.reason))
+    return ", ".join(parts)
+
+
+def _service(one: ServiceBehind) -> Line:
+    parts = [f"{visible_line(one.name)} {visible_line(one.url)}", f"{one.load} of {one.slots} busy"]
+    if not one.takes_rollouts:
+        parts.append("takes no rollouts")
+    if one.problem:
+        parts.append(visible_line(one.problem))
+    return Line("service", ", ".join(parts), "red" if one.problem else "")
+
+
+def _sandboxes(now: ServiceStatus) -> Iterator[Line]:
+    if now.sandboxes is None:
+        return
+    held = now.sandboxes
+    parts = [visible_line(now.sandbox), f"{held.running} running", f"{held.warm} warm"]
+    if starts := held.hits + held.misses:
+        parts.append(f"{held.hits / starts:.0%} of {plural(starts, 'start')} took a warm one")
+    yield Line("sandboxes", ", ".join(parts))
+
+
+def _shelf(now: ServiceStatus) -> Line:
+    if now.shelf is None:
+        return Line("shelf", "off", "yellow")
+    if now.shelf.failure:
+        return Line("shelf", visible_line(now.shelf.failure), BAD)
+    used, limit = megabytes(now.shelf.bytes), megabytes(now.shelf.limit_bytes)
+    return Line("shelf", f"{used} of {limit} MiB")

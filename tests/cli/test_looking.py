@@ -1,0 +1,266 @@
+"""Commands that look at a service with rollouts of every kind: each question takes one command."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from prorl_service.cli.top import Rates
+from prorl_service.cli.view import of_file, of_service
+from prorl_service.cli.viewer import Viewer
+from prorl_service.client import RolloutClient
+from prorl_service.errors import ProRLError
+from prorl_service.local import LocalProcess
+from prorl_service.schemas.views import RolloutRow, RolloutText
+from tests.page.showcase import FAILURES, world
+
+pytestmark = pytest.mark.processes
+
+CLI = (sys.executable, "-m", "prorl_service.cli")
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalProcess]:
+    with world(tmp_path_factory.mktemp("world"), rollouts=160) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: LocalProcess) -> Iterator[RolloutClient]:
+    with RolloutClient(service.url) as connected:
+        yield connected
+
+
+def prorl(*arguments: str, service: LocalProcess | None = None) -> str:
+    """Runs a command that looks at `service`; returns what it prints."""
+    done = run(*arguments, *(("--url", service.url) if service else ()))
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    return done.stdout
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*CLI, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+# --- questions of a person ------------------------------------------------------------------------
+
+
+def test_which_rollouts_failed_in_a_step_and_why(service: LocalProcess) -> None:
+    shown = prorl("list", "--state", "failed", "--policy-version", "7", service=service)
+    for blame in FAILURES:
+        assert re.search(rf"special-{blame}\.0 +task-{blame} +failed .* {blame}: ", shown)
+        assert f"2 rollouts failed, blame {blame}: {FAILURES[blame].__name__}: " in shown
+    assert "to do: raise the limit of EVAL" in shown
+    assert "step7-" not in shown
+    assert "special-evaluator" not in prorl("list", "--policy-version", "6", service=service)
+
+
+def test_why_a_reward_is_0(service: LocalProcess) -> None:
+    shown = prorl("show", "special-rewritten.0", service=service)
+    verdict = shown[shown.rindex("reward 0") :]
+    assert '"failed": 4' in verdict
+    assert "tests  0" in verdict
+    shown = prorl("show", "special-evaluator.0", service=service)
+    assert "failed in EVAL, blame evaluator" in shown
+    assert "error | EvaluatorError: the tests did not end" in shown
+    assert "to do | raise the limit of EVAL" in shown
+
+
+def test_what_siblings_did_differently(service: LocalProcess, client: RolloutClient) -> None:
+    shown = prorl("show", "step7-group0", service=service)
+    place, _, variants = shown.partition("first difference: ")[2].partition("\n")
+    found = re.fullmatch(r"turn (\d+), (says|output of bash)", place)
+    assert found
+    texts = [client.text(f"step7-group0.{index}") for index in range(8)]
+    at = int(found[1]) - 1
+    said = {text.turns[at].raw for text in texts}
+    assert len(said) > 1 or found[2] != "says"
+    for earlier in range(at):
+        assert len({text.turns[earlier].raw for text in texts}) == 1
+    for index in range(8):
+        assert re.search(rf"\.{index} \(reward [\d.]+\)", variants)
+
+
+# --- each command ---------------------------------------------------------------------------------
+
+
+def test_status_tells_whether_it_is_alive_and_what_failed(service: LocalProcess) -> None:
+    shown = prorl("status", service=service)
+    assert f"{service.url}: healthy, prorl" in shown
+    assert "run showcase" in shown
+    assert re.search(r"failures +2 task, 2 agent", shown)
+    assert json.loads(prorl("status", "--json", service=service))["run"] == "showcase"
+    assert prorl("top", "--once", service=service).splitlines()[1:8] == shown.splitlines()[1:8]
+
+
+def test_groups_are_listed_with_what_their_rewards_say(service: LocalProcess) -> None:
+    shown = prorl("list", "--outcome", "informative", "--limit", "3", service=service)
+    assert shown.count("informative") == 3
+    assert "3 groups; there are more (--limit)" in shown
+    lines = prorl("list", "--groups", "--json", "--limit", "500", service=service).splitlines()
+    groups = [json.loads(line) for line in lines]
+    assert {"special-slow", "step0-group0"} <= {group["group_id"] for group in groups}
+    assert "no rollouts meet these conditions" in prorl("list", "--task", "none", service=service)
+
+
+def test_hostile_text_is_shown_and_not_obeyed(service: LocalProcess) -> None:
+    shown = prorl("show", "special-hostile.0", "--full", service=service)
+    assert "<script>alert(1)</script>" in shown
+    assert "\\u202eevil" in shown
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]", shown)
+
+
+def test_long_output_is_folded_unless_it_is_wanted(service: LocalProcess) -> None:
+    folded = prorl("show", "special-huge.0", service=service)
+    assert len(folded) < 20_000
+    assert "--full shows them" in folded
+    assert len(prorl("show", "special-huge.0", "--full", service=service)) > 5_000_000
+
+
+def test_a_group_is_written_as_a_page(service: LocalProcess, tmp_path: Path) -> None:
+    file = tmp_path / "group.html"
+    prorl("show", "step7-group0.3", "--html", str(file), service=service)
+    page = file.read_text()
+    assert "<title>Group step7-group0</title>" in page
+    assert '"/v1/rollouts/step7-group0.7/text"' in page
+
+
+def test_logs_follow_what_happens(service: LocalProcess, client: RolloutClient) -> None:
+    assert "special-sandbox.0 failed, blame sandbox" in prorl("logs", service=service)
+    command = [*CLI, "logs", "-f", "--url", service.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        for line in following.stdout:
+            if " hello " in line:
+                break
+        client.cancel(["special-slow.3"])
+        seen = next(line for line in following.stdout if "special-slow.3" in line)
+        following.send_signal(signal.SIGINT)
+    assert "cancelled" in seen
+    assert following.returncode == 0
+
+
+def test_top_goes_on_while_the_service_does_not_answer(service: LocalProcess) -> None:
+    command = [*CLI, "top", "--every-s", "0.1", "--url"]
+    for url, wanted in ((service.url, "healthy"), (NOBODY, "asked again every 0.1 s")):
+        with subprocess.Popen([*command, url], stdout=subprocess.PIPE, text=True) as top:
+            assert top.stdout is not None
+            time.sleep(3)
+            top.send_signal(signal.SIGINT)
+            shown = " ".join(top.stdout.read().split())
+        assert wanted in shown
+        assert top.returncode == 0
+
+
+def test_a_rate_is_that_of_the_last_minute(client: RolloutClient) -> None:
+    now = client.status()
+    rates = Rates()
+    for at in range(0, 200, 10):
+        now.ended = dict.fromkeys(now.ended, 0) | {next(iter(now.ended)): at * 2}
+        rates.add(float(at), now)
+    [line] = rates.lines()
+    assert line.text == "2.00 rollouts/s in the last 60 s, 0 failed"
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("show", "nobody.0"), "there is no rollout 'nobody.0'"),
+        (("list", "--state", "sleeping"), "sleeping"),
+        (("view", "nobody"), "there is no rollout 'nobody'"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    service: LocalProcess, command: tuple[str, ...], problem: str
+) -> None:
+    done = run(*command, "--url", service.url)
+    assert done.returncode == 2
+    assert problem in done.stderr
+
+
+# --- exports and view -----------------------------------------------------------------------------
+
+
+def test_a_service_is_a_source_of_exports(
+    service: LocalProcess, client: RolloutClient, tmp_path: Path
+) -> None:
+    file = tmp_path / "all.jsonl"
+    done = run("export", service.url, "--format", "jsonl", "--out", str(file))
+    assert done.returncode == 0, done.stderr
+    exported = {json.loads(line)["rollout_id"] for line in file.read_text().splitlines()}
+    assert len(exported) >= 144
+    assert {"step0-group0.0", "special-task.1", "special-huge.0"} <= exported
+    rows, text_of = of_file(str(file), None, 1000)
+    assert {row.rollout_id for row in rows} == exported
+    row = next(one for one in rows if one.rollout_id == "special-evaluator.0")
+    known = client.text("special-evaluator.0")
+    read = text_of(row)
+    assert [turn.raw for turn in read.turns] == [turn.raw for turn in known.turns]
+    assert read.rollout.error == known.rollout.error
+    with pytest.raises(ProRLError, match="has no rollouts"):
+        of_file(str(_empty(tmp_path)), None, 10)
+
+
+def _empty(directory: Path) -> Path:
+    file = directory / "empty.jsonl"
+    file.write_text("")
+    return file
+
+
+async def test_rollouts_are_read_with_keys(client: RolloutClient) -> None:
+    rows, text_of = of_service(client, "step7-group0.5", 100)
+    assert [row.rollout_id for row in rows][:2] == ["step7-group0.5", "step7-group0.0"]
+    viewer = Viewer(rows, text_of)
+    async with viewer.run_test(size=(120, 40)) as pilot:
+
+        async def shows(rollout_id: str) -> RolloutText:
+            while viewer.shown is None or viewer.shown.rollout.rollout_id != rollout_id:
+                await pilot.pause(0.05)
+            return viewer.shown
+
+        await shows("step7-group0.5")
+        await pilot.press("j", "j", "j")
+        assert viewer.section == 3
+        await pilot.press("k")
+        assert viewer.section == 2
+        await pilot.press("l")
+        await shows("step7-group0.0")
+        assert viewer.section == 0
+        await pilot.press("h")
+        await shows("step7-group0.5")
+        await pilot.press("slash", *"group0.7", "enter")
+        await shows("step7-group0.7")
+        assert viewer.query_one(OptionList).option_count == 1
+        assert not viewer.query_one(Input).has_class("open")
+        await pilot.press("q")
+
+
+async def test_hostile_text_is_no_markup_in_the_viewer(client: RolloutClient) -> None:
+    rows, text_of = of_service(client, "special-hostile", 100)
+
+    def with_markup(row: RolloutRow) -> RolloutText:
+        text = text_of(row)
+        text.turns[0].raw = text.turns[0].text = "[bold]no[/] [link=x]markup[/nothing]"
+        return text
+
+    viewer = Viewer(rows, with_markup)
+    async with viewer.run_test(size=(120, 40)) as pilot:
+        while viewer.shown is None:
+            await pilot.pause(0.05)
+        await pilot.press("f")
+        await pilot.pause()
+        picture = viewer.export_screenshot()
+    assert "link=x" in picture
+    assert "\x1b" not in picture
+    assert "\u202e" not in picture

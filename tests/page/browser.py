@@ -30,6 +30,7 @@ class Tab:
     """One page, with storage of its own, as a window that no other shares."""
 
     browser: "Browser"
+    context: str
     session: str
     problems: list[str] = field(default_factory=list)
     """Errors and warnings of console and browser, exceptions, and dialogs."""
@@ -125,6 +126,18 @@ class Tab:
         answer = self.call("Page.captureScreenshot", format="png")
         file.write_bytes(base64.b64decode(answer["data"]))
 
+    def close(self) -> None:
+        self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
+
+    def save_into(self, directory: Path) -> None:
+        """Has files that the page offers be saved there, without a question."""
+        self.browser.call(
+            "Browser.setDownloadBehavior",
+            behavior="allow",
+            browserContextId=self.context,
+            downloadPath=str(directory),
+        )
+
     def note(self, method: str, event: Json) -> None:
         """Keeps what an event says of the page."""
         match method:
@@ -172,7 +185,7 @@ class Browser:
             height=height,
         )["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        tab = self._tabs[session] = Tab(self, session)
+        tab = self._tabs[session] = Tab(self, context, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
         tab.call(

@@ -42,9 +42,19 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def stranger(chromium: Browser) -> Tab:
+def stranger(chromium: Browser) -> Iterator[Tab]:
     """A tab that has opened nothing yet."""
-    return chromium.tab()
+    tab = chromium.tab()
+    yield tab
+    tab.close()
+
+
+@pytest.fixture
+def other(chromium: Browser) -> Iterator[Tab]:
+    """A second tab that has opened nothing yet."""
+    tab = chromium.tab()
+    yield tab
+    tab.close()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Every view in a real browser, on a service with 1,000 rollouts: what it shows is what the service
 says, keys and clicks do what they promise, and what happens is seen without a reload."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,9 @@ import httpx
 import pytest
 
 from prorl_service.client import RolloutClient
-from prorl_service.page.saved import saved_page
-from tests.page.browser import Tab
+from tests.page.browser import WAIT_S, Tab
 from tests.page.showcase import FAILURES, STEPS, group
-from tests.page.visit import FORM, offer, show, visible
+from tests.page.visit import FORM, offer, show, stay, visible
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
@@ -279,22 +279,21 @@ def test_a_view_or_rollout_that_is_not_there_is_named(tab: Tab) -> None:
 # --- saved ----------------------------------------------------------------------------------------
 
 
-def test_a_saved_page_opens_without_the_service(
-    stranger: Tab, http: httpx.Client, tmp_path: Path
+def test_a_page_is_saved_and_opens_without_the_service(
+    tab: Tab, other: Tab, tmp_path: Path
 ) -> None:
-    file = tmp_path / "saved.html"
-    path = "/v1/rollouts/special-hostile.0"
-    answers = {
-        "/v1/groups": http.get("/v1/groups?group_id=special-hostile").content,
-        f"{path}/text": http.get(f"{path}/text").content,
-        f"{path}/tokens": b"[" + http.get(f"{path}/tokens?n=4096").content + b"]",
-    }
-    file.write_bytes(b"".join(saved_page("special-hostile", answers)))
-    stranger.open(file.as_uri())
-    assert "special-hostile" in stranger.wait_for("all 1", "main")
-    show(stranger, "rollout/special-hostile.0", "Verdict: reward 1")
-    assert visible(stranger, "main .hidden-character") > 0
-    show(stranger, "tokens/special-hostile.0", "prompt")
-    stranger.wait("document.querySelectorAll('.tokens > span').length > 100")
-    assert stranger.problems == []
-    assert stranger.hosts == {""}
+    tab.save_into(tmp_path)
+    show(tab, "rollout/special-hostile.0", "Verdict: reward 1")
+    tab.click("button[title^='this rollout and its siblings']")
+    file = tmp_path / "special-hostile.html"
+    deadline = time.monotonic() + WAIT_S
+    while not file.exists() and time.monotonic() < deadline:
+        stay(tab, 0.2)
+    other.open(file.as_uri())
+    assert "special-hostile" in other.wait_for("all 1", "main")
+    show(other, "rollout/special-hostile.0", "Verdict: reward 1")
+    assert visible(other, "main .hidden-character") > 0
+    show(other, "tokens/special-hostile.0", "prompt")
+    other.wait("document.querySelectorAll('.tokens > span').length > 100")
+    assert other.problems == []
+    assert other.hosts == {""}

@@ -39,7 +39,8 @@ function piece(one) {
   const isPlain = !one.fg && !one.bg && !one.bold && !one.faint && !one.italic && !one.underline;
   if (isPlain) return content;
   const style = {};
-  if (one.fg) style.color = colour(one.fg.rgb);
+  // Terminals choose colours for one background; a part of the text's own is legible on each.
+  if (one.fg) style.color = `color-mix(in srgb, ${colour(one.fg.rgb)} 70%, var(--text))`;
   if (one.bg) style.backgroundColor = colour(one.bg.rgb);
   const names = ["bold", "faint", "italic", "underline"].filter((name) => one[name]);
   return html`<span class=${names.join(" ")} style=${style}>${content}</span>`;

@@ -20,6 +20,24 @@ EVERY_S = 0.05
 BAD_LEVELS = ("error", "warning", "assert")
 Json = dict[str, Any]
 
+MIDDLE = """
+(async () => {
+  const one = document.querySelector(SELECTOR);
+  if (one === null) return null;
+  const middle = () => {
+    const { x, y, width, height } = one.getBoundingClientRect();
+    return [x + width / 2, y + height / 2];
+  };
+  one.scrollIntoView({ block: "center" });
+  const before = middle();
+  await new Promise((done) => setTimeout(done, 50));
+  const now = middle();
+  const isThere = now.join() === before.join() && one.contains(document.elementFromPoint(...now));
+  return isThere ? now : null;
+})()
+"""
+"""Where an element is, once it stays there: what is scrolled past gets its true height late."""
+
 
 class BrowserError(Exception):
     """The browser or its page did not do what was asked."""
@@ -93,13 +111,11 @@ class Tab:
     def click(self, selector: str) -> None:
         """Presses the left button in the middle of the first such element."""
         place = json.dumps(selector)
+        deadline = time.monotonic() + WAIT_S
         self.wait(f"document.querySelector({place})")
-        box = self.evaluate(
-            f"(() => {{ const one = document.querySelector({place});"
-            "one.scrollIntoView({ block: 'center' });"
-            "const { x, y, width, height } = one.getBoundingClientRect();"
-            "return [x + width / 2, y + height / 2]; })()"
-        )
+        while (box := self.evaluate(MIDDLE.replace("SELECTOR", place))) is None:
+            if time.monotonic() > deadline:
+                raise BrowserError(f"{selector} does not stay in one place, or is covered")
         for kind in ("mousePressed", "mouseReleased"):
             self.call(
                 "Input.dispatchMouseEvent",

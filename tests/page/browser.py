@@ -81,22 +81,23 @@ class Tab:
             raise BrowserError(f"{code}: {_exception(thrown)}")
         return answer["result"].get("value")
 
-    def wait(self, condition: str, timeout_s: float = WAIT_S) -> None:
-        """Returns once the expression is true."""
+    def wait(self, condition: str, timeout_s: float = WAIT_S) -> Any:
+        """Returns the value of the expression once it is true."""
         deadline = time.monotonic() + timeout_s
-        while not self._is_true(condition):
+        while not (value := self._value(condition)):
             if time.monotonic() > deadline:
                 shown = self.evaluate("document.body.innerText")[:2000]
                 raise BrowserError(
                     f"not within {timeout_s} s: {condition}; the page shows:\n{shown}"
                 )
             time.sleep(EVERY_S)
+        return value
 
-    def _is_true(self, condition: str) -> bool:
+    def _value(self, code: str) -> Any:
         try:
-            return bool(self.evaluate(f"Boolean({condition})"))
+            return self.evaluate(code)
         except BrowserError:  # while one page follows another
-            return False
+            return None
 
     def text(self, selector: str = "body") -> str:
         """Returns the text that a person reads there."""
@@ -104,15 +105,16 @@ class Tab:
 
     def wait_for(self, text: str, selector: str = "body") -> str:
         """Returns what is shown once `text` is a part of it."""
-        place = json.dumps(selector)
-        self.wait(f"document.querySelector({place})?.innerText.includes({json.dumps(text)})")
-        return self.text(selector)
+        shown = f"document.querySelector({json.dumps(selector)})?.innerText"
+        # At once: a moment later the page may show something else.
+        found = f"((shown) => shown?.includes({json.dumps(text)}) && shown)({shown})"
+        return str(self.wait(found))
 
     def click(self, selector: str) -> None:
         """Presses the left button in the middle of the first such element."""
         place = json.dumps(selector)
         deadline = time.monotonic() + WAIT_S
-        self.wait(f"document.querySelector({place})")
+        self.wait(f"document.querySelector({place}) !== null")
         while (box := self.evaluate(MIDDLE.replace("SELECTOR", place))) is None:
             if time.monotonic() > deadline:
                 raise BrowserError(f"{selector} does not stay in one place, or is covered")

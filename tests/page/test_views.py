@@ -27,7 +27,9 @@ def test_the_token_is_asked_for_and_stays_in_the_tab(stranger: Tab, url: str, to
     stranger.open(f"{url}/#/groups")
     assert "prorl token" in stranger.wait_for("asks for its token")
     offer(stranger, "not-the-token")
-    stranger.wait(f"sessionStorage.getItem('prorl-token') === 'not-the-token' && {there(FORM)}")
+    stranger.wait(
+        f"sessionStorage.getItem('prorl-token') === 'not-the-token' && {there(FORM)} !== null"
+    )
     offer(stranger, token)
     stranger.wait_for("step7-group0", "main")
     assert stranger.evaluate("Object.values(sessionStorage)") == [token]
@@ -180,7 +182,7 @@ def test_tokens_show_what_was_sampled(tab: Tab, http: httpx.Client, segment: int
     shown = show(tab, "tokens/special-rewritten.1", "segment 2")
     if segment:
         tab.click("main button:nth-of-type(2)")
-        shown = tab.wait_for("left out", ".tokens")
+        shown = tab.wait_for("(what was before was left out)", ".tokens")
     tab.wait(f"document.querySelectorAll('.tokens > span').length === {tokens['length']}")
     kinds = tab.evaluate(
         "[...document.querySelectorAll('.tokens > span')].map((one) => one.className)"
@@ -238,7 +240,7 @@ def test_keys_move_between_turns_and_siblings(tab: Tab) -> None:
     tab.press("t")
     tab.wait_for("Tokens of step7-group0.4", "h1")
     tab.evaluate("history.back()")
-    tab.wait_for("step7-group0.4", "h1")
+    tab.wait_for("Verdict", "main")
     tab.press("c")
     tab.wait_for("Choose up to 4 rollouts", "main")
 

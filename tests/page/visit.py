@@ -20,7 +20,7 @@ def sign_in(tab: Tab, url: str, token: str) -> None:
     """Opens the page, and enters the token that it asks for."""
     tab.open(url)
     offer(tab, token)
-    tab.wait("document.querySelector('nav.top .life.up')")
+    tab.wait("document.querySelector('nav.top .life.up') !== null")
 
 
 def show(tab: Tab, address: str, text: str) -> str:

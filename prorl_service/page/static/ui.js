@@ -1,5 +1,5 @@
 // Parts that all views share: numbers and times as text, badges, tables, filters, errors, keys.
-import { html, useEffect } from "./vendor/htm-preact.js";
+import { html, useLayoutEffect } from "./vendor/htm-preact.js";
 import { plain } from "./text.js";
 
 // --- values as text -----------------------------------------------------------------------------
@@ -106,7 +106,8 @@ export const Pages = ({ query, next, set }) => html`<p class="pages">
 
 // `actions` by key; keys typed into fields are left alone.
 export function useKeys(actions) {
-  useEffect(() => {
+  // Before the next key: what it does depends on what is shown.
+  useLayoutEffect(() => {
     const onKey = (event) => {
       const isTyping = event.target.matches?.("input, select, textarea");
       if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !(event.key in actions)) return;

@@ -29,6 +29,12 @@ def show(tab: Tab, address: str, text: str) -> str:
     return tab.wait_for(text, "main")
 
 
+def see(tab: Tab, *texts: str) -> None:
+    """Waits for each text: boxes of text are laid out once they come near the screen."""
+    for text in texts:
+        tab.wait_for(text, "main")
+
+
 def stay(tab: Tab, seconds: float) -> None:
     """Leaves the page as it is, for a while."""
     until = time.monotonic() + seconds

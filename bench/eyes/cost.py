@@ -1,14 +1,17 @@
 """CPU time of a service's turn under load: without a shelf, and with one and its page open.
 
 The load is that of `bench.load`: 64 rollouts at once, 11 model calls each. Both services run in
-turn, several rounds; the page is open in a real browser, on the view that asks most often. The
-figure is the processor time of the service's own process, which answers the page.
+turn, several rounds; the page is open in a real browser, which gets idle time only: people have it
+on another machine. The figure is the processor time of the service's own process.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
+
+import psutil
 
 from bench.load import contenders, ours
 from bench.load.agent import LoadAgent
@@ -19,14 +22,14 @@ from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.net import credentials
 from tests.page.browser import Browser
 from tests.page.chromium import browser
-from tests.page.visit import sign_in
+from tests.page.visit import show, sign_in
 
 AT_ONCE = 64
 BATCHES = 4
 LATENCY_MS = 50
 VOCAB_SIZE = 1024
-VIEWS = ("now", "groups", "timeline")
-"""Views of the open page, one a round: lists every 5 s, status every 2 s, all events."""
+SHOWN = {"now": "Last 15 minutes", "groups": "all 1", "timeline": "slots"}
+"""Views of the open page, one a round, and a text of each: status every 2 s, lists, all events."""
 
 Row = dict[str, object]
 
@@ -37,8 +40,9 @@ def measure(directory: Path, rounds: int) -> list[Row]:
     build_tiny_model(model, vocab_size=VOCAB_SIZE)
     rows: list[Row] = []
     with browser() as chromium:
+        _give_idle_time()
         for number in range(rounds):
-            view = VIEWS[number % len(VIEWS)]
+            view = list(SHOWN)[number % len(SHOWN)]
             without = _cpu_ms(directory / f"without{number}", model)
             with_page = _cpu_ms(directory / f"with{number}", model, chromium, view)
             rows.append(_row(f"view {view}", without, with_page))
@@ -87,11 +91,19 @@ def _open_page(chromium: Browser | None, url: str, view: str) -> Iterator[None]:
         yield
         return
     tab = chromium.tab()
+    _give_idle_time()
     sign_in(tab, url, credentials.make_own_token())
     tab.problems.clear()  # the answer that asked for the token
-    tab.evaluate(f"location.hash = '{view}'")
-    tab.wait("document.querySelector('main section')")
+    show(tab, view, SHOWN[view])
     yield
     tab.evaluate("0")  # which reads what the page has said meanwhile
     assert not tab.problems, tab.problems
     tab.open("about:blank")
+
+
+def _give_idle_time() -> None:
+    """Has the browser, which is all that this process started by name, run when nothing else does."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if "chrom" in process.name():
+                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))

@@ -102,7 +102,7 @@ def _open_page(chromium: Browser | None, url: str, view: str) -> Iterator[None]:
 
 
 def _give_idle_time() -> None:
-    """Has the browser, which is all that this process started by name, run when nothing else does."""
+    """Has the browser run when nothing else does."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
             if "chrom" in process.name():

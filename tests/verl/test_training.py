@@ -88,7 +88,7 @@ def test_the_stock_command_trains(directory: Path, service: LocalProcess) -> Non
     assert [one["prorl/turns"] for one in steps] == [2, 2, 2]
     assert [one["prorl/policy_lag"] for one in steps] == [0, 0, 0]
     assert all(0 < one["prorl/rollout_s"] <= one["prorl/rollout_max_s"] for one in steps)
-    assert any(line.endswith(f"by {service.url}") for line in run.lines)
+    assert any(line.endswith(f"watch the rollouts at {service.url}") for line in run.lines)
     assert_saved(directory / "saved", directory / "dump", steps=[1, 2, 3], rollouts=16)
     assert_dumped_text(directory / "dump-val" / "0.jsonl", rollouts=2)
     assert len([*read_rollouts(directory / "saved" / "eval-000000.jsonl")]) == 2

@@ -1,5 +1,6 @@
 """The service and the engine as a user runs them: processes of their own, killed and restarted."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -208,7 +209,10 @@ def test_a_backend_that_is_no_engine_is_reported_in_one_line_with_a_hint(
 
 def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> None:
     log = service.log.read_text()
-    assert f"INFO prorl_service.server.run: prorl {__version__} at {service.url}, its API" in log
+    assert (
+        f"INFO prorl_service.server.run: prorl {__version__} at {service.url}: open it in a browser"
+        in log
+    )
     assert f"model {tiny_model.name}; agents: code, math, stem, swe" in log
     assert ", journal in memory" in log
     assert "sandboxes: " in log
@@ -217,9 +221,9 @@ def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> Non
 def test_a_service_shows_its_status(service: local.LocalProcess) -> None:
     command = [sys.executable, "-m", "prorl_service.cli", "status", "--url", service.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert f"{service.url}: prorl {__version__}, healthy, run " in done.stdout
+    assert f"{service.url}: healthy, prorl {__version__}, run " in done.stdout
     assert "rollouts   none" in done.stdout
-    assert "healthy: 0 calls, version 0" in done.stdout
+    assert re.search(r"engine +\S+ healthy, version 0, 0 of \d+ calls", done.stdout)
 
 
 def test_a_stop_ends_long_polls_of_a_sampler(service: local.LocalProcess) -> None:

@@ -54,7 +54,7 @@ class Block:
     label: str = ""
     style: str = ""
     folds: bool = False
-    """Whether the middle of long text may be left out at first."""
+    """True if the middle of long text may be left out at first."""
 
 
 def blocks(text: RolloutText) -> Iterator[Block]:

@@ -36,7 +36,7 @@ MIDDLE = """
   return isThere ? now : null;
 })()
 """
-"""Where an element is, once it stays there: what is scrolled past gets its true height late."""
+"""JavaScript for the place of an element that stays there: what is scrolled past gets its true height late."""
 
 
 class BrowserError(Exception):

@@ -36,7 +36,7 @@ MIDDLE = """
   return isThere ? now : null;
 })()
 """
-"""JavaScript for the place of an element that stays there: what is scrolled past gets its true height late."""
+"""JavaScript for the place of an element that stays there: scrolled past, it grows late."""
 
 
 class BrowserError(Exception):

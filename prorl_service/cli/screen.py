@@ -35,11 +35,9 @@ class Screen:
         file: TextIO,
         *,
         full: bool = False,
-        fold_lines: int = FOLD_LINES,
         on_hang_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`full` turns folding off; else a folded block has `fold_lines` at most. `on_hang_up` is
-        called when the reader of a pipe is gone."""
+        """`full` turns folding off. `on_hang_up` is called when the reader of a pipe is gone."""
         if hasattr(file, "reconfigure"):
             file.reconfigure(errors="backslashreplace")  # a locale may have few characters
         self._is_terminal = file.isatty()
@@ -54,7 +52,6 @@ class Screen:
         )
         self._console.on_hang_up = on_hang_up
         self._full = full
-        self._fold_lines = fold_lines
 
     def line(self, text: str, style: str = "", *, prefix: str = "") -> None:
         """Prints one of this program's own lines."""
@@ -72,7 +69,7 @@ class Screen:
         """Prints others' text after a margin. `fold` leaves out the middle of long text."""
         lines = visible(text).strip("\n").split("\n")
         if fold and not self._full:
-            lines = folded(lines, self._fold_lines)
+            lines = folded(lines)
         if not self._is_terminal:
             self._write(lines, prefix, label)
             return

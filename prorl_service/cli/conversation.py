@@ -1,7 +1,7 @@
-"""A rollout as a sequence of blocks: what it was asked, said and did, and the verdict. Pure.
+"""A rollout as a sequence of blocks: its prompt, its turns, and the verdict. Pure.
 
-`prorl show` prints the blocks, and `prorl view` lays them out. Their text is what others wrote, as
-it is: whoever shows a block makes it visible. Titles and notes are on one line, and visible.
+`prorl show` prints the blocks, and `prorl view` lays them out. A block holds text of models and
+tools as it is, so its reader makes it visible. Titles and notes are one visible line.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def blocks(text: RolloutText) -> Iterator[Block]:
     yield from _verdict(text, len(text.turns) + 1)
 
 
-# --- what it was asked --------------------------------------------------------------------------
+# --- prompt ---------------------------------------------------------------------------------------
 
 
 def _head(text: RolloutText) -> Iterator[Block]:
@@ -119,13 +119,13 @@ def _tool_name(schema: dict[str, object]) -> str:
     return visible_line(str(name), limit=60)
 
 
-# --- what it did --------------------------------------------------------------------------------
+# --- turns ----------------------------------------------------------------------------------------
 
 
 def _turn(turn: TextTurn, section: int) -> Iterator[Block]:
     yield Block(Part.TITLE, section, f"turn {section}", style="bold")
     if turn.given:
-        yield Block(Part.PROMPT, section, turn.given, "is told", "dim", folds=True)
+        yield Block(Part.PROMPT, section, turn.given, "given", "dim", folds=True)
     if turn.format_error is not None:
         yield Block(Part.TEXT, section, turn.raw, "says")
     else:
@@ -166,7 +166,7 @@ def _call(call: TextCall, section: int) -> Iterator[Block]:
     yield _note(section, f"{call.duration_s:.2f} s{error}")
 
 
-# --- what it came to ----------------------------------------------------------------------------
+# --- verdict --------------------------------------------------------------------------------------
 
 
 def _verdict(text: RolloutText, section: int) -> Iterator[Block]:

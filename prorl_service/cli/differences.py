@@ -53,7 +53,7 @@ def turns_by_id(texts: Sequence[RolloutText]) -> dict[str, Sequence[TextTurn]]:
 def _steps(turns: Sequence[TextTurn]) -> Iterator[Step]:
     for number, turn in enumerate(turns, 1):
         if turn.given is not None:
-            yield Step(number, "is told", turn.given)
+            yield Step(number, "given", turn.given)
         yield Step(number, "says", turn.raw)
         for call in turn.tool_calls:
             if call.output is not None:

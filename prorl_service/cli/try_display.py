@@ -160,7 +160,7 @@ class _View:
             self.note(f"{len(ids)} tokens, which do not continue the chain: a new segment")
         elif not last.tool_calls and last.format_error is None:
             seen = len(rollout.ledger.before(last.segment, last.stop))
-            self._block("is told", rollout.chat.decode(ids[seen:]), "dim", fold=True)
+            self._block("given", rollout.chat.decode(ids[seen:]), "dim", fold=True)
 
     def _show_records(self) -> None:
         if not self._turns:

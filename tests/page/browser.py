@@ -63,7 +63,7 @@ class Tab:
         return self.browser.call(method, self.session, **parameters)
 
     def open(self, url: str) -> None:
-        """Loads the page anew. What changes behind `#` is better left to a click."""
+        """Loads the page. Use a click for what changes after `#`."""
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 

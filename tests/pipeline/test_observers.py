@@ -1,4 +1,4 @@
-"""Who watches rollouts: what is told of them, in which order, and that no observer can harm one."""
+"""Observers of rollouts: what they are told, in which order, and that none can harm a rollout."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -86,7 +86,7 @@ def test_turns_are_shown_while_the_rollout_runs(tmp_path: Path) -> None:
 
 def test_messages_of_an_agent_without_tools_are_shown(tmp_path: Path) -> None:
     tried = done(arguments(tmp_path, GUESS, NUMBER, ["50", "60", "70"]), tmp_path)
-    assert "is told | <|im_start|>user\n           | higher<|im_end|>" in tried.stdout
+    assert "given | <|im_start|>user\n           | higher<|im_end|>" in tried.stdout
     assert "1 scripted replies were not used" in tried.stdout
     assert "reward | 0.5" in tried.stdout
 

@@ -4,6 +4,7 @@ A sandbox is single-use: started once, never reset by its user, stopped once. It
 commands; the module of each kind says what that isolates. `ProcessSandbox` isolates nothing.
 """
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
@@ -45,6 +46,14 @@ OnOutput = Callable[[bytes], None]
 
 class Sandbox(Protocol):
     """All verbs raise `SandboxError` when the sandbox is gone or breaks its protocol."""
+
+    @property
+    def programs(self) -> str:
+        """Path inside of the programs in `sandbox.programs`, which are read-only."""
+
+    @property
+    def python(self) -> str:
+        """Path inside of a Python interpreter, which is there in any image."""
 
     async def start(self) -> None:
         """Starts the sandbox: it takes calls on return. Leaves nothing behind when it raises."""
@@ -97,6 +106,13 @@ class Sandbox(Protocol):
         """Unpacks a snapshot over the directory, which is made if it is missing.
 
         Writes nothing outside the directory: raises `OSError` (`EPERM`) for a tar that tries to.
+        """
+
+    async def listen(self, port: int) -> socket.socket:
+        """Opens a port on the loopback inside, and returns its socket, which the caller owns: what
+        connects to it inside is accepted here. `port` 0 takes a free one.
+
+        A sandbox that isolates nothing opens it on the host's loopback.
         """
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ Without a live spare, the sandbox is started on demand.
 
 import asyncio
 import logging
+import socket
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -264,6 +265,14 @@ class WarmSandbox:
             raise SandboxError("the sandbox was not started", retryable=False)
         return self._sandbox
 
+    @property
+    def programs(self) -> str:
+        return self._inner().programs
+
+    @property
+    def python(self) -> str:
+        return self._inner().python
+
     async def ping(self, *, timeout_s: float) -> None:
         await self._inner().ping(timeout_s=timeout_s)
 
@@ -293,3 +302,6 @@ class WarmSandbox:
 
     async def restore(self, path: str, tar: bytes) -> None:
         await self._inner().restore(path, tar)
+
+    async def listen(self, port: int) -> socket.socket:
+        return await self._inner().listen(port)

@@ -3,6 +3,8 @@
 import asyncio
 import math
 import random
+import socket
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -72,6 +74,14 @@ class FakeSandbox:
         self.running = False
         self._answer = answer
 
+    @property
+    def programs(self) -> str:
+        return "/programs"
+
+    @property
+    def python(self) -> str:
+        return sys.executable
+
     async def start(self) -> None:
         self.running = True
 
@@ -103,6 +113,9 @@ class FakeSandbox:
 
     async def restore(self, path: str, tar: bytes) -> None:
         self.files[path] = tar
+
+    async def listen(self, port: int) -> socket.socket:
+        return socket.create_server(("127.0.0.1", port))
 
     async def stop(self) -> None:
         self.running = False

@@ -28,6 +28,9 @@ from prorl_service.sandbox.host.kernel_packages import kernel_packages
 INSIDE = "/.prorl"
 """Path of the copy inside every sandbox that isolates."""
 
+PROGRAMS_INSIDE = f"{INSIDE}/programs"
+"""Path of `sandbox.programs` inside every sandbox that isolates."""
+
 _GUEST = Path(guest.__path__[0])
 _SOURCES = (_GUEST / "execd", _GUEST / "jupyter", Path(ptyprocess.__path__[0]))
 _PACKAGES = "packages"
@@ -99,7 +102,7 @@ def _key() -> str:
 
 
 def _make(path: Path) -> None:
-    for name in ("mnt", "libraries", "bin", "python/bin", "python/lib"):
+    for name in ("mnt", "programs", "libraries", "bin", "python/bin", "python/lib"):
         (path / name).mkdir(parents=True)
     library = path / "python" / "lib" / _STANDARD_LIBRARY.name
     _copy(_STANDARD_LIBRARY, library)

@@ -9,14 +9,14 @@ leaves them to it, and bounds the share of the loop that one sandbox may take.
 import asyncio
 import os
 import select
-import socket
 import stat
 from collections.abc import Callable
 
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.guest.execd import command as bash
-from prorl_service.sandbox.guest.execd.fd_passing import take_fds
+from prorl_service.sandbox.guest.execd.fd_passing import SHELL
 from prorl_service.sandbox.guest.execd.notes import with_notes
+from prorl_service.sandbox.host.handover import Handover
 
 SHORT_S = 0.25
 """Seconds after which a running command goes back."""
@@ -33,9 +33,9 @@ class DirectShell:
     """A shell that the service may borrow; not lent to begin with. Runs one command at a time."""
 
     def __init__(
-        self, handover: socket.socket, *, max_bytes: int, give_back: Callable[[bytes], None]
+        self, handover: Handover, *, max_bytes: int, give_back: Callable[[bytes], None]
     ) -> None:
-        """Owns `handover`, on which descriptors arrive. `give_back` is called with what was read
+        """`handover`: where descriptors arrive. `give_back` is called with what was read
         when an idle shell must go back."""
         self._handover = handover
         self._max_bytes = min(max_bytes, SHORT_BYTES)
@@ -51,9 +51,9 @@ class DirectShell:
 
     def take(self) -> None:
         """Starts to use the shell, which the execution server has lent."""
-        if self._handover.fileno() < 0:  # closed meanwhile
+        if self._handover.is_closed:
             return
-        fds = take_fds(self._handover)
+        fds = self._handover.take(SHELL)
         if fds:
             self._close_descriptors()
             self._terminal, self._commands = _checked(fds)
@@ -105,7 +105,6 @@ class DirectShell:
         if self.running is not None and not self.running.done():
             self.running.set_result(None)
         self._close_descriptors()
-        self._handover.close()
 
     def _read(self) -> None:
         try:

@@ -7,6 +7,7 @@ The root directory and /dev are in memory, and made read-only last.
 import os
 from pathlib import Path
 
+from prorl_service.sandbox import programs
 from prorl_service.sandbox.host import bundle
 
 WORKDIR = "/workspace"
@@ -24,6 +25,7 @@ def arguments(runtime: Path) -> list[str]:
         *(item for path in DIRECTORIES for item in ("--perms", "0755", "--dir", path)),
         *_etc(runtime),
         *_read_only(runtime, bundle.INSIDE),
+        *_read_only(programs.directory(), bundle.PROGRAMS_INSIDE),
         *("--proc", "/proc", "--dev", "/dev", "--symlink", "/tmp", "/var/tmp"),
         *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"),
     ]

@@ -17,9 +17,10 @@ from typing import Any
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import OnOutput, SandboxLimits, ToolResult
 from prorl_service.sandbox.guest.execd import fd_passing
-from prorl_service.sandbox.host import cgroups
+from prorl_service.sandbox.host import bundle, cgroups
 from prorl_service.sandbox.host.cgroups import ControlGroup
 from prorl_service.sandbox.host.direct_shell import DirectShell
+from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
 from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
 from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
@@ -43,12 +44,21 @@ class RemoteSandbox(ABC):
         self._limits = limits
         self._child: Process | None = None
         self._channel: Channel | None = None
+        self._handover: Handover | None = None
         self._shell: DirectShell | None = None
         self._added_tools: dict[str, str] = {}
         self._starting: asyncio.Task[None] | None = None
         self._start_ended = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self._group: ControlGroup | None = None
+
+    @property
+    def programs(self) -> str:
+        return bundle.PROGRAMS_INSIDE
+
+    @property
+    def python(self) -> str:
+        return f"{bundle.INSIDE}/bin/python3"
 
     @property
     def server_pid(self) -> int | None:
@@ -91,8 +101,8 @@ class RemoteSandbox(ABC):
         self._start_ended.set()
 
     async def _start(self) -> None:
-        ours, shell, child = await self._connect()
-        child.ended.add_done_callback(lambda _: shell.close())
+        ours, child = await self._connect()
+        child.ended.add_done_callback(lambda _: self._close_descriptors())
         channel = Channel(
             # Text decoded with replacement is up to three times as long as the kept output.
             max_payload_bytes=(self._limits.file_mb << 20) + 4 * self._limits.output_bytes,
@@ -106,25 +116,26 @@ class RemoteSandbox(ABC):
         # The server starts nothing before its first request.
         await channel.request("ping", timeout_s=START_TIMEOUT_S)
 
-    async def _connect(self) -> tuple[socket.socket, DirectShell, Process]:
+    async def _connect(self) -> tuple[socket.socket, Process]:
         """Connects to a new server. A container that died unnoticed is replaced."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._shell = shell = DirectShell(
-                    fd_passing.offer(ours),
+                self._handover = Handover(fd_passing.offer(ours))
+                self._shell = DirectShell(
+                    self._handover,
                     max_bytes=self._limits.output_bytes,
                     give_back=self._return_shell,
                 )
                 self._child = child = await self.spawn(theirs.fileno())
             except ContainerDied:
                 ours.close()
-                shell.close()
+                self._close_descriptors()
             except BaseException:
                 ours.close()
                 raise
             else:
-                return ours, shell, child
+                return ours, child
         return await self._connect()
 
     def _limit_together(self, child: Process) -> None:
@@ -230,6 +241,14 @@ class RemoteSandbox(ABC):
             ) from None
         self._added_tools[name] = source
 
+    async def listen(self, port: int) -> socket.socket:
+        try:
+            await self._request("listen", timeout_s=START_TIMEOUT_S, port=port)
+        except Refused as refusal:
+            raise SandboxError(f"port {port} cannot be opened inside: {refusal.message}") from None
+        assert self._handover is not None
+        return checked_listener(self._handover.take(fd_passing.LISTENER))
+
     async def upload(self, path: str, content: bytes) -> None:
         """Writes a file. Raises the matching `OSError` when it cannot be written."""
         await self._file_request("upload", path, content)
@@ -305,13 +324,18 @@ class RemoteSandbox(ABC):
             await self._start_ended.wait()
         if self._channel is not None:
             await self._channel.close()
-        if self._shell is not None:
-            self._shell.close()
+        self._close_descriptors()
         if self._child is not None:
             await _wait_for_end(self._child)
         if self._group is not None:
             await self._group.remove()
         await self.clean_up()
+
+    def _close_descriptors(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+        if self._handover is not None:
+            self._handover.close()
 
 
 def _begun(nonce: str | None) -> dict[str, Any]:

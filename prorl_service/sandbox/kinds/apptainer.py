@@ -25,6 +25,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox import programs
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
@@ -110,7 +111,8 @@ class ApptainerProvider(SandboxProvider):
     def _command(self, image: Path, *program: str) -> list[str]:
         return [
             *(self._apptainer, "--silent", "exec", *OPTIONS),
-            *("--bind", f"{self._runtime}:{bundle.INSIDE}:ro", str(image)),
+            *("--bind", f"{self._runtime}:{bundle.INSIDE}:ro"),
+            *("--bind", f"{programs.directory()}:{bundle.PROGRAMS_INSIDE}:ro", str(image)),
             *bundle.server(*program),
         ]
 

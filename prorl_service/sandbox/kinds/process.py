@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from prorl_service.errors import TaskError
+from prorl_service.sandbox import programs
 from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
@@ -50,6 +51,14 @@ class ProcessSandbox(RemoteSandbox):
     """Works in a directory of its own from `start` to `stop`."""
 
     _workdir: str | None = None
+
+    @property
+    def programs(self) -> str:
+        return str(programs.directory())
+
+    @property
+    def python(self) -> str:
+        return str(bundle.directory() / "bin" / "python3")
 
     def _order(self) -> dict[str, object]:
         if self._workdir is None:

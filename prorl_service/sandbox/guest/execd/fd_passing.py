@@ -3,10 +3,13 @@
 The connection itself carries them only before anything else, while it has no event loop.
 """
 
-import contextlib
 import os
 import socket
 from collections.abc import Sequence
+
+SHELL, LISTENER = b"x", b"l"
+"""Kinds of descriptors: a shell's terminal and pipe, and a socket that listens."""
+MAX_FDS = 2
 
 
 def offer(connection: socket.socket) -> socket.socket:
@@ -29,9 +32,9 @@ def receive(connection: int) -> socket.socket | None:
     return theirs
 
 
-def send_fds(to: socket.socket, fds: Sequence[int]) -> None:
+def send_fds(to: socket.socket, fds: Sequence[int], kind: bytes = SHELL) -> None:
     """Sends descriptors. Raises `OSError` if there is no room for more."""
-    socket.send_fds(to, [b"x"], fds)
+    socket.send_fds(to, [kind], fds)
 
 
 def receive_fds(come: socket.socket, max_bytes: int, max_fds: int) -> tuple[bytes, list[int]]:
@@ -40,17 +43,3 @@ def receive_fds(come: socket.socket, max_bytes: int, max_fds: int) -> tuple[byte
     for fd in fds:
         os.set_inheritable(fd, False)
     return message, fds
-
-
-def take_fds(come: socket.socket) -> list[int]:
-    """Returns the last descriptors that were sent, if any are new; closes the others."""
-    newest: list[int] = []
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            message, fds = receive_fds(come, 1, 2)
-            for fd in newest:
-                os.close(fd)
-            newest = fds
-            if not message:
-                break
-    return newest

@@ -64,7 +64,8 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool) -> None:
     """Enters the sandbox. Called once by the first process of `NAMESPACES`, the container's root.
 
-    `runtime` is the container's directory with this program; its subdirectory `mnt` is empty.
+    `runtime` is the container's directory with this program; its subdirectory `mnt` is empty,
+    and `programs` is a mount.
     `user` is the process's user afterwards. With `of_image`, all of the root is writable; without,
     only `workdir` and /tmp, which share `disk_mb`.
     """
@@ -98,7 +99,8 @@ def _make_root(runtime: str, workdir: str, disk_mb: int) -> None:
     _mount_proc(f"{root}/proc")
     _mount_dev(f"{root}/dev")
     os.makedirs(root + runtime, exist_ok=True)
-    linux.mount(runtime, root + runtime, flags=linux.MS_BIND)
+    for path in (runtime, f"{runtime}/programs"):  # a mount of its own within the other
+        linux.mount(path, root + path, flags=linux.MS_BIND)
     _change_root(root)
     os.makedirs("/tmp", exist_ok=True)
     os.chmod("/tmp", 0o1777)

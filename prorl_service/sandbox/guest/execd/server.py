@@ -20,6 +20,7 @@ from .fd_passing import receive
 from .files import download, upload
 from .ipython import IPythonTool
 from .limits import confine, kill_all_and_exit
+from .listen import listen
 from .loop import Loop
 from .memory import MemoryGuard
 from .protocol import FrameDecoder, encode
@@ -64,6 +65,7 @@ def serve(
         "restore": restore,
         "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),
         "return_shell": bash.return_shell,
+        "listen": partial(listen, handover),
         "add_tool": partial(add_tool, tools, frozenset(tools)),
     }
     connection = Connection(loop, operations, FrameDecoder(file_bytes))

@@ -7,6 +7,7 @@ reads it back.
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.tokens.formats.base import (
+    BrokenCall,
     Problem,
     Reply,
     ReplyFormat,
@@ -26,6 +27,7 @@ __all__ = [
     "BY_NAME",
     "HERMES",
     "PLAIN",
+    "BrokenCall",
     "Problem",
     "Reply",
     "ReplyFormat",

@@ -31,6 +31,15 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenCall:
+    """A call that breaks its format, but whose tool can be told."""
+
+    name: str
+    arguments: str
+    """Text of the arguments, as it was sampled."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Parsed reply. `content` is text outside reasoning and calls; a `problem` voids `calls`."""
 
@@ -38,6 +47,8 @@ class Reply:
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     problem: Problem | None = None
+    attempts: list[ToolCall | BrokenCall] = field(default_factory=list)
+    """Calls of a reply with a problem, in order, as far as they can be told."""
 
 
 class ReplyFormat(Protocol):

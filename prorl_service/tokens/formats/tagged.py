@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prorl_service.tokens.formats.base import (
+    BrokenCall,
     Malformed,
     Problem,
     Reply,
@@ -17,6 +18,7 @@ from prorl_service.tokens.formats.base import (
     Types,
     types_of,
 )
+from prorl_service.tokens.formats.broken import broken_call
 
 THINK = ("<think>", "</think>")
 
@@ -61,8 +63,19 @@ class Tagged:
             except Malformed as error:
                 end = stop if error.stop is None else start + error.stop
                 problem = Problem(str(error), start + error.start, end)
-                return Reply(content, reasoning, problem=problem)
+                attempts = self._attempts([text[slice(*one)] for one in bodies], types)
+                return Reply(content, reasoning, problem=problem, attempts=attempts)
         return Reply(content.strip(), reasoning, calls)
+
+    def _attempts(self, bodies: Sequence[str], types: Types) -> list[ToolCall | BrokenCall]:
+        attempts: list[ToolCall | BrokenCall] = []
+        for body in bodies:
+            try:
+                attempts += self.read(body, types)
+            except Malformed:
+                if (broken := broken_call(body)) is not None:
+                    attempts.append(broken)
+        return attempts
 
     @cached_property
     def _stray(self) -> re.Pattern[str]:

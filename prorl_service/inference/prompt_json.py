@@ -18,7 +18,7 @@ class EncodedPrompt:
         self._ids = array("i", ids)
         self._items = b""
         known = 0
-        if before is not None and before._is_prefix_of(self._ids):
+        if before is not None and before.is_prefix_of(self._ids):
             known, self._items = len(before), before._items
         fresh = orjson.dumps(self._ids[known:].tolist())[1:-1]
         self._items += b"," + fresh if self._items and fresh else fresh
@@ -29,7 +29,7 @@ class EncodedPrompt:
     def extended(self, ids: Sequence[int]) -> "EncodedPrompt":
         return EncodedPrompt(self._ids + array("i", ids), before=self)
 
-    def _is_prefix_of(self, ids: "array[int]") -> bool:
+    def is_prefix_of(self, ids: "array[int]") -> bool:
         return ids[: len(self._ids)] == self._ids
 
     def json(self) -> bytes:

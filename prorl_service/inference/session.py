@@ -5,6 +5,7 @@ of earlier turns keep their logprobs and policy versions; nothing of the failed 
 """
 
 import logging
+from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from prorl_service import metrics
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """Attempts of one call. Waiting for an engine that is down or lent uses up no attempt."""
+
+MAX_PROMPTS = 8
+"""Most prompts whose JSON is kept for the calls that continue them."""
 
 Route = Callable[[RouteRequest, Collection[Member]], Awaitable[Member]]
 
@@ -41,8 +45,8 @@ class Session:
         self._route = route
         self._call_ended = call_ended
         self._member: Member | None = None
-        self._prompt: EncodedPrompt | None = None
-        """Prompt of the newest call."""
+        self._prompts: list[EncodedPrompt] = []
+        """Prompts of the newest calls, at most one for each conversation, the newest last."""
 
     async def generate(
         self,
@@ -54,7 +58,7 @@ class Session:
         stop_token_ids: list[int],
     ) -> Generation:
         """Raises the `BackendError` of the last of `MAX_ATTEMPTS`."""
-        prompt = self._prompt = EncodedPrompt(prompt_ids, before=self._prompt)
+        prompt = self._encoded(prompt_ids)
         failed: list[Member] = []
         while True:
             pinned = self._member.backend_id if self._member else None
@@ -88,6 +92,16 @@ class Session:
                 metrics.call_failed_over()
             finally:
                 self._call_ended(call, member)
+
+    def _encoded(self, prompt_ids: Sequence[int]) -> EncodedPrompt:
+        ids = array("i", prompt_ids)
+        extended = (one for one in self._prompts if one.is_prefix_of(ids))
+        before = max(extended, key=len, default=None)
+        if before is not None:
+            self._prompts.remove(before)
+        prompt = EncodedPrompt(ids, before=before)
+        self._prompts = [*self._prompts[1 - MAX_PROMPTS :], prompt]
+        return prompt
 
     def _pin(self, member: Member) -> None:
         if member is not self._member:

@@ -115,8 +115,16 @@ class Turn(WireModel):
         0.0, description="Seconds that the call waited for its engine, which `model_s` leaves out."
     )
     cached_tokens: int = 0
+    is_abandoned: bool = Field(
+        False, description="Whether the agent's program asked again instead of going on from it."
+    )
     backend: str
     started_at: float | None = Field(None, description="Unix time in seconds.")
+
+
+SegmentKind = Literal["main", "compaction", "subagent", "auxiliary"]
+"""What a segment is: the agent's own conversation; a summary of it, or what goes on from one; the
+conversation of a sub-agent; a title or the like."""
 
 
 class Segment(WireModel):
@@ -132,6 +140,8 @@ class Segment(WireModel):
     loss_mask: RunLengthArray
     logprobs: Float32Array
     policy_versions: RunLengthArray
+    kind: SegmentKind = "main"
+    is_trained: bool = Field(True, description="Whether trainers learn from it.")
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:

@@ -1,0 +1,201 @@
+"""The gateway over HTTP: an ASGI application for one rollout, in all dialects.
+
+Knows neither sandboxes nor the service. A stream begins with the reply, or after `KEEP_ALIVE_S`
+with events that keep its client from giving up; a refusal that comes earlier has a status.
+"""
+
+import asyncio
+import gzip
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from prorl_service.gateway.calls import CallReply, CallRequest, Refused
+from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS, Dialect
+from prorl_service.gateway.rollout import RolloutGateway
+
+KEEP_ALIVE_S = 10.0
+MAX_BODY_BYTES = 64 << 20
+SSE = "text/event-stream"
+RETRY_HEADER = "x-stainless-retry-count"
+"""Header by which the clients of OpenAI and Anthropic say that they ask again."""
+SUBAGENT_HEADERS = ("x-claude-code-agent-id", "x-parent-session-id")
+"""Headers that Claude Code and opencode send for their sub-agents alone."""
+
+
+def application(gateway: RolloutGateway) -> Starlette:
+    """Makes the application; paths may have any prefix, such as `/v1`."""
+    api = _Api(gateway)
+    return Starlette(
+        routes=[
+            Route("/", api.alive, methods=["GET", "HEAD"]),
+            Route("/{prefix:path}", api.answer, methods=["GET", "POST"]),
+        ]
+    )
+
+
+class _Api:
+    def __init__(self, gateway: RolloutGateway) -> None:
+        self._gateway = gateway
+
+    async def alive(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def answer(self, request: Request) -> Response:
+        path = f"/{request.path_params['prefix']}".rstrip("/")
+        if request.method == "GET":
+            return self._models(path)
+        if path.endswith("/messages/count_tokens"):
+            return await self._count(request)
+        for ending, dialect in DIALECTS.items():
+            if path.endswith(ending):
+                return await self._call(request, dialect, CALL_PREFIXES[ending])
+        return _not_found(path)
+
+    def _models(self, path: str) -> Response:
+        known = {
+            "id": self._gateway.model,
+            "object": "model",
+            "type": "model",
+            "display_name": self._gateway.model,
+            "created": 0,
+            "created_at": "1970-01-01T00:00:00Z",
+            "owned_by": "prorl",
+            "max_model_len": self._gateway.max_model_len,
+        }
+        if path.endswith("/models"):
+            return JSONResponse({"object": "list", "data": [known], "has_more": False})
+        return JSONResponse(known) if "/models/" in path else _not_found(path)
+
+    async def _count(self, request: Request) -> Response:
+        dialect = DIALECTS["/messages"]
+        try:
+            _, body = await _read(request)
+            tokens = await self._gateway.count_tokens(dialect.request({"max_tokens": 1, **body}))
+        except Refused as refusal:
+            return JSONResponse(dialect.error(refusal), refusal.status)
+        return JSONResponse({"input_tokens": tokens})
+
+    async def _call(self, request: Request, dialect: Dialect, call_prefix: str) -> Response:
+        try:
+            raw, body = await _read(request)
+            call = replace(dialect.request(body), source=(request.url.path, body))
+        except Refused as refusal:
+            self._gateway.counts.refused += 1
+            return JSONResponse(dialect.error(refusal), refusal.status)
+        task = asyncio.create_task(
+            self._gateway.answer(
+                call,
+                key=hashlib.blake2b(request.url.path.encode() + raw, digest_size=16).digest(),
+                is_repeated=_is_repeated(request),
+                call_prefix=call_prefix,
+                is_subagent=any(name in request.headers for name in SUBAGENT_HEADERS),
+            )
+        )
+        return await _respond(request, dialect, body, call, task)
+
+
+async def _respond(
+    request: Request,
+    dialect: Dialect,
+    body: Mapping[str, Any],
+    call: CallRequest,
+    task: "asyncio.Task[CallReply]",
+) -> Response:
+    timeout_s = KEEP_ALIVE_S if call.is_streamed else None
+    try:
+        await _wait(request, task, timeout_s)
+    except BaseException:
+        task.cancel()
+        raise
+    if not task.done():
+        return StreamingResponse(_stream(dialect, body, task), media_type=SSE)
+    try:
+        reply = task.result()
+    except Refused as refusal:
+        return JSONResponse(dialect.error(refusal), refusal.status)
+    except asyncio.CancelledError:  # the client has gone
+        return Response(status_code=499)
+    if call.is_streamed:
+        return Response(b"".join(dialect.events(reply, body)), media_type=SSE)
+    return JSONResponse(dialect.reply(reply))
+
+
+async def _wait(request: Request, task: "asyncio.Task[CallReply]", timeout_s: float | None) -> None:
+    """Waits for the call, and cancels it if its client goes away."""
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((task, leaving), timeout=timeout_s, return_when="FIRST_COMPLETED")
+        if leaving.done() and not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+    finally:
+        leaving.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stream(
+    dialect: Dialect, body: Mapping[str, Any], task: "asyncio.Task[CallReply]"
+) -> AsyncIterator[bytes]:
+    try:
+        while not task.done():
+            yield dialect.KEEP_ALIVE
+            await asyncio.wait((task,), timeout=KEEP_ALIVE_S)
+        for event in dialect.events(task.result(), body):
+            yield event
+    except Refused as refusal:
+        yield dialect.error_event(refusal)
+    finally:
+        task.cancel()
+
+
+def _is_repeated(request: Request) -> bool:
+    count = request.headers.get(RETRY_HEADER, "0")
+    return count.isdigit() and int(count) > 0
+
+
+async def _read(request: Request) -> tuple[bytes, dict[str, Any]]:
+    """Returns the body, and the object in it. Raises `Refused`."""
+    raw = await request.body()
+    match request.headers.get("content-encoding"):
+        case None | "identity":
+            pass
+        case "gzip":
+            raw = _unpacked(raw)
+        case encoding:
+            raise Refused(f"content-encoding: {encoding!r} is not known", status=415)
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Refused(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Refused("the body is not a JSON object")
+    return raw, body
+
+
+def _unpacked(raw: bytes) -> bytes:
+    try:
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        unpacked = unpacker.decompress(raw, MAX_BODY_BYTES)
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise Refused(f"the body is not gzip: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise Refused("the body is too large", status=413)
+    return unpacked
+
+
+def _not_found(path: str) -> Response:
+    error = {"message": f"the gateway has no {path}", "type": "not_found_error"}
+    return JSONResponse({"type": "error", "error": error}, 404)

@@ -1,0 +1,42 @@
+"""Dialects in which harnesses talk to models: JSON to requests, replies to JSON or events. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
+
+from prorl_service.gateway.calls import CallReply, CallRequest, Refused
+from prorl_service.gateway.dialects import chat, messages, responses
+from prorl_service.gateway.dialects.fields import Body
+
+
+class Dialect(Protocol):
+    """What each module of this package has."""
+
+    KEEP_ALIVE: bytes
+    """Event that keeps clients from giving up while nothing is sampled yet."""
+
+    def request(self, body: Body) -> CallRequest:
+        """Reads a request. Raises `Refused`."""
+
+    def reply(self, answer: CallReply) -> dict[str, Any]:
+        """Writes a reply that is not streamed."""
+
+    def events(self, answer: CallReply, body: Body) -> Iterator[bytes]:
+        """Writes a reply as a stream."""
+
+    def error(self, refusal: Refused) -> dict[str, Any]: ...
+
+    def error_event(self, refusal: Refused) -> bytes:
+        """Ends a stream that has begun."""
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "/chat/completions": cast(Dialect, chat),
+    "/responses": cast(Dialect, responses),
+    "/messages": cast(Dialect, messages),
+}
+"""Modules by the end of the path that clients use."""
+
+CALL_PREFIXES = {"/chat/completions": "call_", "/responses": "call_", "/messages": "toolu_"}
+"""Beginnings of the ids of calls, as clients expect them, by the same."""
+
+__all__ = ["CALL_PREFIXES", "DIALECTS", "Body", "Dialect"]

@@ -1,0 +1,111 @@
+"""Fields of requests, checked: what clients send is read leniently where that changes nothing."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from prorl_service.gateway.calls import Refused
+from prorl_service.schemas import Message
+from prorl_service.schemas.groups import FunctionCall, MessageCall
+
+Body = Mapping[str, Any]
+
+TEXT_PARTS = frozenset({"text", "input_text", "output_text", "summary_text", "reasoning_text"})
+
+
+def text_of(content: Any, where: str) -> str:
+    """Returns the text of a string, or of a list of parts that are all text. Raises `Refused`."""
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case list():
+            return "".join(_part(one, where) for one in content)
+    raise Refused(f"{where}: expected text, or a list of parts")
+
+
+def _part(part: Any, where: str) -> str:
+    match part:
+        case str():
+            return part
+        case {"type": kind, "text": str(text)} if kind in TEXT_PARTS:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+        case {"type": kind}:
+            raise Refused(f"{where}: the policy takes text only, not {kind!r}")
+    raise Refused(f"{where}: expected a part with a type and text")
+
+
+def arguments_of(raw: Any) -> tuple[dict[str, Any], str]:
+    """Returns the arguments of a call, and their text if they are no JSON object."""
+    if isinstance(raw, dict):
+        return raw, ""
+    text = raw if isinstance(raw, str) else json.dumps(raw)
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return {}, text
+    return (value, "") if isinstance(value, dict) else ({}, text)
+
+
+def assistant(
+    text: str, reasoning: str, calls: Sequence[tuple[str, str, dict[str, Any]]]
+) -> Message:
+    """Makes an assistant's message. `calls`: id, name and arguments of each."""
+    return Message(
+        role="assistant",
+        content=text,
+        reasoning_content=reasoning or None,
+        tool_calls=[
+            MessageCall(id=call_id, function=FunctionCall(name=name, arguments=arguments))
+            for call_id, name, arguments in calls
+        ],
+    )
+
+
+def string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise Refused(f"{where}: expected text")
+    return value
+
+
+def items(value: Any, where: str) -> list[dict[str, Any]]:
+    """Returns a list of objects. Raises `Refused`."""
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise Refused(f"{where}: expected a list of objects")
+    return value
+
+
+def limit(body: Body, *names: str) -> int | None:
+    """Returns the smallest limit of tokens that is given under one of the names."""
+    given = [body[name] for name in names if body.get(name) is not None]
+    if not all(isinstance(one, int) and one > 0 for one in given):
+        raise Refused(f"{' or '.join(names)}: expected a positive number of tokens")
+    return min(given, default=None)
+
+
+def stop_of(value: Any, where: str) -> tuple[str, ...]:
+    match value:
+        case None:
+            return ()
+        case str():
+            return (value,)
+        case list() if all(isinstance(one, str) for one in value):
+            return tuple(one for one in value if one)
+    raise Refused(f"{where}: expected text, or a list of texts")
+
+
+def without_effect(body: Body, used: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of all other fields that were given."""
+    return tuple(sorted(name for name in body.keys() - set(used) if body[name] is not None))
+
+
+def schema(name: str, description: Any, parameters: Any) -> dict[str, Any]:
+    """Makes a tool as chat templates take it."""
+    function: dict[str, Any] = {"name": name}
+    if isinstance(description, str):
+        function["description"] = description
+    function["parameters"] = parameters if isinstance(parameters, dict) else {"type": "object"}
+    return {"type": "function", "function": function}

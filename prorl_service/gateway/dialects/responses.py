@@ -1,0 +1,290 @@
+"""Responses, OpenAI's newer dialect: requests read, replies written, streamed and not.
+
+Source: OpenAI's API reference, and what Codex, pi and openai-agents send. A turn of the model is
+several items; their ids name the turn, and clients send them back untouched.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prorl_service.gateway.calls import (
+    CallReply,
+    CallRequest,
+    ContextTooLong,
+    Refused,
+    ReplyCall,
+    Said,
+)
+from prorl_service.gateway.dialects import fields
+from prorl_service.gateway.dialects.fields import Body
+from prorl_service.gateway.sse import data
+from prorl_service.schemas import Message
+from prorl_service.tokens.formats import ToolSchema
+
+USED = ("input", "instructions", "tools", "max_output_tokens", "stream", "model", "tool_choice")
+USED_TOO = ("text", "previous_response_id")
+BETWEEN = "__"
+"""What stands between the name of a namespace and that of a tool in it, for the policy."""
+COUNTED = {"type": "response.in_progress", "sequence_number": 0}
+KEEP_ALIVE = data(
+    {**COUNTED, "response": {"object": "response", "status": "in_progress", "output": []}},
+    "response.in_progress",
+)
+"""A real event: Codex's time-out does not count comments."""
+
+
+def request(body: Body) -> CallRequest:
+    """Raises `Refused`."""
+    if body.get("tool_choice") not in (None, "auto"):
+        raise Refused("tool_choice: the policy chooses (auto)")
+    if ((body.get("text") or {}).get("format") or {"type": "text"}).get("type") != "text":
+        raise Refused("text.format: the policy is sampled freely (text)")
+    if body.get("previous_response_id"):
+        raise Refused("previous_response_id: send the whole conversation")
+    tools, left_out = _tools(body.get("tools") or [])
+    return CallRequest(
+        conversation=list(_conversation(body)),
+        tools=tools,
+        max_tokens=fields.limit(body, "max_output_tokens"),
+        is_streamed=bool(body.get("stream")),
+        without_effect=fields.without_effect(body, (*USED, *USED_TOO)),
+        left_out=left_out,
+    )
+
+
+def _tools(given: Any) -> tuple[list[ToolSchema], list[str]]:
+    tools, left_out = [], []
+    for one in fields.items(given, "tools"):
+        match one:
+            case {"type": "function", "name": str(name)}:
+                tools.append(fields.schema(name, one.get("description"), one.get("parameters")))
+            case {"type": "namespace", "name": str(name), "tools": list(inside)}:
+                for tool in fields.items(inside, "tools"):
+                    known = f"{name}{BETWEEN}{tool.get('name')}"
+                    described = tool.get("description"), tool.get("parameters")
+                    tools.append(fields.schema(known, *described))
+            case _:
+                left_out.append(str(one.get("type")))
+    return tools, left_out
+
+
+# --- conversation -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Items of one turn of the model, as they are read."""
+
+    text: str = ""
+    reasoning: str = ""
+    minted: list[str] = field(default_factory=list)
+    calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    raw: list[str] = field(default_factory=list)
+
+    def ends_before(self, kind: str) -> bool:
+        """Returns whether an item of this kind begins another turn: reasoning comes first in one,
+        and text before calls."""
+        has_more = bool(self.text or self.calls)
+        return has_more if kind == "reasoning" else kind == "message" and bool(self.calls)
+
+    def said(self) -> Said:
+        message = fields.assistant(self.text, self.reasoning, self.calls)
+        return Said(message, minted=tuple(self.minted), raw_arguments=tuple(self.raw))
+
+
+def _conversation(body: Body) -> Iterator[Said]:
+    if body.get("instructions"):
+        text = fields.string(body["instructions"], "instructions")
+        yield Said(Message(role="system", content=text))
+    given = body.get("input")
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    turn: _Turn | None = None
+    for number, one in enumerate(fields.items(given, "input")):
+        kind = one.get("type", "message")
+        is_model = kind in ("reasoning", "function_call") or one.get("role") == "assistant"
+        if turn is not None and (not is_model or turn.ends_before(kind)):
+            yield turn.said()
+            turn = None
+        if is_model:
+            turn = turn or _Turn()
+            _add(turn, one, kind, f"input.{number}")
+        else:
+            yield _said(one, kind, f"input.{number}")
+    if turn is not None:
+        yield turn.said()
+
+
+def _add(turn: _Turn, item: Body, kind: str, where: str) -> None:
+    if item.get("id"):
+        turn.minted.append(str(item["id"]))
+    match kind:
+        case "reasoning":
+            parts = item.get("content") or item.get("summary")
+            turn.reasoning += fields.text_of(parts, f"{where}.content")
+        case "message":
+            turn.text += fields.text_of(item.get("content"), f"{where}.content")
+        case _:
+            name = fields.string(item.get("name"), f"{where}.name")
+            if item.get("namespace"):
+                name = f"{item['namespace']}{BETWEEN}{name}"
+            arguments, raw = fields.arguments_of(item.get("arguments"))
+            call_id = fields.string(item.get("call_id"), f"{where}.call_id")
+            turn.calls.append((call_id, name, arguments))
+            turn.raw.append(raw)
+
+
+def _said(item: Body, kind: str, where: str) -> Said:
+    match kind, item.get("role"):
+        case "function_call_output", _:
+            text = fields.text_of(item.get("output"), f"{where}.output")
+            call_id = fields.string(item.get("call_id"), f"{where}.call_id")
+            return Said(Message(role="tool", content=text, tool_call_id=call_id))
+        case "message", ("system" | "developer"):
+            text = fields.text_of(item.get("content"), f"{where}.content")
+            return Said(Message(role="system", content=text))
+        case "message", "user":
+            text = fields.text_of(item.get("content"), f"{where}.content")
+            return Said(Message(role="user", content=text))
+    raise Refused(f"{where}: items of type {kind!r} are not known")
+
+
+# --- replies ------------------------------------------------------------------------------------
+
+
+def reply(answer: CallReply) -> dict[str, Any]:
+    return _response(answer, _items(answer, {}))
+
+
+def events(answer: CallReply, body: Body) -> Iterator[bytes]:
+    """Yields the stream of a reply; `body` is that of its request."""
+    items = _items(answer, _namespaces(body))
+    numbered = enumerate(_events(answer, items))
+    for number, (kind, values) in numbered:
+        yield data({"type": kind, "sequence_number": number, **values}, kind)
+
+
+def error(refusal: Refused) -> dict[str, Any]:
+    code = "context_length_exceeded" if isinstance(refusal, ContextTooLong) else None
+    return {"error": {"message": str(refusal), "type": refusal.kind, "param": None, "code": code}}
+
+
+def error_event(refusal: Refused) -> bytes:
+    failed = {"object": "response", "status": "failed", "output": [], **error(refusal)}
+    return data({"type": "response.failed", "response": failed}, "response.failed")
+
+
+def item_ids(answer: CallReply) -> list[str]:
+    """Returns what names the turn, in the items of its reply."""
+    return [str(one["id"]) for one in _items(answer, {})]
+
+
+def _namespaces(body: Body) -> dict[str, tuple[str, str]]:
+    """Returns namespace and name of the tools in namespaces, by the names that the policy knows."""
+    return {
+        f"{space['name']}{BETWEEN}{tool.get('name')}": (space["name"], tool.get("name"))
+        for space in body.get("tools") or []
+        if space.get("type") == "namespace"
+        for tool in space.get("tools") or []
+    }
+
+
+def _items(answer: CallReply, namespaces: dict[str, tuple[str, str]]) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    if answer.reasoning:
+        content = [{"type": "reasoning_text", "text": answer.reasoning}]
+        item = {"type": "reasoning", "id": f"rs_{answer.turn}", "summary": []}
+        items.append({**item, "content": content, "encrypted_content": None})
+    if answer.text or not (answer.reasoning or answer.calls):
+        part = {"type": "output_text", "text": answer.text, "annotations": []}
+        item = {"type": "message", "id": f"msg_{answer.turn}", "role": "assistant"}
+        items.append({**item, "status": "completed", "content": [part]})
+    return items + [_call(one, namespaces) for one in answer.calls]
+
+
+def _call(call: ReplyCall, namespaces: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    item = {
+        "type": "function_call",
+        "id": f"fc_{call.id}",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": "completed",
+    }
+    if call.name in namespaces:
+        item["namespace"], item["name"] = namespaces[call.name]
+    return item
+
+
+def _events(answer: CallReply, items: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    begun = _response(answer, []) | {"status": "in_progress", "usage": None}
+    yield "response.created", {"response": begun}
+    yield "response.in_progress", {"response": begun}
+    for index, item in enumerate(items):
+        empty, inside = _parts(item)
+        yield "response.output_item.added", {"output_index": index, "item": empty}
+        for kind, values in inside:
+            yield kind, {"output_index": index, "item_id": item["id"], **values}
+        yield "response.output_item.done", {"output_index": index, "item": item}
+    ended = _response(answer, items)
+    yield f"response.{ended['status']}", {"response": ended}
+
+
+def _parts(item: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
+    """Returns the item as a stream begins it, and what fills it."""
+    match item["type"]:
+        case "message":
+            [part] = item["content"]
+            at = {"content_index": 0}
+            return {**item, "status": "in_progress", "content": []}, [
+                ("response.content_part.added", {**at, "part": {**part, "text": ""}}),
+                ("response.output_text.delta", {**at, "delta": part["text"]}),
+                ("response.output_text.done", {**at, "text": part["text"]}),
+                ("response.content_part.done", {**at, "part": part}),
+            ]
+        case "reasoning":
+            [part] = item["content"]
+            at = {"content_index": 0}
+            return {**item, "content": []}, [
+                ("response.reasoning_text.delta", {**at, "delta": part["text"]}),
+                ("response.reasoning_text.done", {**at, "text": part["text"]}),
+            ]
+    arguments = item["arguments"]
+    return {**item, "arguments": "", "status": "in_progress"}, [
+        ("response.function_call_arguments.delta", {"delta": arguments}),
+        ("response.function_call_arguments.done", {"arguments": arguments}),
+    ]
+
+
+def _response(answer: CallReply, items: list[dict[str, Any]]) -> dict[str, Any]:
+    is_cut = answer.ending == "length"
+    return {
+        "id": f"resp_{answer.turn}",
+        "object": "response",
+        "created_at": answer.created_at,
+        "status": "incomplete" if is_cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "error": None,
+        "model": answer.model,
+        "output": items,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "usage": _usage(answer),
+    }
+
+
+def _usage(answer: CallReply) -> dict[str, Any]:
+    usage = answer.usage
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached},
+        "output_tokens": usage.sampled,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt + usage.sampled,
+    }

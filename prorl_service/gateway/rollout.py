@@ -1,0 +1,352 @@
+"""The model API of one rollout: a request in, sampled ids in the ledger, a reply out.
+
+Every call is sampled by the rollout, whose ledger records the very prompt that the engine saw. A
+request that continues a turn gets that turn's ids and what follows them; any other
+is rendered as a whole, and opens a segment. Nothing here knows HTTP.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prorl_service.errors import BackendError, InvalidRequest
+from prorl_service.gateway.calls import (
+    CallReply,
+    CallRequest,
+    ContextTooLong,
+    Refused,
+    ReplyCall,
+    Usage,
+)
+from prorl_service.gateway.kinds import AnsweredCall, abandoned, kinds_of, last_of_main
+from prorl_service.gateway.matching import Conversations, Place
+from prorl_service.gateway.recording import Exchange, Recorder
+from prorl_service.schemas import (
+    FinishReason,
+    Limits,
+    Message,
+    Sampling,
+    SegmentKind,
+    ToolCallRecord,
+    Turn,
+)
+from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
+from prorl_service.tokens.ledger import Ledger
+
+LONG_CHARS = 8192
+"""Characters of new text from which on it is tokenised in a thread."""
+KEPT_REPLIES = 64
+"""Newest replies that a repeated request gets again."""
+
+
+class SampledRollout(Protocol):
+    """What the gateway needs of a rollout; `agents.base.RolloutContext` is one."""
+
+    limits: Limits
+    sampling: Sampling
+    max_model_len: int
+    chat: ChatFormat
+    ledger: Ledger
+    turns: list[Turn]
+    kinds: dict[int, tuple[SegmentKind, bool]]
+    final_turn: int | None
+    open_calls: int
+
+    async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn: ...
+
+    def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply: ...
+
+    def changed(self) -> None: ...
+
+
+class Spent(Refused):
+    """The rollout may sample nothing more, in any conversation."""
+
+    def __init__(self, reason: FinishReason) -> None:
+        super().__init__(f"the rollout has ended: {reason.value}", status=403)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers for reports and metrics."""
+
+    calls: int = 0
+    repeated: int = 0
+    """Requests that got the reply to the same request before."""
+    restated: int = 0
+    """Turns that came back otherwise than they were handed out."""
+    broken_calls: int = 0
+    refused: int = 0
+    too_long: int = 0
+    """Requests whose prompt left no room to sample."""
+    without_effect: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+
+
+class RolloutGateway:
+    """Calls may overlap: sub-agents call while the agent does."""
+
+    def __init__(
+        self,
+        rollout: SampledRollout,
+        *,
+        model: str = "policy",
+        strict: bool = False,
+        recorder: Recorder | None = None,
+        name: Callable[[int], str] | None = None,
+    ) -> None:
+        """`model`: the name that clients are told. `strict`: a turn that comes back otherwise than
+        it was handed out is rendered as it came, in a new segment. `name`: names of turns by their
+        numbers, unguessable ones by default."""
+        self.model = model
+        self.counts = Counts()
+        self.finish: asyncio.Future[FinishReason] = asyncio.get_running_loop().create_future()
+        """Reason why nothing more is sampled, once there is one; or the `BackendError` that ended
+        it."""
+        self._rollout = rollout
+        self._recorder = recorder
+        self._name = name or _unguessable
+        self._conversations = Conversations(is_strict=strict)
+        self._answered: list[AnsweredCall] = []
+        self._handed_out: dict[str, tuple[Turn, ToolCall | BrokenCall]] = {}
+        """Calls by the ids that clients know."""
+        self._calls: dict[bytes, asyncio.Task[CallReply]] = {}
+        self._waiting: dict[bytes, int] = {}
+
+    @property
+    def max_model_len(self) -> int:
+        return self._rollout.max_model_len
+
+    async def answer(
+        self,
+        request: CallRequest,
+        *,
+        key: bytes,
+        is_repeated: bool,
+        call_prefix: str,
+        is_subagent: bool = False,
+    ) -> CallReply:
+        """Samples a reply, or gives that of the same request before.
+
+        `key`: digest of the request. A request that comes while its like is under way, or that says
+        of itself that it is repeated, is never sampled twice. When nobody waits for a call any
+        more, it is cancelled, and nothing of it is recorded. Raises `Refused`.
+        """
+        task = self._calls.get(key)
+        if task is None or not _is_usable(task, is_repeated=is_repeated):
+            task = asyncio.create_task(self._sample(request, call_prefix, is_subagent))
+            self._calls[key] = task
+            self._forget()
+        else:
+            self.counts.repeated += 1
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+                task.cancel()  # does nothing to one that is done
+
+    async def count_tokens(self, request: CallRequest) -> int:
+        """Returns the length of the prompt that this request would have. Raises `Refused`."""
+        return len(await self._prompt(self._conversations.place(request), request))
+
+    def _forget(self) -> None:
+        for key in list(self._calls)[:-KEPT_REPLIES]:
+            if self._calls[key].done():
+                del self._calls[key]
+
+    # --- one call -------------------------------------------------------------------------------
+
+    async def _sample(self, request: CallRequest, call_prefix: str, is_subagent: bool) -> CallReply:
+        self._check_open()
+        place = self._conversations.place(request)
+        self.counts.restated += len(place.restated)
+        self.counts.without_effect.update(request.without_effect)
+        self.counts.left_out.update(request.left_out)
+        self._note_results(place.rest)
+        prompt = await self._prompt(place, request)
+        room = self._room(len(prompt), request.max_tokens)
+        self.counts.calls += 1
+        turn = await self._turn(prompt, room)
+        reply = self._reply(turn, request, call_prefix, len(prompt))
+        self._conversations.add(place, len(self._rollout.turns) - 1, reply)
+        if self._recorder is not None and request.source is not None:
+            path, body = request.source
+            exchange = Exchange(path, body, is_subagent, reply.turn, turn.text)
+            self._recorder.exchanges.append(exchange)
+        self._answered.append(
+            AnsweredCall(
+                turn.segment,
+                place.turn,
+                place.head,
+                bool(request.tools),
+                place.quotes_policy,
+                place.asked_again,
+                is_subagent,
+            )
+        )
+        return reply
+
+    def mark(self, trained: Collection[SegmentKind]) -> dict[str, float]:
+        """Marks segments by their kinds, of which `trained` are learnt from, and abandoned turns.
+        Returns figures of the rollout. Call it once, when nothing is sampled any more."""
+        rollout, calls = self._rollout, self._answered
+        kinds = kinds_of(calls)
+        rollout.kinds = {segment: (kind, kind in trained) for segment, kind in kinds.items()}
+        thrown_away = abandoned(calls)
+        for number in thrown_away:
+            rollout.turns[number].is_abandoned = True
+        rollout.final_turn = last_of_main(calls, kinds)
+        figures = {
+            "calls": len(calls),
+            "segments": len(kinds),
+            "restated": self.counts.restated,
+            "abandoned": len(thrown_away),
+            "repeated": self.counts.repeated,
+            "broken_calls": self.counts.broken_calls,
+        }
+        for name in ("subagent", "auxiliary"):
+            figures[f"{name}_tokens"] = sum(
+                turn.stop - turn.start for turn in rollout.turns if kinds[turn.segment] == name
+            )
+        return {name: float(value) for name, value in figures.items()}
+
+    def _check_open(self) -> None:
+        if not self.finish.done() and self.counts.calls >= self._rollout.limits.max_turns:
+            self.finish.set_result(FinishReason.MAX_TURNS)
+        if self.finish.done():
+            failed = self.finish.exception() is not None
+            raise Spent(FinishReason.ERROR if failed else self.finish.result())
+
+    async def _prompt(self, place: Place, request: CallRequest) -> Sequence[int]:
+        chat, thinking = self._rollout.chat, self._rollout.sampling.thinking
+        messages = [self._named(message) for message in place.rest]
+
+        def render() -> Sequence[int]:
+            if place.turn is None:
+                return chat.prompt_ids(messages, tools=request.tools, thinking=thinking)
+            turn = self._rollout.turns[place.turn]
+            ids = self._rollout.ledger.before(turn.segment, turn.stop)
+            ids.extend(chat.delta_ids(messages, after=ids[-1], thinking=thinking))
+            return ids
+
+        try:
+            if sum(len(message.content) for message in messages) < LONG_CHARS:
+                return render()
+            return await asyncio.to_thread(render)
+        except InvalidRequest as error:
+            raise Refused(error.message) from error
+
+    def _named(self, message: Message) -> Message:
+        """Returns a result with the name of its tool, which some templates write."""
+        known = self._handed_out.get(message.tool_call_id or "")
+        if message.role != "tool" or message.name is not None or known is None:
+            return message
+        return message.model_copy(update={"name": known[1].name})
+
+    def _room(self, prompt_tokens: int, wanted: int | None) -> int:
+        """Returns most tokens to sample. Raises `ContextTooLong`, which makes clients compact their
+        history, and `Spent`."""
+        limits, sampling = self._rollout.limits, self._rollout.sampling
+        room = self.max_model_len - prompt_tokens
+        if room <= 0:
+            self.counts.too_long += 1
+            raise ContextTooLong(prompt_tokens, self.max_model_len)
+        if limits.max_response_tokens is not None:
+            sampled = sum(turn.stop - turn.start for turn in self._rollout.turns)
+            if sampled >= limits.max_response_tokens:
+                if not self.finish.done():
+                    self.finish.set_result(FinishReason.LENGTH)
+                raise Spent(FinishReason.LENGTH)
+            room = min(room, limits.max_response_tokens - sampled)
+        most = (room, sampling.max_tokens_per_turn, wanted)
+        return min(one for one in most if one is not None)
+
+    async def _turn(self, prompt: Sequence[int], room: int) -> Turn:
+        try:
+            return await self._rollout.sample(prompt, max_tokens=room)
+        except BackendError as error:
+            if not self.finish.done():
+                self.finish.set_exception(error)
+            raise Refused(error.message, status=500, kind="api_error") from error
+        except asyncio.CancelledError:
+            self._rollout.open_calls -= 1  # its client has left: nothing has failed
+            raise
+
+    # --- what clients are told ------------------------------------------------------------------
+
+    def _reply(
+        self, turn: Turn, request: CallRequest, call_prefix: str, prompt_tokens: int
+    ) -> CallReply:
+        read = self._rollout.reply(turn, request.tools)
+        is_cut = turn.finish_reason == "length"
+        if read.problem is not None:
+            turn.format_error = read.problem.message
+        name = self._name(len(self._rollout.turns) - 1)
+        calls = []
+        for number, call in enumerate([] if is_cut and read.problem else _calls_of(read)):
+            call_id = f"{call_prefix}{name}_{number}"
+            self._handed_out[call_id] = (turn, call)
+            self.counts.broken_calls += isinstance(call, BrokenCall)
+            calls.append(ReplyCall(call_id, call.name, _arguments_of(call)))
+        return CallReply(
+            turn=name,
+            model=self.model,
+            created_at=int(time.time()),
+            text=_until(read.content.strip(), request.stop),
+            reasoning=read.reasoning.strip(),
+            calls=tuple(calls),
+            ending="length" if is_cut else "stop",
+            usage=Usage(prompt_tokens, turn.stop - turn.start, turn.cached_tokens),
+        )
+
+    def _note_results(self, messages: Sequence[Message]) -> None:
+        """Adds results to the turns whose calls they answer, for people."""
+        for message in messages:
+            known = self._handed_out.get(message.tool_call_id or "")
+            if known is None:
+                continue
+            turn, call = known
+            arguments = call.arguments if isinstance(call, ToolCall) else {"": call.arguments}
+            record = ToolCallRecord(name=call.name, arguments=arguments, output=message.content)
+            if len(turn.tool_calls) < MAX_NOTED:
+                turn.tool_calls.append(record)
+        if messages:
+            self._rollout.changed()
+
+
+MAX_NOTED = 1024
+
+
+def _unguessable(turn: int) -> str:
+    return f"{turn}_{secrets.token_hex(4)}"
+
+
+def _is_usable(task: "asyncio.Task[CallReply]", *, is_repeated: bool) -> bool:
+    """Returns whether a request may get what this call gave, or will give, to its like."""
+    if not task.done():
+        return True
+    return is_repeated and not task.cancelled() and task.exception() is None
+
+
+def _calls_of(reply: Reply) -> Sequence[ToolCall | BrokenCall]:
+    return reply.calls if reply.problem is None else reply.attempts
+
+
+def _arguments_of(call: ToolCall | BrokenCall) -> str:
+    if isinstance(call, BrokenCall):
+        return call.arguments
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def _until(text: str, stops: Sequence[str]) -> str:
+    """Returns the text up to the first of the stops; the ids in the ledger stay whole."""
+    ends = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text

@@ -1,0 +1,70 @@
+"""Recordings of real harnesses (tests/gateway/recorded): made again, and played to the gateway.
+
+`python -m tests.gateway.traces` makes them, with every harness of `SCENARIOS` installed.
+"""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.harness.agent import HarnessAgent
+from prorl_service.gateway.calls import CallReply
+from prorl_service.gateway.dialects import CALL_PREFIXES, DIALECTS
+from prorl_service.gateway.harnesses import preset
+from prorl_service.gateway.recording import Exchange, Recorder, read
+from prorl_service.gateway.rollout import RolloutGateway
+from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
+from tests.gateway.harnesses.scripts import SCENARIOS, played
+
+RECORDED = Path(__file__).with_name("recorded")
+
+
+def recordings() -> list[str]:
+    return sorted(file.name.removesuffix(".json.xz") for file in RECORDED.glob("*.xz"))
+
+
+def exchanges(name: str) -> tuple[Mapping[str, Any], list[Exchange]]:
+    return read(RECORDED / f"{name}.json.xz")
+
+
+async def answered(gateway: RolloutGateway, one: Exchange) -> CallReply:
+    """Has the gateway answer a recorded request."""
+    ending = next(ending for ending in DIALECTS if one.path.split("?")[0].endswith(ending))
+    return await gateway.answer(
+        DIALECTS[ending].request(one.body),
+        key=one.turn.encode(),
+        is_repeated=False,
+        call_prefix=CALL_PREFIXES[ending],
+        is_subagent=one.is_subagent,
+    )
+
+
+def named_as_recorded(found: list[Exchange]) -> Any:
+    return lambda turn: found[turn].turn
+
+
+async def play_back(context: RolloutContext, found: list[Exchange]) -> RolloutGateway:
+    gateway = RolloutGateway(context, name=named_as_recorded(found))
+    for one in found:
+        await answered(gateway, one)
+    return gateway
+
+
+async def _record() -> None:
+    RECORDED.mkdir(exist_ok=True)
+    async with BubblewrapProvider() as sandboxes:
+        for scenario, (harnesses, script) in SCENARIOS.items():
+            for harness in harnesses:
+                HarnessAgent.recorder = recorder = Recorder()
+                await played(harness, script(harness), sandboxes)
+                facts = {"harness": harness, "version": preset.version_of(harness)}
+                file = RECORDED / f"{harness}-{scenario}.json.xz"
+                recorder.save(file, {**facts, "scenario": scenario})
+                sys.stderr.write(f"{file.name}: {len(recorder.exchanges)} calls\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(_record())

@@ -1,0 +1,156 @@
+"""Presets of harnesses, as data: what to install, how to start, what their settings switch off.
+
+A preset is a TOML file of this package. It neither installs nor starts anything itself.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from prorl_service.errors import InvalidRequest, problems_of
+
+NAMES = frozenset(
+    {"tree", "python", "url", "key", "model", "context", "max_tokens", "home", "prompt"}
+)
+"""Names that command, environment and files may use, as ${name}."""
+VERSION = "{version}"
+"""Place of the main package's version in `npm` and `pip`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A command line with its variables and files, filled in."""
+
+    command: list[str]
+    environment: dict[str, str]
+    files: dict[str, str]
+
+
+class Install(BaseModel):
+    """Packages of a harness, pinned."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: str = Field("", description="Version of the main package.")
+    npm: dict[str, str] = Field({}, description="Version by package.")
+    pip: list[str] = Field([], description="Requirements.")
+    before: str = Field("", description="Date after which npm's packages are too new to install.")
+    needless: list[str] = Field([], description="Paths in the tree that nothing of it runs.")
+    size_mb: int = Field(0, description="Size of the tree, measured.")
+    min_python: str | None = Field(None, description="Oldest version of Python that it runs on.")
+    tree: str | None = Field(None, description="Preset whose tree a variant runs; set by `load`.")
+
+    def at(self, version: str) -> Self:
+        """Returns the packages with `version` of the main one, and its dependencies of today."""
+        changed = {"version": version, "before": self.before if version == self.version else ""}
+        return self.model_copy(update=changed)
+
+    def npm_packages(self) -> dict[str, str]:
+        return {name: is_.replace(VERSION, self.version) for name, is_ in self.npm.items()}
+
+    def pip_requirements(self) -> list[str]:
+        return [one.replace(VERSION, self.version) for one in self.pip]
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether other versions than the preset's can be installed."""
+        return any(VERSION in text for text in (*self.npm.values(), *self.pip))
+
+
+class Preset(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    about: str
+    dialect: Literal["chat", "responses", "messages"] | None = Field(
+        None, description="Dialect that it speaks; None: whichever the user's own program speaks."
+    )
+    install: Install = Install()
+    command: list[str] = []
+    environment: dict[str, str] = {}
+    files: dict[str, str] = Field({}, description="Texts by path, written before the start.")
+    must_not: list[str] = Field([], description="What its settings switch off.")
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        for text in self._texts():
+            template = Template(text)
+            unknown = set(template.get_identifiers()) - NAMES
+            if unknown or not template.is_valid():
+                said = f"${{{min(unknown)}}}" if unknown else "a `$`"
+                known = ", ".join(sorted(NAMES))
+                raise ValueError(f"{said} in {text!r:.100}: known are {known}; write $$ for `$`")
+        return self
+
+    @property
+    def needs_install(self) -> bool:
+        return bool(self.install.npm or self.install.pip)
+
+    def filled(self, values: Mapping[str, str]) -> Start:
+        """Returns the start with `values` for all of `NAMES`."""
+
+        def fill(text: str) -> str:
+            return Template(text).substitute(values)
+
+        return Start(
+            [fill(part) for part in self.command],
+            {name: fill(text) for name, text in self.environment.items()},
+            {fill(path): fill(text) for path, text in self.files.items()},
+        )
+
+    def _texts(self) -> Iterator[str]:
+        yield from self.command
+        yield from self.environment.values()
+        for path, text in self.files.items():
+            yield path
+            yield text
+
+
+def names() -> list[str]:
+    found = files(__package__).iterdir()
+    return sorted(one.name.removesuffix(".toml") for one in found if one.name.endswith(".toml"))
+
+
+def version_of(name: str) -> str:
+    """Returns the version of a preset's packages. Raises `InvalidRequest`."""
+    return load(name).install.version
+
+
+@cache
+def load(name: str) -> Preset:
+    """Raises `InvalidRequest` for an unknown name."""
+    if name not in names():
+        raise InvalidRequest(
+            f"there is no harness {name!r}", hint=f"there are {', '.join(names())}"
+        )
+    return parse(_table(name), name)
+
+
+def parse(table: Mapping[str, Any], name: str) -> Preset:
+    """Returns the preset of a TOML file's content. Raises `InvalidRequest`."""
+    base = table.get("variant_of")
+    try:
+        return Preset.model_validate(table if base is None else _variant(_table(base), base, table))
+    except ValidationError as error:
+        raise InvalidRequest(f"harness {name}: {problems_of(error)}") from None
+
+
+def _variant(base: Mapping[str, Any], name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a preset that runs the tree of `base`, with what `table` replaces and adds."""
+    own = {key: value for key, value in table.items() if key != "variant_of"}
+    return {
+        **base,
+        **own,
+        "install": {**base["install"], "tree": name},
+        "environment": {**base["environment"], **table.get("environment", {})},
+        "files": {**base.get("files", {}), **table.get("files", {})},
+    }
+
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text())

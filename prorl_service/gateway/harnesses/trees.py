@@ -1,0 +1,58 @@
+"""Trees of installed files: their digests, their size, and who may read them."""
+
+import hashlib
+from pathlib import Path
+
+MANIFEST = "harness.sha256"
+RECORD = "harness.json"
+_OWN = (MANIFEST, RECORD)
+
+
+def digests(tree: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file by its path; a link's is that of its target's name."""
+    found = {}
+    for path in sorted(tree.rglob("*")):
+        name = path.relative_to(tree).as_posix()
+        if name in _OWN:
+            continue
+        if path.is_symlink():
+            found[name] = hashlib.sha256(str(path.readlink()).encode()).hexdigest()
+        elif path.is_file():
+            with path.open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def digest_of(files: dict[str, str]) -> str:
+    """Returns the digest of a whole tree."""
+    return hashlib.sha256(_lines(files).encode()).hexdigest()
+
+
+def write(tree: Path, files: dict[str, str]) -> None:
+    (tree / MANIFEST).write_text(_lines(files))
+
+
+def read(tree: Path) -> dict[str, str]:
+    """Returns what `write` wrote; nothing if it is gone."""
+    try:
+        lines = (tree / MANIFEST).read_text().split("\n")
+    except OSError:
+        return {}
+    return {path: digest for digest, _, path in (line.partition("  ") for line in lines) if path}
+
+
+def make_readable(tree: Path) -> None:
+    """Lets everyone read the tree, since sandboxes may run as another user."""
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0))
+
+
+def size_mb(tree: Path) -> int:
+    files = (path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+    return round(sum(path.stat().st_size for path in files) / 1e6)
+
+
+def _lines(files: dict[str, str]) -> str:
+    return "".join(f"{digest}  {path}\n" for path, digest in sorted(files.items()))

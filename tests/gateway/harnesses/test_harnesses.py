@@ -1,0 +1,130 @@
+"""Real harnesses, unmodified, in real sandboxes without a network, against a scripted model."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.client.harness import with_program
+from prorl_service.gateway.harnesses import store
+from prorl_service.sandbox.base import SandboxProvider
+from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
+from prorl_service.testing import Played, play
+from tests.gateway.harnesses.scripts import (
+    ANSWER,
+    BASH,
+    SHELLS,
+    assert_exact,
+    bad_calls,
+    figure,
+    math_task,
+    played,
+    report,
+    work,
+)
+from tests.sandbox.sandboxes import processes_with
+
+pytestmark = [pytest.mark.processes, pytest.mark.harnesses, pytest.mark.slow]
+
+IN_EACH_RUN = (
+    *("pi", "pi_responses", "pi_messages", "claude_code", "claude_code_bare", "codex"),
+    *("mini_swe_agent", "mini_swe_agent_text"),
+)
+ON_DEMAND = ("opencode", "qwen_code")
+EVERY = [*IN_EACH_RUN, *(pytest.param(name, marks=pytest.mark.on_demand) for name in ON_DEMAND)]
+ASKS_AGAIN = {"mini_swe_agent": 2, "qwen_code": 1}
+"""Replies that a harness leaves out and asks for again, of `bad_calls`."""
+WITH_TOOLS = [name for name in EVERY if name != "mini_swe_agent_text"]
+
+
+def assert_nothing_left(run: Played, harness: str) -> None:
+    name = store.find(harness).path.name
+    assert not processes_with(f"/programs/{name}/")
+
+
+@pytest.mark.parametrize("harness", EVERY)
+async def test_a_harness_does_its_work(harness: str, isolating: SandboxProvider) -> None:
+    run = await played(harness, work(harness), isolating)
+    assert run.rollout.state is RolloutState.DONE, run.rollout.error
+    assert run.reward == 1.0, report(run)
+    assert report(run)["exit_code"] == 0
+    assert figure(run, "calls") == 5
+    assert figure(run, "segments") == 1
+    assert run.unused_replies == 0
+    assert_exact(run)
+    assert_nothing_left(run, harness)
+    if harness != "mini_swe_agent_text":
+        outputs = [call.output for call in run.turns[1].tool_calls]
+        assert ["hello" in outputs[0], "second" in outputs[1]] == [True, True]
+
+
+@pytest.mark.parametrize("harness", WITH_TOOLS)
+async def test_broken_calls_reach_the_harness(harness: str, isolating: SandboxProvider) -> None:
+    run = await played(harness, bad_calls(harness), isolating)
+    assert run.reward == 1.0, report(run)
+    assert run.turns[0].format_error is not None
+    assert_exact(run)
+    assert figure(run, "broken_calls") >= 1
+    left_out = ASKS_AGAIN.get(harness, 0)
+    assert figure(run, "segments") == 1 + left_out
+    assert figure(run, "abandoned") == left_out
+    assert [turn.is_abandoned for turn in run.turns].count(True) == left_out
+    trajectory = run.rollout.trajectory
+    assert trajectory is not None
+    assert {segment.kind for segment in trajectory.segments} == {"main"}
+
+
+@pytest.mark.parametrize("harness", ["pi", "claude_code_bare", "codex"])
+async def test_a_policy_that_never_stops_is_stopped(
+    harness: str, isolating: SandboxProvider
+) -> None:
+    replies = [SHELLS[harness].call(f"echo {number}") for number in range(20)]
+    run = await played(harness, replies, isolating, limits=Limits(max_turns=7))
+    assert run.rollout.state is RolloutState.DONE
+    assert run.finish_reason is FinishReason.MAX_TURNS
+    assert len(run.turns) == 7
+    assert_exact(run)
+    assert_nothing_left(run, harness)
+
+
+async def test_commands_end_with_the_budget(isolating: SandboxProvider) -> None:
+    hang = SHELLS["pi"].call("trap '' TERM INT; sleep 7251")
+    run = await played("pi", [hang, "never"], isolating, limits=Limits(run_timeout_s=8))
+    assert run.finish_reason is FinishReason.TIMEOUT
+    assert len(run.turns) == 1
+    assert not processes_with("7251")
+    assert_nothing_left(run, "pi")
+
+
+async def test_a_harness_that_is_not_installed_is_the_tasks_fault(
+    isolating: SandboxProvider,
+) -> None:
+    run = await played("pi", [], isolating, version="0.0.1")
+    assert run.rollout.error is not None
+    assert run.rollout.error.blame is Blame.TASK
+    assert run.rollout.error.hint == "run `prorl harnesses install pi@0.0.1`"
+
+
+async def test_a_program_that_never_asks_is_an_error_with_its_output(
+    isolating: SandboxProvider,
+) -> None:
+    command: list[JsonValue] = ["sh", "-c", "echo out of order; exit 3"]
+    run = await played(None, [], isolating, command=command)
+    assert run.rollout.error is not None
+    message = "sh ended with code 3 and never asked the policy: out of order"
+    assert message in run.rollout.error.message
+
+
+@pytest.mark.parametrize("sdk", ["openai", "openai_agents", "pydantic_ai", "anthropic"])
+async def test_a_program_of_ones_own(sdk: str, isolating: SandboxProvider) -> None:
+    program = Path(__file__).with_name("programs").joinpath(f"{sdk}.py").read_text()
+    task = with_program(math_task(isolating), program)
+    replies = [BASH.call("echo hello > a.txt"), BASH.call("cat a.txt"), f"It is {ANSWER}."]
+    run = await play(AgentRegistry()["harness"], task, replies, sandboxes=isolating)
+    assert run.rollout.state is RolloutState.DONE, run.rollout.error
+    assert run.reward == 1.0, report(run)
+    assert figure(run, "segments") == 1
+    assert [len(turn.tool_calls) for turn in run.turns] == [1, 1, 0]
+    assert "hello" in run.outputs[1]
+    assert_exact(run)

@@ -1,0 +1,159 @@
+"""Trees of harnesses: whole or absent, readable, as recorded; with tiny packages of this disk."""
+
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from prorl_service.errors import InvalidRequest, ProRLError, TaskError
+from prorl_service.gateway.harnesses import install, store, trees
+from prorl_service.gateway.harnesses.preset import Install
+from tests.gateway.harnesses import tiny
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+INSTALL = (
+    "import os, sys; from prorl_service.gateway.harnesses import install, preset;"
+    "packages = preset.Install.model_validate_json(sys.argv[1]);"
+    "install.install_packages('pi', packages, print)"
+)
+HANGS = "import pathlib, sys, time; pathlib.Path(sys.argv[3], 'half').touch(); time.sleep(60)\n"
+
+
+@pytest.fixture
+def store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "harnesses"
+    monkeypatch.setenv("PRORL_HARNESSES", str(path))
+    return path
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Install:
+    return tiny.packages(tmp_path)
+
+
+def ignore(_: str) -> None:
+    pass
+
+
+def test_a_tree_is_whole_recorded_and_readable(store_of_its_own: Path, packages: Install) -> None:
+    said: list[str] = []
+    made = install.install_packages("pi", packages, said.append)
+    assert made.path == store_of_its_own / "pi@1.0.0"
+    assert [path.name for path in store_of_its_own.iterdir()] == ["pi@1.0.0"]
+    assert (made.path / "node_modules/tiny-npm/cli.js").is_file()
+    assert (made.path / "package-lock.json").is_file()
+    assert (made.path / "site/tiny_pip.py").is_file()
+    assert not (made.path / "node_modules/tiny-npm/docs").exists()
+    assert not list(made.path.rglob("ran")), "a package's script ran"
+    record = made.record()
+    assert record.packages["tiny-npm"].version == "1.0.0"
+    assert record.packages["tiny-npm"].digest.startswith("sha512-")
+    assert record.packages["tiny-pip"].digest.startswith("sha256-")
+    assert record.python == store.PYTHON
+    assert record.files == len(trees.digests(made.path))
+    for path in (made.path, *made.path.rglob("*")):
+        mode = path.stat().st_mode
+        needed = 0o555 if stat.S_ISDIR(mode) else 0o444
+        assert mode & needed == needed, path
+    assert said[0] == "pi@1.0.0: npm installs tiny-npm"
+    assert said[-1].startswith("pi@1.0.0: 2 packages, 0 MB, ")
+
+
+def test_an_installed_tree_stays_as_it_is(store_of_its_own: Path, packages: Install) -> None:
+    first = install.install_packages("pi", packages, ignore)
+    before = first.path.stat().st_ino
+    said: list[str] = []
+    assert install.install_packages("pi", packages, said.append) == first
+    assert said == ["pi@1.0.0 is already installed"]
+    assert first.path.stat().st_ino == before
+    assert store.installed() == [first]
+
+
+def test_changes_of_a_tree_are_found(store_of_its_own: Path, packages: Install) -> None:
+    made = install.install_packages("pi", packages, ignore)
+    assert install.verify(made) == []
+    (made.path / "node_modules/tiny-npm/cli.js").write_text("changed")
+    (made.path / "site/tiny_pip.py").unlink()
+    (made.path / "new").write_text("")
+    assert install.verify(made) == ["new", "node_modules/tiny-npm/cli.js", "site/tiny_pip.py"]
+    (made.path / trees.MANIFEST).write_text("")
+    assert install.verify(made) == [trees.MANIFEST]
+
+
+def test_a_removed_tree_is_gone_whole(store_of_its_own: Path, packages: Install) -> None:
+    made = install.install_packages("pi", packages, ignore)
+    install.remove(made)
+    assert list(store_of_its_own.iterdir()) == []
+    with pytest.raises(TaskError, match=r"pi 1\.0\.0 is not installed"):
+        store.find("pi", "1.0.0")
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_install_leaves_nothing(
+    store_of_its_own: Path, packages: Install, tmp_path: Path, ended_by: signal.Signals
+) -> None:
+    environment = tiny.fake_npm(tmp_path / "bin", HANGS)
+    command = [sys.executable, "-c", INSTALL, packages.model_dump_json()]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not list(store_of_its_own.glob(".making-*/half")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(ended_by)
+    assert process.wait(60) != 0
+    assert store.installed() == []
+    left = [path.name for path in store_of_its_own.iterdir()]
+    assert len(left) == (1 if ended_by is signal.SIGKILL else 0)
+    made = install.install_packages("pi", packages, ignore)
+    assert [*store_of_its_own.iterdir()] == [made.path]
+
+
+def test_two_installs_at_once_make_one_tree(store_of_its_own: Path, packages: Install) -> None:
+    command = [sys.executable, "-c", INSTALL, packages.model_dump_json()]
+    both = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert [path.name for path in store_of_its_own.iterdir()] == ["pi@1.0.0"]
+    assert install.verify(store.find("pi", "1.0.0")) == []
+
+
+def test_a_client_that_fails_is_quoted(
+    store_of_its_own: Path, packages: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = "print('npm error 404', 'no such package', sep='\\n'); raise SystemExit(1)\n"
+    monkeypatch.setenv("PATH", tiny.fake_npm(tmp_path / "bin", fails)["PATH"])
+    with pytest.raises(ProRLError) as caught:
+        install.install_packages("pi", packages, ignore)
+    assert caught.value.message == "npm failed: npm error 404 | no such package"
+    assert list(store_of_its_own.iterdir()) == []
+
+
+def test_a_missing_npm_is_an_error_that_says_what_to_install(
+    store_of_its_own: Path, packages: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ProRLError, match="pi comes from npm, which is not installed") as caught:
+        install.install_packages("pi", packages, ignore)
+    assert "apt-get install npm" in caught.value.hint
+
+
+def test_an_old_python_is_an_error(store_of_its_own: Path, packages: Install) -> None:
+    newer = packages.model_copy(update={"min_python": "3.99"})
+    with pytest.raises(ProRLError, match=r"openhands needs Python 3\.99, and the service runs on"):
+        install.install_packages("openhands", newer, ignore)
+
+
+@pytest.mark.parametrize("version", ["../x", "latest", "^1.0.0", ""])
+def test_only_exact_versions_are_taken(store_of_its_own: Path, version: str) -> None:
+    with pytest.raises(InvalidRequest, match="is no version"):
+        install.install(f"pi@{version}", ignore)
+
+
+def test_a_preset_of_one_version_refuses_others(store_of_its_own: Path) -> None:
+    with pytest.raises(InvalidRequest, match="python has the version 1 only"):
+        install.install("python@2", ignore)

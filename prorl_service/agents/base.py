@@ -27,6 +27,7 @@ from prorl_service.schemas import (
     Limits,
     Message,
     Sampling,
+    SegmentKind,
     Stage,
     Task,
     Trajectory,
@@ -160,11 +161,17 @@ class RolloutContext:
     """Reading of `clock` at the end of RUN's budget; None before the first turn."""
     may_sample: bool = True
     """True until RUN ends, since all that is sampled is trained on."""
-    calls_model: bool = False
-    """True while a model call is in flight, and after one that failed."""
+    open_calls: int = 0
+    """Number of model calls in flight, and of those that failed."""
+    begun_calls: int = 0
+    """Number of model calls so far, of which each has a seed of its own."""
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
+    kinds: dict[int, tuple[SegmentKind, bool]] = field(default_factory=dict)
+    """Kinds of segments that are not simply the agent's own, and whether they are trained on."""
+    final_turn: int | None = None
+    """Number of the turn with the agent's answer; None: the last one."""
     stage: Stage = Stage.INIT
     """Stage whose work began last."""
     on_change: Callable[["RolloutContext"], None] | None = None
@@ -203,27 +210,33 @@ class RolloutContext:
             room = min(room, self.sampling.max_tokens_per_turn)
         return room
 
-    async def sample(self, prompt_ids: Sequence[int]) -> Turn:
-        """Makes one model call and enters it in the ledger and in `turns`.
+    @property
+    def calls_model(self) -> bool:
+        return self.open_calls > 0
 
-        Raises `BackendError`, and `AgentError` after RUN or when there is no `room` left.
+    async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn:
+        """Makes one model call and enters it in the ledger and in `turns`. Calls may overlap.
+
+        `max_tokens`: most tokens to sample; None: `room`. Raises `BackendError`, and `AgentError`
+        after RUN or when there is no room left.
         """
         if not self.may_sample:
             raise AgentError("the policy can be sampled in INIT and RUN only")
-        if self.room(len(prompt_ids)) <= 0:
+        room = self.room(len(prompt_ids)) if max_tokens is None else max_tokens
+        if room <= 0:
             raise AgentError(f"no room to sample after {len(prompt_ids)} prompt tokens")
         started, waited_s = time.monotonic(), self.clock.waited_s
         started_at = time.time()
-        self.calls_model = True
+        self.open_calls += 1
         self.changed()
         generation = await self.generator.generate(
             prompt_ids,
             sampling=self.sampling,
-            max_tokens=self.room(len(prompt_ids)),
-            seed=self._turn_seed(),
+            max_tokens=room,
+            seed=self._next_seed(),
             stop_token_ids=sorted(self.chat.end_ids),
         )
-        self.calls_model = False
+        self.open_calls -= 1
         waited_s = self.clock.waited_s - waited_s
         turn = self._enter(prompt_ids, generation, time.monotonic() - started - waited_s)
         turn.started_at, turn.waited_s = started_at, waited_s
@@ -259,9 +272,19 @@ class RolloutContext:
         async with self.clock.deadline(self.turns_end_s - self.clock.worked_s) as deadline:
             yield deadline
 
+    @property
+    def answer(self) -> str:
+        """The agent's last words: the text of its last reply, and of the calls that end it."""
+        reply = self.reply(self.turns[-1 if self.final_turn is None else self.final_turn])
+        said = [text for call in reply.calls for text in call.arguments.values()]
+        return "\n".join([reply.content, *(text for text in said if isinstance(text, str))])
+
     def trajectory(self, finish_reason: FinishReason) -> Trajectory:
+        segments = self.ledger.to_segments()
+        for number, (kind, is_trained) in self.kinds.items():
+            segments[number].kind, segments[number].is_trained = kind, is_trained
         return Trajectory(
-            segments=self.ledger.to_segments(),
+            segments=segments,
             turns=self.turns,
             finish_reason=finish_reason,
             sampling=self.sampling,
@@ -282,5 +305,6 @@ class RolloutContext:
             backend=generation.backend,
         )
 
-    def _turn_seed(self) -> int | None:
-        return None if self.seed is None else self.seed + len(self.turns)
+    def _next_seed(self) -> int | None:
+        self.begun_calls += 1
+        return None if self.seed is None else self.seed + self.begun_calls - 1

@@ -5,10 +5,30 @@ the chain ends with that reply, and its remaining calls are skipped. A reply tha
 format is answered with the problem and stays in the chain, so that the policy can learn from it.
 """
 
-from prorl_service.agents.base import RolloutContext
-from prorl_service.schemas import FinishReason, Message, Turn
+from collections.abc import Awaitable, Callable
+
+from prorl_service.agents.base import AgentHandler, RolloutContext
+from prorl_service.schemas import FinishReason, Message, Task, Turn
 from prorl_service.tokens.formats import Problem, Reply
 from prorl_service.tools.base import Toolset
+
+Turns = Callable[[RolloutContext, Toolset], Awaitable[FinishReason]]
+"""What takes a rollout's turns in its sandbox: `run_turns`, or a program of its own."""
+
+
+class LoopAgent(AgentHandler):
+    """An agent whose RUN is `self.turns` and what it fetches from the sandbox after it. The agent
+    `harness` puts another program in the loop's place."""
+
+    turns: Turns
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.turns = run_turns
+
+    def brief(self) -> str:
+        """Returns the task as text for a program with tools of its own."""
+        return "\n\n".join(message.content for message in self.prompt().messages)
 
 
 async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:

@@ -10,14 +10,13 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.agents.base import (
-    AgentHandler,
     Prompt,
     RolloutContext,
     Verdict,
     put_files,
     with_system,
 )
-from prorl_service.agents.loop import run_turns
+from prorl_service.agents.loop import LoopAgent
 from prorl_service.agents.scoring import score_answer
 from prorl_service.rewards.math import boxed, score_math
 from prorl_service.sandbox.base import Sandbox
@@ -54,7 +53,7 @@ class MathData(BaseModel):
     )
 
 
-class MathAgent(AgentHandler):
+class MathAgent(LoopAgent):
     name: ClassVar[str] = "math"
     data_model: ClassVar[type[BaseModel] | None] = MathData
     offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
@@ -81,7 +80,7 @@ class MathAgent(AgentHandler):
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
         tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        self._finish_reason = await run_turns(rollout, tools)
+        self._finish_reason = await self.turns(rollout, tools)
         return self._finish_reason
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
@@ -104,7 +103,7 @@ class MathAgent(AgentHandler):
     def _answer(self, rollout: RolloutContext) -> str | None:
         if self._finish_reason is not FinishReason.FINISHED:
             return None
-        reply = rollout.reply(rollout.turns[-1]).content
+        reply = rollout.answer
         return boxed(reply) if self.data.answer_format == "boxed" else reply
 
 

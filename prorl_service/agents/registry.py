@@ -15,6 +15,7 @@ from typing import Any
 
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.code.agent import CodeAgent
+from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
@@ -33,6 +34,7 @@ class AgentRegistry:
         self._handlers: dict[str, type[AgentHandler]] = {
             agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
         }
+        self._handlers[HarnessAgent.name] = HarnessAgent.grading_with(self._handlers)
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):
             self.add(entry_point.load(), entry_point.value)
         for path in import_paths:
@@ -50,7 +52,7 @@ class AgentRegistry:
         """`source` names it in errors. Raises `InvalidRequest` like the constructor."""
         _check(handler, source)
         other = self._handlers.setdefault(handler.name, handler)
-        if other is not handler:
+        if _path(other) != _path(handler):
             raise InvalidRequest(
                 f"agent {source} is named {handler.name!r}, but {_path(other)} already is",
                 hint="give its class another `name`",

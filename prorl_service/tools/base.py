@@ -64,7 +64,7 @@ class Toolset:
 
     def __init__(self, tools: Sequence[Tool], sandbox: Sandbox, *, timeout_s: float) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._timeout_s = timeout_s
         self.schemas: list[ToolSchema] = [function_schema(tool) for tool in tools]
         self.ended_rollout = False
@@ -94,7 +94,7 @@ class Toolset:
             arguments = tool.arguments.model_validate(call.arguments)
         except ValidationError as error:
             return ToolResult(_problems(tool, error), is_error=True)
-        return await tool.call(self._sandbox, arguments, timeout_s=self._timeout_s)
+        return await tool.call(self.sandbox, arguments, timeout_s=self._timeout_s)
 
 
 def _problems(tool: Tool, error: ValidationError) -> str:

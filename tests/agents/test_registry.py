@@ -24,7 +24,7 @@ def test_an_installed_package_offers_its_agent(
     (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nany = poetry_agents:Poet\n")
     monkeypatch.syspath_prepend(tmp_path)
     registry = AgentRegistry()
-    assert registry.names == ["code", "math", "poet", "stem", "swe"]
+    assert registry.names == ["code", "harness", "math", "poet", "stem", "swe"]
     assert registry["poet"].__name__ == "Poet"
 
 
@@ -34,7 +34,14 @@ def test_an_operator_adds_an_agent_by_import_path(
 ) -> None:
     (tmp_path / "local_agents.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
-    assert AgentRegistry(["local_agents:Poet"]).names == ["code", "math", "poet", "stem", "swe"]
+    assert AgentRegistry(["local_agents:Poet"]).names == [
+        "code",
+        "harness",
+        "math",
+        "poet",
+        "stem",
+        "swe",
+    ]
 
 
 @pytest.mark.parametrize("path", ["no_such_module:Agent", "json:NoSuch", "json:dumps", "a b"])

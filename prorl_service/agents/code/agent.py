@@ -12,7 +12,6 @@ from typing import ClassVar
 from pydantic import BaseModel
 
 from prorl_service.agents.base import (
-    AgentHandler,
     Prompt,
     RolloutContext,
     Verdict,
@@ -21,7 +20,7 @@ from prorl_service.agents.base import (
 )
 from prorl_service.agents.code.data import CodeData
 from prorl_service.agents.code.evaluation import SOLUTION, WALL_PER_CPU, grade_solution
-from prorl_service.agents.loop import run_turns
+from prorl_service.agents.loop import LoopAgent
 from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.sandbox.base import Sandbox
@@ -67,7 +66,7 @@ async def time_scale(rollout: RolloutContext) -> float:
     return _time_scale
 
 
-class CodeAgent(AgentHandler):
+class CodeAgent(LoopAgent):
     name: ClassVar[str] = "code"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = CodeData
@@ -102,7 +101,7 @@ class CodeAgent(AgentHandler):
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
         tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        reason = await run_turns(rollout, tools)
+        reason = await self.turns(rollout, tools)
         with suppress(OSError):  # missing, too large, or not a file
             self.solution = await self._sandbox.download(SOLUTION, max_bytes=MAX_SOLUTION_BYTES)
         return reason

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
-from prorl_service.agents.loop import run_turns
+from prorl_service.agents.base import Prompt, RolloutContext, Verdict, with_system
+from prorl_service.agents.loop import LoopAgent
 from prorl_service.agents.swe.data import SweData
 from prorl_service.agents.swe.evaluation import grade_patch, unapplied
 from prorl_service.agents.swe.repository import extract_patch, prepare
@@ -45,12 +45,12 @@ describes. Change its source so that the problem is solved; do not only write ab
 
 Look at the code first, reproduce the problem with a short script or test, fix its cause with a \
 small change, and check the fix by running tests. There is no network. Changes of tests and of \
-their settings are not counted. Call `submit` when you are done: the state of the repository is \
-your answer.\
+their settings are not counted. The state of the repository is your answer.\
 """
+SUBMIT = " Call `submit` when you are done."
 
 
-class SweAgent(AgentHandler):
+class SweAgent(LoopAgent):
     name: ClassVar[str] = "swe"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = SweData
@@ -72,9 +72,15 @@ class SweAgent(AgentHandler):
 
     def prompt(self) -> Prompt:
         """Returns the task's messages, after this agent's system message unless they have one."""
-        system = SYSTEM_PROMPT.format(repository=self.data.environment.repository)
-        messages = with_system(system, self.task.messages)
+        messages = with_system(self._system() + SUBMIT, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    def brief(self) -> str:
+        messages = with_system(self._system(), self.task.messages)
+        return "\n\n".join(message.content for message in messages)
+
+    def _system(self) -> str:
+        return SYSTEM_PROMPT.format(repository=self.data.environment.repository)
 
     async def init(self, rollout: RolloutContext) -> None:
         environment = self.data.environment
@@ -93,7 +99,7 @@ class SweAgent(AgentHandler):
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
         tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        reason = await run_turns(rollout, tools)
+        reason = await self.turns(rollout, tools)
         self.patch = await extract_patch(self._sandbox, self.data.environment, self._base)
         return reason
 

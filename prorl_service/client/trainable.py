@@ -14,6 +14,7 @@ from prorl_service.schemas import (
     ErrorInfo,
     Rollout,
     RolloutState,
+    Segment,
 )
 
 
@@ -29,10 +30,17 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
             hint="raise `deadline_s` if rollouts need longer, or give the service more workers",
             retryable=True,
         )
-    segments = rollout.trajectory.segments if rollout.trajectory else []
-    if rollout.reward is None or not any(any(one.loss_mask) for one in segments):
+    if rollout.reward is None or not trained_segments(rollout):
         return unusable("the rollout is done but has no reward or no sampled token")
     return None
+
+
+def trained_segments(rollout: Rollout) -> list[Segment]:
+    """Returns the segments to learn from: they hold a sampled token, and are of a kind that the
+    task trains on. Those of the agent's own conversation come last."""
+    segments = rollout.trajectory.segments if rollout.trajectory else []
+    found = [one for one in segments if one.is_trained and any(one.loss_mask)]
+    return sorted(found, key=lambda one: one.kind == "main")
 
 
 def outage_of(backends: Sequence[BackendStatus]) -> ErrorInfo | None:
@@ -63,9 +71,17 @@ def unusable(message: str, hint: str = "") -> ErrorInfo:
 
 
 def component_means(components: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns `prorl/reward/NAME`, the mean over the rollouts that have the component."""
+    """Returns `prorl/reward/NAME`, the mean over the rollouts that have the component.
+
+    Figures of harnesses, `harness_NAME`, are `prorl/harness/NAME`.
+    """
     found: dict[str, list[float]] = {}
     for one in components:
         for name, value in one.items():
-            found.setdefault(f"prorl/reward/{name}", []).append(value)
+            found.setdefault(_metric(name), []).append(value)
     return {name: fmean(values) for name, values in found.items()}
+
+
+def _metric(component: str) -> str:
+    figure = component.removeprefix("harness_")
+    return f"prorl/reward/{component}" if figure == component else f"prorl/harness/{figure}"

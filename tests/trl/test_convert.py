@@ -19,6 +19,7 @@ from prorl_service.schemas import (
     RolloutState,
     Sampling,
     Segment,
+    SegmentKind,
     Timings,
     Trajectory,
     Turn,
@@ -331,3 +332,38 @@ def test_the_summary_counts_reasons_and_says_what_to_do() -> None:
 def test_the_payload_is_text_so_that_datasets_keep_it() -> None:
     payload = with_task(QUESTION, task_id="t", agent="a", data={"x": [1]})[-1]["prorl"]
     assert json.loads(payload)["data"] == {"x": [1]}
+
+
+def of_kind(kind: SegmentKind, *, is_trained: bool, mask: list[int] | None = None) -> Segment:
+    segment = make_segment(mask or [1, 0, 1])
+    segment.kind, segment.is_trained = kind, is_trained
+    return segment
+
+
+def test_segments_that_are_not_trained_on_are_not_there_for_the_trainer() -> None:
+    title = of_kind("auxiliary", is_trained=False, mask=[1] * 9)
+    own = of_kind("main", is_trained=True)
+    row = row_alone(make_rollout(title, own))
+    assert row.failure is None
+    assert row.completion_ids == own.response_ids
+    assert row.left_out_tokens == 9
+
+
+def test_sub_agents_are_refused_unless_the_longest_is_asked_for() -> None:
+    helper = of_kind("subagent", is_trained=True, mask=[1] * 9)
+    rollout = make_rollout(helper, of_kind("main", is_trained=True))
+    refused = row_alone(rollout)
+    assert refused.failure is not None
+    assert "2 segments to learn from" in refused.failure.message
+    assert row_alone(rollout, "longest").failure is None
+
+
+def test_a_rollout_of_titles_alone_is_unusable() -> None:
+    rollout = make_rollout(of_kind("auxiliary", is_trained=False))
+    failure = row_alone(rollout).failure
+    assert failure is not None
+    assert "no sampled token" in failure.message
+
+
+def row_alone(rollout: Rollout, segments: Segments = "refuse") -> Row:
+    return row_of(rollout, eos_ids=[EOS], segments=segments, overlong="keep")

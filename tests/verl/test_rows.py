@@ -15,6 +15,7 @@ from prorl_service.schemas import (
     RolloutState,
     Sampling,
     Segment,
+    SegmentKind,
     Trajectory,
 )
 from prorl_verl.rows import rows_of
@@ -132,3 +133,22 @@ def test_a_failed_rollout_has_a_reason_and_no_row() -> None:
         assert failure_of(rollout) is not None
     assert failure_of(failed) == error
     assert failure_of(rollout_of([segment([1])])) is None
+
+
+def test_only_segments_that_are_trained_on_are_rows_and_the_agents_own_come_last() -> None:
+    kinds: list[SegmentKind] = ["main", "auxiliary", "subagent"]
+    parts = [segment_of(kind, number) for number, kind in enumerate(kinds)]
+    rows = rows_of(rollout_of(parts), max_response_tokens=9)
+    assert [row.prompt_ids for row in rows] == [[2], [0]]
+
+
+def segment_of(kind: SegmentKind, number: int) -> Segment:
+    return Segment(
+        prompt_ids=[number],
+        response_ids=[1],
+        loss_mask=[1],
+        logprobs=[-0.5],
+        policy_versions=[0],
+        kind=kind,
+        is_trained=kind != "auxiliary",
+    )

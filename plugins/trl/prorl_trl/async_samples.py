@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from prorl_service.client.metrics import metrics, oldest_version
+from prorl_service.client.trainable import trained_segments
 from prorl_service.schemas import Rollout, Segment, Trajectory
 from prorl_trl.convert import Overlong, Row, row_of
 
@@ -35,7 +36,7 @@ def attempt_of(rollout: Rollout, *, overlong: Overlong) -> Attempt:
     is_trained = whole.failure is None and any(whole.env_mask)
     return Attempt(
         whole=whole,
-        trained=[_row(whole, one) for one in segments if any(one.loss_mask)] if is_trained else [],
+        trained=[_row(whole, one) for one in trained_segments(rollout)] if is_trained else [],
         completion=_completion(trajectory) if trajectory else [],
     )
 

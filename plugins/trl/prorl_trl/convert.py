@@ -18,7 +18,7 @@ from typing import Any, Literal
 from prorl_service.client.datasets import ChatMessage, task_from, task_payload
 from prorl_service.client.metrics import Outcome, metrics, outcome_of
 from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of, unusable
+from prorl_service.client.trainable import failure_of, trained_segments, unusable
 from prorl_service.schemas import (
     ErrorInfo,
     FinishReason,
@@ -28,7 +28,6 @@ from prorl_service.schemas import (
     Sampling,
     Segment,
     Task,
-    Trajectory,
 )
 
 PAYLOAD_KEY = "prorl"
@@ -138,11 +137,11 @@ def row_of(
     failure = failure_of(rollout)
     if failure is None:
         assert rollout.trajectory is not None
-        failure = _trajectory_failure(rollout.trajectory, eos_ids, segments)
+        failure = _trajectory_failure(rollout, eos_ids, segments)
     if failure is not None:
         return replace(unused_row(eos_ids, failure), label=_label(rollout, failure))
     assert rollout.trajectory is not None
-    segment, finish_reason = _chosen(rollout.trajectory, segments), rollout.trajectory.finish_reason
+    segment, finish_reason = _chosen(rollout, segments), rollout.trajectory.finish_reason
     is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
     outcome = replace(outcome_of(rollout), reward=_shaped(rollout, overlong))
     others = [one for one in rollout.trajectory.segments if one is not segment]
@@ -164,10 +163,11 @@ def _label(rollout: Rollout, failure: ErrorInfo | None = None) -> str:
     return "\n".join(lines)
 
 
-def _chosen(trajectory: Trajectory, segments: Segments) -> Segment:
+def _chosen(rollout: Rollout, segments: Segments) -> Segment:
+    trained = trained_segments(rollout)
     if segments == "longest":
-        return max(reversed(trajectory.segments), key=_sampled_tokens)
-    return trajectory.segments[-1]
+        return max(reversed(trained), key=_sampled_tokens)
+    return trained[-1]
 
 
 def _sampled_tokens(segment: Segment) -> int:
@@ -181,17 +181,17 @@ def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
 
 
 def _trajectory_failure(
-    trajectory: Trajectory, eos_ids: Sequence[int], segments: Segments
+    rollout: Rollout, eos_ids: Sequence[int], segments: Segments
 ) -> ErrorInfo | None:
-    if len(trajectory.segments) > 1 and segments == "refuse":
+    assert rollout.trajectory is not None
+    trajectory, trained = rollout.trajectory, trained_segments(rollout)
+    if len(trained) > 1 and segments == "refuse":
         return unusable(
-            f"the trajectory has {len(trajectory.segments)} segments, GRPOTrainer takes one",
+            f"the trajectory has {len(trained)} segments to learn from, GRPOTrainer takes one",
             "use an agent with an append-only history, or train on the longest segment only: "
             "`ProRLRollout(segments='longest')`",
         )
-    segment = _chosen(trajectory, segments)
-    if not any(segment.loss_mask):
-        return unusable("the segment has no sampled token")
+    segment = _chosen(rollout, segments)
     last_id = segment.response_ids[-1]
     # A segment that the agent left before its end may stop anywhere: TRL's loss does not care.
     is_end = segment is trajectory.segments[trajectory.turns[-1].segment]

@@ -1,8 +1,8 @@
 """Conversion of a rollout to the rows that VeRL trains on. Pure: imports no VeRL, no torch.
 
-A session (one rollout) has a row for each segment, the main one last: the others get its
-advantage, too. A rollout that cannot be trained on has none; it is never replaced by a copy of a
-sibling and never given a made-up reward.
+A session (one rollout) has a row for each segment that is trained on, the main one last: the others
+get its advantage, too. A rollout that cannot be trained on has none; it is never replaced by a copy
+of a sibling and never given a made-up reward.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of
+from prorl_service.client.trainable import failure_of, trained_segments
 from prorl_service.schemas import NOT_SAMPLED, FinishReason, Rollout, Segment
 
 
@@ -60,7 +60,7 @@ def rows_of(
             max_version=max(_versions(segment)),
             metrics=metrics,
         )
-        for segment in rollout.trajectory.segments
+        for segment in trained_segments(rollout)
         if any(segment.loss_mask[:max_response_tokens])
     ]
 

@@ -63,12 +63,14 @@ class Model(WireModel):
 
 class Agent(WireModel):
     """`success`: name of the mean reward in logs. `image`: image of tasks that name none.
-    `options`: fields of the agent's `task.data`, the same for all tasks."""
+    `options`: fields of the agent's `task.data`, the same for all tasks. `program`: what takes
+    its turns, the service's own loop or the run's `harness`."""
 
     name: str
     success: str
     image: str | None = None
     options: dict[str, Any]
+    program: Literal["loop", "harness"] = "loop"
     context: int = Field(ge=2)
     max_prompt_tokens: int = Field(ge=1)
     max_tokens_per_turn: int | None = Field(ge=1)
@@ -149,11 +151,20 @@ class Run(WireModel):
     seed: int = Field(ge=0)
     service: Service
     engines: list[str]
+    harness: str | None = None
     agent: Agent
     data: Data
     sandbox: Sandbox
     cluster: Cluster
     model: Model
+
+    @model_validator(mode="after")
+    def _harness_fits_its_agent(self) -> Self:
+        if self.harness is not None and self.agent.program != "harness":
+            raise ValueError("harness=NAME needs agent=swe_harness")
+        if self.harness is None and self.agent.program == "harness":
+            raise ValueError("agent=swe_harness needs harness=NAME: see `prorl harnesses list`")
+        return self
 
 
 class Training(Run):

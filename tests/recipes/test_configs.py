@@ -236,3 +236,24 @@ def test_updates_that_processes_cannot_share_are_refused() -> None:
 def test_wrong_values_are_named(overrides: list[str], problem: str) -> None:
     with pytest.raises(BadSettings, match=problem):
         settings(Training, "swebench_train", "model=qwen3_8b", *overrides)
+
+
+@pytest.mark.parametrize("harness", ["pi", "mini_swe_agent", "claude_code", "codex"])
+def test_a_harness_takes_the_place_of_the_agents_loop(harness: str) -> None:
+    found = settings(
+        Evaluation, "swebench_evaluate", "model=qwen3_8b", "agent=swe_harness", f"harness={harness}"
+    )
+    assert (found.agent.name, found.harness) == ("swe", harness)
+    assert found.agent.limits.max_turns == 60
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["harness=pi"], "harness=NAME needs agent=swe_harness"),
+        (["agent=swe_harness"], "agent=swe_harness needs harness=NAME"),
+    ],
+)
+def test_a_harness_and_its_agent_go_together(overrides: list[str], problem: str) -> None:
+    with pytest.raises(BadSettings, match=problem):
+        settings(Evaluation, "swebench_evaluate", "model=tiny", *overrides)

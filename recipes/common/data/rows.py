@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from prorl_service.client.harness import with_harness
+from prorl_service.errors import InvalidRequest
+from prorl_service.gateway.harnesses import preset
 from prorl_service.schemas import Task
 from recipes.common.settings import BadSettings, Data, Run
 
@@ -47,8 +50,21 @@ def tasks(
 ) -> list[Task]:
     """Makes a task of each row; `task_of` gets `agent.options`. Raises `BadSettings` if the agent
     does not accept them."""
+    check_harness(settings)
+    harness = settings.harness
     try:
-        return [task_of(row, settings.agent.options) for row in rows]
+        made = [task_of(row, settings.agent.options) for row in rows]
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise BadSettings(f"agent.options: {'; '.join(problems)}") from error
+    return made if harness is None else [with_harness(task, harness) for task in made]
+
+
+def check_harness(settings: Run) -> None:
+    """Raises `BadSettings` if there is no such preset."""
+    if settings.harness is None:
+        return
+    try:
+        preset.load(settings.harness)
+    except InvalidRequest as error:
+        raise BadSettings(f"harness={settings.harness}: {error.message}", hint=error.hint) from None

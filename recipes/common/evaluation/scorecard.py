@@ -14,6 +14,7 @@ from rich.table import Table
 
 import prorl_service
 from prorl_service.client import RolloutClient
+from prorl_service.gateway.harnesses import preset
 from prorl_service.schemas import ErrorInfo
 from recipes.common.evaluation.evaluate import Result
 from recipes.common.evaluation.pass_at_k import Score, Share
@@ -40,6 +41,7 @@ def facts_of(
         "max_model_len": sorted({backend.max_model_len for backend in status.backends}),
         "limits": settings.agent.limits.model_dump(),
         "options": settings.agent.options,
+        "harness": harness_of(settings),
         "image": settings.agent.image,
         "data": settings.data.name,
         "rows": digest([row.model_dump_json() for row in rows]),
@@ -47,6 +49,18 @@ def facts_of(
         "service": status.version,
         "grader": grader_version(grader),
     }
+
+
+def harness_of(settings: Evaluation) -> str | None:
+    """Returns the preset and its version; None for the agent's own loop."""
+    name = settings.harness
+    if name is None:
+        return None
+    packages = preset.load(name).install
+    version = packages.version or (
+        preset.load(packages.tree).install.version if packages.tree else ""
+    )
+    return f"{name}@{version}" if version else name
 
 
 def grader_version(globs: Sequence[str]) -> str:

@@ -21,6 +21,10 @@ COMMANDS = {
         "prorl_service.cli.try_agent:try_agent",
         "Try an agent on one task, without a service.",
     ),
+    "record": (
+        "prorl_service.cli.record:record",
+        "Record what a harness sends, for tests of the gateway.",
+    ),
     "status": ("prorl_service.cli.status:status", "Show what a service is doing."),
     "top": ("prorl_service.cli.top:top", "Show what a service is doing, again and again."),
     "list": ("prorl_service.cli.list_rollouts:list_rollouts", "List rollouts and groups."),
@@ -33,6 +37,7 @@ COMMANDS = {
     "alerts": ("prorl_service.cli.alerts:alerts", "Print alert rules for Prometheus."),
     "token": ("prorl_service.cli.token:token", "Print the token of your services."),
     "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
+    "harnesses": ("prorl_service.cli.harnesses:harnesses", "Install other agents' programs."),
     "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),
     "doctor": ("prorl_service.cli.doctor:doctor", "List the sandboxes that this host supports."),
 }

@@ -17,7 +17,7 @@ from prorl_service.cli.screen import Screen
 from prorl_service.cli.stop import Stop
 from prorl_service.cli.try_display import Display
 from prorl_service.cli.try_options import ModelOptions, OutputOptions, Source
-from prorl_service.cli.try_task import overridden, read_task
+from prorl_service.cli.try_task import overridden, read_task, with_program_of
 from prorl_service.errors import AgentError, InvalidRequest, ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Group, Limits, Rollout, RolloutState, Sampling
@@ -37,11 +37,12 @@ from prorl_service.utils.visible import visible_line
 
 
 def try_agent(
-    agent: str,
+    agent: str | None = None,
     /,
     *,
     task: Annotated[str, Parameter(allow_leading_hyphen=True)],
     attempts: Annotated[PositiveInt, Parameter(name=("--attempts", "-n"))] = 1,
+    harness: str | None = None,
     output: Annotated[OutputOptions, Parameter(name="*")] = OutputOptions(),
     model: Annotated[ModelOptions, panel("Model")] = ModelOptions(),
     sampling: Annotated[Sampling, panel("Sampling")] = Sampling(),
@@ -57,16 +58,22 @@ def try_agent(
     Parameters
     ----------
     agent
-        The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math.
+        The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math
+        (default: the task's own).
     task
         JSON file of the task as a trainer sends it, '-' for standard input, or the JSON itself.
     attempts
         Rollouts of the task, all at the same time.
+    harness
+        Program in the place of the agent's loop: a preset, such as pi, or a Python file of yours,
+        such as my_agent.py. The agent prepares the sandbox and grades.
     """
     source = model.source()
     output.check()
-    registry, name = loading.load(agent)
+    registry, name = (AgentRegistry(), None) if agent is None else loading.load(agent)
     given = read_task(task, name)
+    if harness is not None:
+        given = with_program_of(harness, given)
     group = Group(
         group_id=f"try-{new_run()}",
         task=given.task,

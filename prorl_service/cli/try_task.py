@@ -2,13 +2,15 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
+from prorl_service.client.harness import with_harness, with_program
 from prorl_service.errors import ProRLError, problems_of
+from prorl_service.gateway.harnesses import preset
 from prorl_service.schemas import Limits, Sampling, Task
 from prorl_service.schemas.base import WireModel
 
@@ -25,9 +27,9 @@ class GivenTask:
     limits: Limits
 
 
-def read_task(given: str, agent: str) -> GivenTask:
-    """Reads a task, or a group with a task, sampling and limits. The agent is `agent` in any case,
-    and `task_id` may be missing. Raises `ProRLError`."""
+def read_task(given: str, agent: str | None) -> GivenTask:
+    """Reads a task, or a group with a task, sampling and limits. The agent is `agent`, or the
+    task's own if that is None; `task_id` may be missing. Raises `ProRLError`."""
     where, text = _text(given)
     try:
         value = json.loads(text)
@@ -37,12 +39,28 @@ def read_task(given: str, agent: str) -> GivenTask:
         raise ProRLError(f"{where} is not a JSON object", hint="give one task")
     group = value if isinstance(value.get("task"), dict) else {"task": value}
     parts = {name: part for name, part in group.items() if name not in IN_GROUPS}
-    task = {"task_id": "try", **parts.pop("task"), "agent": agent}
+    task = {"task_id": "try", **parts.pop("task")}
+    if agent is not None:
+        task["agent"] = agent
+    elif "agent" not in task:
+        raise ProRLError(f"{where} names no agent", hint="name it: prorl try math --task …")
     try:
         found = _Group.model_validate({**parts, "task": task})
     except ValidationError as error:
         raise ProRLError(f"{where}: {problems_of(error)}") from None
     return GivenTask(found.task, found.sampling, found.limits)
+
+
+def with_program_of(harness: str, given: GivenTask) -> GivenTask:
+    """Puts a preset, or a Python file, in the place of the agent's loop. Raises `ProRLError`."""
+    if not harness.endswith(".py"):
+        preset.load(harness)
+        return replace(given, task=with_harness(given.task, harness))
+    try:
+        program = Path(harness).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProRLError(f"--harness {harness}: {error}") from None
+    return replace(given, task=with_program(given.task, program))
 
 
 class _Group(WireModel):

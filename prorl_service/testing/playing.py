@@ -33,6 +33,8 @@ class Played:
     rollout: Rollout
     prompts: list[str]
     """Prompts of the model calls, as the model's text."""
+    prompt_ids: list[list[int]]
+    """Prompts of the model calls, as the engine got them."""
     unused_replies: int
     """Number of scripted replies that the agent did not use."""
 
@@ -122,5 +124,6 @@ async def play(
     ):
         await service.submit([group])
         [rollout] = [one async for one in rollouts(service, group)]
-    prompts = [engine.chat.decode(ids) for ids in engine.prompts[rollout.rollout_id]]
-    return Played(rollout, prompts, engine.unused_replies(rollout.rollout_id))
+    prompt_ids = engine.prompts[rollout.rollout_id]
+    prompts = [engine.chat.decode(ids) for ids in prompt_ids]
+    return Played(rollout, prompts, prompt_ids, engine.unused_replies(rollout.rollout_id))

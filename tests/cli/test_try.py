@@ -126,7 +126,7 @@ def test_a_traceback_begins_in_the_authors_own_code(tmp_path: Path) -> None:
         ("my_agents.py", "agent 'my_agents.py' names no class", "write it as"),
         ("my_agents.py:Gues", "my_agents has no Gues", "Guess, Picky"),
         ("nowhere.py:Guess", "there is no file", ""),
-        ("nobody", "no agent 'nobody'", "there are code, math"),
+        ("nobody", "no agent 'nobody'", "there are code, harness"),
         ("broken.py:Guess", "broken.py, line 2: SyntaxError: '(' was never closed", ""),
         ("my_agents.py:Unready", "Unready.prompt raised KeyError: 'nothing'", ""),
     ],
@@ -353,3 +353,21 @@ def test_a_real_engine_replies(engine: str, tmp_path: Path) -> None:
         assert all(0 < turn.stop - turn.start <= 20 for turn in one.trajectory.turns)
     check = [one.trajectory.turns[0].text for one in rollouts if one.trajectory is not None]
     assert len(set(check)) == 2  # siblings sample apart
+
+
+def test_a_program_takes_the_place_of_the_agents_loop(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("raise SystemExit('no model needed')\n")
+    tried = done([*arguments(tmp_path, "math", MATH, ["42"]), "--harness", "agent.py"], tmp_path)
+    assert tried.returncode == 1
+    assert "never asked the policy" in tried.stdout + tried.stderr
+
+
+@pytest.mark.parametrize(
+    ("harness", "problem"),
+    [("nope", "there is no harness 'nope'"), ("gone.py", "--harness gone.py: ")],
+)
+def test_an_unknown_program_is_one_line(harness: str, problem: str, tmp_path: Path) -> None:
+    tried = done([*arguments(tmp_path, "math", MATH, ["42"]), "--harness", harness], tmp_path)
+    assert tried.returncode == 2
+    assert problem in tried.stderr
+    assert "Traceback" not in tried.stderr

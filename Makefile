@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-fast check bench test-vllm test-verl test-slurm clean
+.PHONY: setup sandboxes demo test test-fast check bench test-vllm test-verl test-harnesses test-slurm clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -18,6 +18,9 @@ test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the co
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl
+test-harnesses: setup sandboxes ## every harness, those that take minutes too
+	scripts/setup-harnesses --all
+	scripts/test tests/gateway/harnesses
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:

@@ -1,4 +1,4 @@
-"""The wheel: it brings the page whole, with licences, and is not built without."""
+"""The wheel: it brings the page whole, with licences, and is not built without; and the presets."""
 
 import os
 import shutil
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.gateway.harnesses import preset
 from prorl_service.page.files import VENDOR
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 ROOT = Path(__file__).parents[2]
+PRESETS = "prorl_service/gateway/harnesses"
 STATIC = "prorl_service/page/static"
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "prorl_service", "plugins")
 HOOK = "scripts/page/build_hook.py"
@@ -50,10 +52,12 @@ def test_the_wheel_has_the_page_and_its_licences(checkout: Path, tmp_path: Path)
     (wheel,) = tmp_path.glob("prorl_service-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if name.startswith(STATIC)}
+        presets = {name for name in archive.namelist() if name.startswith(PRESETS)}
         licences = archive.read(f"{STATIC}/vendor/LICENSES.txt").decode()
         archive.extractall(tmp_path / "unpacked")
     own = {file.name for file in (ROOT / STATIC).iterdir() if file.is_file()}
     assert names == {f"{STATIC}/{name}" for name in (*VENDOR, *own)}
+    assert {f"{PRESETS}/{name}.toml" for name in preset.names()} <= presets
     for name in ("htm", "preact", "uPlot", "ansi_up"):
         assert f"==== {name} (" in licences
     # It is complete where there is no checkout.

@@ -1,6 +1,7 @@
 """Installs harnesses from npm and PyPI, by these registries' own clients, pinned and with digests.
 
-A tree is whole or absent: it is made next to its place and renamed. No script of a package is run.
+A tree is whole or absent: it is made next to its place and renamed. No script of a package is run,
+except those that build the few packages without wheels which a preset names.
 """
 
 import importlib.util
@@ -134,7 +135,8 @@ def _check(name: str, packages: Install) -> None:
 
 
 def _npm(tree: Path, packages: Install) -> dict[str, Package]:
-    quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+    (tree / "package.json").write_text('{"name": "harness", "private": true}')  # else its path's
+    quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--save-exact"]
     before = [f"--before={packages.before}"] if packages.before else []
     wanted = [f"{name}@{version}" for name, version in packages.npm_packages().items()]
     _run("npm", ["npm", "install", "--prefix", str(tree), *quiet, *before, *wanted])
@@ -154,10 +156,13 @@ def _pip(tree: Path, packages: Install) -> dict[str, Package]:
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--only-binary", ":all:"]
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.json")
+        quiet += [f"--no-binary={name}" for name in packages.from_source]
         where = ["--target", str(tree / "site"), "--report", str(report)]
         pip = [sys.executable, "-m", "pip", "install"]
         _run("pip", [*pip, *quiet, *where, *packages.pip_requirements()])
         found = json.loads(report.read_text())["install"]
+    # Its scripts name this machine's Python, which sandboxes do not have.
+    shutil.rmtree(tree / "site/bin", ignore_errors=True)
     return {
         one["metadata"]["name"]: Package(
             version=one["metadata"]["version"], digest=_pip_digest(one["download_info"])
@@ -183,5 +188,7 @@ def _run(client: str, command: list[str]) -> None:
         check=False,
     )
     if done.returncode != 0:
-        said = " | ".join(done.stdout.strip().splitlines()[-SAID_LINES:])
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith(("error", "npm error"))]
+        said = " | ".join((errors or lines)[-SAID_LINES:])
         raise ProRLError(f"{client} failed: {said or f'exit code {done.returncode}'}")

@@ -40,6 +40,9 @@ class Install(BaseModel):
     version: str = Field("", description="Version of the main package.")
     npm: dict[str, str] = Field({}, description="Version by package.")
     pip: list[str] = Field([], description="Requirements.")
+    from_source: list[str] = Field(
+        [], description="Packages of `pip` without wheels: their own scripts build them."
+    )
     before: str = Field("", description="Date after which npm's packages are too new to install.")
     needless: list[str] = Field([], description="Paths in the tree that nothing of it runs.")
     size_mb: int = Field(0, description="Size of the tree, measured.")

@@ -49,6 +49,7 @@ def test_a_tree_is_whole_recorded_and_readable(store_of_its_own: Path, packages:
     assert (made.path / "package-lock.json").is_file()
     assert (made.path / "site/tiny_pip.py").is_file()
     assert not (made.path / "node_modules/tiny-npm/docs").exists()
+    assert not (made.path / "site/bin").exists()
     assert not list(made.path.rglob("ran")), "a package's script ran"
     record = made.record()
     assert record.packages["tiny-npm"].version == "1.0.0"
@@ -72,6 +73,14 @@ def test_an_installed_tree_stays_as_it_is(store_of_its_own: Path, packages: Inst
     assert said == ["pi@1.0.0 is already installed"]
     assert first.path.stat().st_ino == before
     assert store.installed() == [first]
+
+
+def test_npm_makes_the_same_tree_again(store_of_its_own: Path, packages: Install) -> None:
+    from_npm = packages.model_copy(update={"pip": []})
+    first = install.install_packages("pi", from_npm, ignore)
+    digest = first.record().digest
+    install.remove(first)
+    assert install.install_packages("pi", from_npm, ignore).record().digest == digest
 
 
 def test_changes_of_a_tree_are_found(store_of_its_own: Path, packages: Install) -> None:

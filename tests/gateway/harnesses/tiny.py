@@ -31,6 +31,7 @@ def wheel(directory: Path) -> str:
     about = "tiny_pip-1.0.0.dist-info"
     files = {
         "tiny_pip.py": "WORD = 'tiny'\n",
+        f"{about}/entry_points.txt": "[console_scripts]\ntiny = tiny_pip:main\n",
         f"{about}/METADATA": "Metadata-Version: 2.1\nName: tiny-pip\nVersion: 1.0.0\n",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }

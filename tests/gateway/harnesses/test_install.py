@@ -134,11 +134,12 @@ def test_two_installs_at_once_make_one_tree(store_of_its_own: Path, packages: In
 def test_a_client_that_fails_is_quoted(
     store_of_its_own: Path, packages: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails = "print('npm error 404', 'no such package', sep='\\n'); raise SystemExit(1)\n"
+    lines = "['npm warn old', 'npm error 404', 'npm error no such package', 'see the log']"
+    fails = f"print(*{lines}, sep='\\n'); raise SystemExit(1)\n"
     monkeypatch.setenv("PATH", tiny.fake_npm(tmp_path / "bin", fails)["PATH"])
     with pytest.raises(ProRLError) as caught:
         install.install_packages("pi", packages, ignore)
-    assert caught.value.message == "npm failed: npm error 404 | no such package"
+    assert caught.value.message == "npm failed: npm error 404 | npm error no such package"
     assert list(store_of_its_own.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prorl_service.errors import InvalidRequest
+from prorl_service.gateway.doors import Doors
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.tools.base import Tool
 from prorl_service.tools.mcp.servers import McpServers
@@ -25,6 +26,8 @@ class Requirements:
 class OperatorServices:
     mcp: McpServers = field(default_factory=McpServers)
     judge: Judge | None = None
+    doors: Doors = field(default_factory=Doors)
+    """Gateways of rollouts whose programs run elsewhere."""
 
     def tools(self, uses: Requirements) -> list[Tool]:
         """Returns the MCP servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""

@@ -35,6 +35,7 @@ from prorl_service.net.credentials import authorization
 from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.schemas import (
     BackendStatus,
+    GatewayAccess,
     Group,
     Invalid,
     NcclGroupStatus,
@@ -149,6 +150,15 @@ class RolloutClient(ViewMethods):
 
     def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         return self._send(requests.cancel(rollout_ids))
+
+    def gateway(self, rollout_id: str, wait_s: float = 60) -> GatewayAccess:
+        """Return where the program of a rollout with `where: outside` finds its model, as soon as
+        it may begin. Raises `ServiceCallError` if it may not within `wait_s`."""
+        return self._send(requests.gateway(rollout_id, wait_s))
+
+    def end_gateway(self, rollout_id: str) -> None:
+        """Say that the program has ended, so that its rollout is graded."""
+        self._send(requests.end_gateway(rollout_id))
 
     def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Let the service forget these groups, whose rollouts have been received."""
@@ -312,6 +322,12 @@ class AsyncRolloutClient(AsyncViewMethods):
 
     async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         return await self._send(requests.cancel(rollout_ids))
+
+    async def gateway(self, rollout_id: str, wait_s: float = 60) -> GatewayAccess:
+        return await self._send(requests.gateway(rollout_id, wait_s))
+
+    async def end_gateway(self, rollout_id: str) -> None:
+        await self._send(requests.end_gateway(rollout_id))
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         await self._send(requests.acknowledge(group_ids))

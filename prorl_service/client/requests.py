@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from prorl_service.schemas import (
     BackendSpec,
     BackendStatus,
     BroadcastSpec,
+    GatewayAccess,
     Group,
     GroupIds,
     Invalid,
@@ -135,6 +137,18 @@ def stream(rollout_ids: Iterable[str], timeout_s: float) -> Request[Rollout]:
 def cancel(rollout_ids: Iterable[str]) -> Request[list[Rollout]]:
     ids = RolloutIds(rollout_ids=list(rollout_ids))
     return Request("POST", "/v1/rollouts/cancel", _rollouts, ids)
+
+
+def gateway(rollout_id: str, wait_s: float) -> Request[GatewayAccess]:
+    path = f"/v1/rollouts/{quote(rollout_id, safe='')}/gateway"
+    answer = GatewayAccess.model_validate_json
+    idle_s = wait_s + IDLE_TIMEOUT_S
+    return Request("GET", path, answer, params={"wait_s": wait_s}, timeout_s=idle_s)
+
+
+def end_gateway(rollout_id: str) -> Request[None]:
+    path = f"/v1/rollouts/{quote(rollout_id, safe='')}/gateway/end"
+    return Request("POST", path, lambda _: None)
 
 
 def acknowledge(group_ids: Iterable[str]) -> Request[None]:

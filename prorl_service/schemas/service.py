@@ -237,3 +237,10 @@ class ServiceStatus(WireModel):
     loop_lag_s: float | None = Field(
         None, description="Longest delay of the event loop within the last minute."
     )
+
+
+class GatewayAccess(WireModel):
+    """Where a program elsewhere finds its model. `key` is its API key, for this rollout alone."""
+
+    url: str = Field(description="Base URL; clients of OpenAI's API need `/v1` behind it.")
+    key: str

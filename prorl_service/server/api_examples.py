@@ -15,6 +15,7 @@ from prorl_service.schemas import (
     Blame,
     ErrorInfo,
     FinishReason,
+    GatewayAccess,
     Group,
     GroupIds,
     Message,
@@ -278,6 +279,9 @@ ANSWERS: dict[str, BaseModel] = {
     "POST /v1/rollouts": Rollouts(rollouts=[_QUEUED]),
     "GET /v1/rollouts/{rollout_id}": _ENDED,
     "POST /v1/rollouts/cancel": Rollouts(rollouts=[_DONE]),
+    "GET /v1/rollouts/{rollout_id}/gateway": GatewayAccess(
+        url=f"http://gpu1:8080/r/{_FIRST}", key="sQ3xR0yEXAMPLEdM1f"
+    ),
     "GET /v1/groups": GroupRows(groups=[_GROUP_ROW]),
     "GET /v1/rollouts": RolloutRows(rollouts=[_ROW]),
     "GET /v1/rollouts/{rollout_id}/text": _TEXT,

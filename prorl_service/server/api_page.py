@@ -19,6 +19,8 @@ TAGS: dict[str, tuple[str, dict[str, str]]] = {
             "POST /v1/rollouts/stream": "Wait for rollouts",
             "GET /v1/rollouts/{rollout_id}": "Get a rollout",
             "POST /v1/rollouts/cancel": "Cancel rollouts",
+            "GET /v1/rollouts/{rollout_id}/gateway": "Get the gateway of a program elsewhere",
+            "POST /v1/rollouts/{rollout_id}/gateway/end": "End a program elsewhere",
             "POST /v1/groups/acknowledge": "Acknowledge groups",
         },
     ),

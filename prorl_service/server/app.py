@@ -3,8 +3,10 @@
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from starlette.routing import Route
 
 from prorl_service import __version__
+from prorl_service.gateway import doors
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.server.api_page import install_api_page
@@ -41,6 +43,8 @@ def create_app(service: Service, options: HttpOptions, token: str | None) -> Fas
     app = interface()
     app.state.service = service
     app.state.prorl = ProRLAdapter(service)
+    if service.doors is not None:
+        app.router.routes.append(Route(f"{doors.PREFIX}/{{path:path}}", service.doors))
     app.add_middleware(
         LimitBody,
         max_bytes=options.max_body_mb * 1024 * 1024,

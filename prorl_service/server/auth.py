@@ -14,7 +14,8 @@ from prorl_service.net.credentials import TOKEN_VARIABLE, checked_token, is_loop
 from prorl_service.server.errors import error_response
 
 OPEN_PATHS = frozenset({"/", "/health", "/docs", "/redoc", "/openapi.json"})
-OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
+OPEN_FOLDERS = ("/page/", "/static-offline-docs/", "/r/")
+"""Beginnings of paths that need no token; gateways of rollouts (`/r/`) have keys of their own."""
 
 
 REFUSAL = error_response(

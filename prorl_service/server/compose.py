@@ -20,6 +20,7 @@ from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
 from prorl_service.front.waiting import wait_for_services
+from prorl_service.gateway.doors import Doors
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
@@ -104,7 +105,16 @@ async def rollout_service(
         if traces is not None:
             traces.follow(pipeline, run, backends.provider)
         yield await _started(
-            run, journal, shelf, backends, pipeline, specs, stack, sandboxes=sandboxes, mcp=servers
+            run,
+            journal,
+            shelf,
+            backends,
+            pipeline,
+            specs,
+            stack,
+            sandboxes=sandboxes,
+            mcp=servers,
+            doors=operator_services.doors,
         )
 
 
@@ -231,6 +241,7 @@ async def _started(
     *,
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
+    doors: Doors | None = None,
 ) -> Service:
     events = EventHub(run)
     executor.observe(events)
@@ -244,7 +255,7 @@ async def _started(
     background.start(watch_loop(), name="event loop lag")
     views = Views(run, executor, journal, backends, shelf)
     return Service(
-        run, journal, backends, executor, samplers, views, events, background, sandboxes, mcp
+        run, journal, backends, executor, samplers, views, events, background, sandboxes, mcp, doors
     )
 
 

@@ -5,6 +5,7 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from prorl_service.errors import NotFound
+from prorl_service.errors import InvalidRequest, NotFound
+from prorl_service.gateway import doors
 from prorl_service.inference.weights import Weights, source_at
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
@@ -23,6 +25,7 @@ from prorl_service.schemas import (
     BackendStatus,
     BroadcastSpec,
     ErrorResponse,
+    GatewayAccess,
     Group,
     GroupIds,
     NcclGroupSpec,
@@ -39,13 +42,15 @@ from prorl_service.schemas import (
 )
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.tracing import read_traceparent
-from prorl_service.server.service import ServiceDep
+from prorl_service.server.service import Service, ServiceDep
 from prorl_service.server.status import status_of
 
 KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
 MAX_WAIT_S = 300.0
+POLL_S = 0.1
+"""Seconds between looks for a gateway that is awaited."""
 NDJSON = "application/x-ndjson"
 
 ParentHeader = Annotated[
@@ -132,6 +137,40 @@ async def cancel(body: RolloutIds, service: ServiceDep) -> Response:
     """Answers when all have ended; those that had ended before stay as they were."""
     cancelled = service.executor.cancel(body.rollout_ids)
     return _rollouts(await service.journal.unless_failing(cancelled))
+
+
+@router.get("/rollouts/{rollout_id}/gateway")
+async def gateway(
+    rollout_id: str,
+    request: Request,
+    service: ServiceDep,
+    wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
+) -> GatewayAccess:
+    """Returns where the program of a rollout with `where: outside` finds its model, as soon as the
+    rollout is in RUN; a 404 if that is not within `wait_s`."""
+    door = await _door(service, rollout_id, wait_s)
+    url = f"{str(request.base_url).rstrip('/')}{doors.PREFIX}/{rollout_id}"
+    return GatewayAccess(url=url, key=door.key)
+
+
+@router.post("/rollouts/{rollout_id}/gateway/end", status_code=204)
+async def end_gateway(rollout_id: str, service: ServiceDep) -> None:
+    """Says that the rollout's program has ended: RUN ends, and the rollout is graded."""
+    (await _door(service, rollout_id, 0)).ended.set()
+
+
+async def _door(service: Service, rollout_id: str, wait_s: float) -> doors.Door:
+    await service.executor.check_known([rollout_id])
+    if service.doors is None:
+        raise InvalidRequest(
+            "a front has no gateways", hint="ask the service that runs the rollout"
+        )
+    deadline = time.monotonic() + wait_s
+    while (door := service.doors.find(rollout_id)) is None:
+        if time.monotonic() >= deadline:
+            raise NotFound(f"rollout {rollout_id} has no gateway now: it is not in RUN")
+        await asyncio.sleep(POLL_S)
+    return door
 
 
 @router.post("/groups/acknowledge", status_code=204)

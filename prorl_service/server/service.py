@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from prorl_service.errors import OwnedByAnother
+from prorl_service.gateway.doors import Doors
 from prorl_service.inference.membership import owner_name
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
@@ -34,6 +35,7 @@ class Service:
     sandboxes: WarmPool | None = None
     """Pool of sandboxes; None if other services run them."""
     mcp: McpServers | None = None
+    doors: Doors | None = None
     started_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 

@@ -122,6 +122,8 @@ class HarnessAgent(AgentHandler):
     async def _driven(
         self, rollout: RolloutContext, gateway: RolloutGateway, tools: Toolset
     ) -> FinishReason:
+        if self.data.where == "outside":
+            return await self._outside(rollout, gateway)
         listener = await tools.sandbox.listen(0)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with served(application(gateway), listener):
@@ -139,6 +141,19 @@ class HarnessAgent(AgentHandler):
                 self._ended = program.result()
             return gateway.finish.result()
         self._ended = program.result()
+        return self._reason(rollout, gateway, self._ended)
+
+    async def _outside(self, rollout: RolloutContext, gateway: RolloutGateway) -> FinishReason:
+        """Waits until somebody says that the program has ended, or it may not go on."""
+        with rollout.services.doors.opened(rollout.rollout_id, application(gateway)) as door:
+            ended = asyncio.create_task(door.ended.wait())
+            try:
+                await asyncio.wait((ended, gateway.finish), return_when="FIRST_COMPLETED")
+            finally:
+                ended.cancel()
+        if gateway.finish.done():
+            return gateway.finish.result()
+        self._ended = Ended(0, "")
         return self._reason(rollout, gateway, self._ended)
 
     def _reason(

@@ -23,6 +23,11 @@ class HarnessData(BaseModel):
     files: dict[str, str] = Field(
         {}, description="Further files: text by path; ${home} is the program's HOME."
     )
+    where: Literal["sandbox", "outside"] = Field(
+        "sandbox",
+        description="Where the program runs. `outside`: you start it, as soon as the rollout's "
+        "`GET /v1/rollouts/ID/gateway` answers, and say when it has ended.",
+    )
     agent: str = Field(description="Name of the agent that prepares the sandbox and grades.")
     data: dict[str, JsonValue] = Field({}, description="`task.data` of that agent.")
     history: Literal["own", "harness"] = Field(
@@ -36,7 +41,12 @@ class HarnessData(BaseModel):
 
     @model_validator(mode="after")
     def _starts_something(self) -> Self:
-        if self.harness is None and not self.command:
+        starts = self.harness is not None or bool(self.command)
+        if self.where == "outside":
+            if starts or self.environment or self.files:
+                raise ValueError("what runs outside is started by you: leave out what starts it")
+            return self
+        if not starts:
             raise ValueError("give `harness`, the name of a preset, or a `command`")
         if self.version is not None and self.harness is None:
             raise ValueError("`version` is that of a preset: give `harness`")

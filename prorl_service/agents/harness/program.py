@@ -35,7 +35,7 @@ class Ended:
 class Program:
     def __init__(self, data: HarnessData) -> None:
         """Raises `InvalidRequest`."""
-        self.name = data.harness or data.command[0]
+        self.name = data.harness or next(iter(data.command), data.where)
         self._data = data
         self._preset = data.preset()
         self._installed: Installed | None = None

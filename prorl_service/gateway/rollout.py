@@ -34,12 +34,10 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Turn,
 )
-from prorl_service.tokens.chat import ChatFormat
+from prorl_service.tokens.chat import LONG_CHARS, ChatFormat
 from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
 from prorl_service.tokens.ledger import Ledger
 
-LONG_CHARS = 8192
-"""Characters of new text from which on it is tokenised in a thread."""
 KEPT_REPLIES = 64
 """Newest replies that a repeated request gets again."""
 
@@ -227,7 +225,7 @@ class RolloutGateway:
 
     async def _prompt(self, place: Place, request: CallRequest) -> Sequence[int]:
         chat, thinking = self._rollout.chat, self._rollout.sampling.thinking
-        messages = [self._named(message) for message in place.rest]
+        messages = [self._named(message, place) for message in place.rest]
 
         def render() -> Sequence[int]:
             if place.turn is None:
@@ -244,12 +242,18 @@ class RolloutGateway:
         except InvalidRequest as error:
             raise Refused(error.message) from error
 
-    def _named(self, message: Message) -> Message:
-        """Returns a result with the name of its tool, which some templates write."""
+    def _named(self, message: Message, place: Place) -> Message:
+        """Returns a result with the name of its tool and, behind the call itself, with the call's
+        own id: some templates write them. Minted ids would also be new to the template's cache at
+        each call."""
         known = self._handed_out.get(message.tool_call_id or "")
-        if message.role != "tool" or message.name is not None or known is None:
+        if known is None:
             return message
-        return message.model_copy(update={"name": known[1].name})
+        call = known[1]
+        own: dict[str, str | None] = {"name": message.name or call.name}
+        if place.turn is not None:
+            own["tool_call_id"] = call.id if isinstance(call, ToolCall) else None
+        return message.model_copy(update=own)
 
     def _room(self, prompt_tokens: int, wanted: int | None) -> int:
         """Returns most tokens to sample. Raises `ContextTooLong`, which makes clients compact their

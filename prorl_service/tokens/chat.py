@@ -29,6 +29,8 @@ from prorl_service.tokens.pieces import Pieces
 from prorl_service.tokens.template import RenderedMessage, Template
 from prorl_service.tokens.template_cache import Envelope, learn
 
+LONG_CHARS = 8192
+"""Length of text from which on its encoding is worth another thread."""
 _STAND_IN = f"assistant turn {secrets.token_hex(8)}"
 """Content of the stand-in turn, which no other message contains."""
 MAX_ENVELOPES = 64
@@ -168,7 +170,11 @@ class ChatFormat:
 
     def encode(self, text: str) -> list[int]:
         """Encodes text with template syntax: special tokens spelt out in it count as such."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if len(text) < LONG_CHARS:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # Only a batch lets other threads run meanwhile.
+        [encoding] = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return list(encoding.ids)
 
     def token(self, id_: int) -> str:
         """Returns a token's text, for people."""

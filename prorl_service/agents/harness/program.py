@@ -4,6 +4,7 @@ Whatever it starts ends with the sandbox; it has no network but the gateway.
 """
 
 import math
+import secrets
 import shlex
 from dataclasses import dataclass
 
@@ -17,7 +18,6 @@ from prorl_service.gateway.harnesses.preset import Start
 from prorl_service.gateway.harnesses.store import Installed
 from prorl_service.sandbox.base import Sandbox, ToolResult
 
-SETUP_TIMEOUT_S = 60.0
 KEY = "policy"
 """API key that programs are given; the gateway of a sandbox asks for none."""
 MODEL = "policy"
@@ -52,7 +52,7 @@ class Program:
     async def start(self, rollout: RolloutContext, sandbox: Sandbox, url: str, brief: str) -> Ended:
         """Runs the program to its end. Cancelling it ends the program. Raises `SandboxError`,
         `TaskError`."""
-        home = await _home(sandbox)
+        home = f"/tmp/home-{secrets.token_hex(6)}"
         start = self._preset.filled(self._values(rollout, sandbox, url, brief, home))
         for path, text in start.files.items():
             try:
@@ -82,23 +82,20 @@ class Program:
         }
 
 
-async def _home(sandbox: Sandbox) -> str:
-    """Makes a directory that no other rollout has seen."""
-    made = await sandbox.call_tool(
-        "bash", {"command": "mktemp -d /tmp/home.XXXXXXXX"}, timeout_s=SETUP_TIMEOUT_S
-    )
-    home = made.output.strip()
-    if made.is_error or not home.startswith("/tmp/home."):
-        raise TaskError(f"no HOME can be made in the sandbox: {made.output[-500:]}")
-    return home
-
-
 def _script(start: Start, home: str) -> str:
     """Returns a script that runs the program where the shell stands, and leaves the shell as it
     was."""
     variables = {"HOME": home, **start.environment}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    lines = ["(", *exports, shlex.join(start.command), "code=$?", 'rm -rf "$HOME"', "exit $code"]
+    lines = [
+        "(",
+        *exports,
+        'mkdir -p "$HOME"',
+        shlex.join(start.command),
+        "code=$?",
+        'rm -rf "$HOME"',
+        "exit $code",
+    ]
     return "\n".join([*lines, ") < /dev/null"])
 
 

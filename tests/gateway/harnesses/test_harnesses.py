@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 from pydantic import JsonValue
 
@@ -38,9 +39,15 @@ ASKS_AGAIN = {"mini_swe_agent": 2, "qwen_code": 1}
 WITH_TOOLS = [name for name in EVERY if name != "mini_swe_agent_text"]
 
 
+def own_processes_with(argument: str) -> list[psutil.Process]:
+    """Returns live descendants that have `argument`: other tests may run the same programs."""
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if one in processes_with(argument)]
+
+
 def assert_nothing_left(run: Played, harness: str) -> None:
     name = store.find(harness).path.name
-    assert not processes_with(f"/programs/{name}/")
+    assert not own_processes_with(f"/programs/{name}/")
 
 
 @pytest.mark.parametrize("harness", EVERY)
@@ -93,7 +100,7 @@ async def test_commands_end_with_the_budget(isolating: SandboxProvider) -> None:
     run = await played("pi", [hang, "never"], isolating, limits=Limits(run_timeout_s=8))
     assert run.finish_reason is FinishReason.TIMEOUT
     assert len(run.turns) == 1
-    assert not processes_with("7251")
+    assert not own_processes_with("7251")
     assert_nothing_left(run, "pi")
 
 

@@ -25,7 +25,7 @@ ROUNDS = 3
 LATENCY_MS = 50
 VOCAB_SIZE = 1024
 WAIT_S = 900.0
-PROGRAM = Path(__file__).with_name("agent.py")
+PROGRAM = Path("tests/gateway/harnesses/programs/openai.py")
 LOOP, HARNESS = "our loop", "40 lines on the openai SDK"
 
 

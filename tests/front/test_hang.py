@@ -150,6 +150,8 @@ def namespace() -> Iterator[str]:
         ip("-n", NAMESPACE, "link", "set", "lo", "up")
         yield NAMESPACE
     finally:
+        # The kernel deletes a namespace later, and what is in it with it: the link goes first.
+        ip("link", "delete", "prorl-near", check=False)
         ip("netns", "delete", NAMESPACE, check=False)
 
 

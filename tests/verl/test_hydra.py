@@ -162,7 +162,7 @@ def test_each_mistake_is_reported_in_one_clear_line(
         missing = configuration(service.url, token_file=str(tmp_path / "none"))
         assert "No such file" in complaint(missing, capsys)
         agent = configuration(service.url, **token, agent="chess")
-        assert "prorl.agent=chess is unknown; the service has: code, math" in complaint(
+        assert "prorl.agent=chess is unknown; the service has: code, harness, math" in complaint(
             agent, capsys
         )
         misspelt = configuration(service.url, **token, limits={"max_turn": 3})

@@ -19,13 +19,13 @@ from prorl_service.client import RolloutClient
 from prorl_service.client.harness import with_program
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
+from recipes.demo.programs import OPENAI_AGENT
 
 AT_ONCE = 64
 ROUNDS = 3
 LATENCY_MS = 50
 VOCAB_SIZE = 1024
 WAIT_S = 900.0
-PROGRAM = Path("tests/gateway/harnesses/programs/openai.py")
 LOOP, HARNESS = "our loop", "40 lines on the openai SDK"
 
 
@@ -40,7 +40,7 @@ class Contender:
 def measure() -> list[dict[str, object]]:
     messages = [Message(role="system", content=SYSTEM), Message(role="user", content=TASK)]
     own = Task(task_id="cost", agent="math", messages=messages, data={"answer": "1"})
-    program = with_program(own, PROGRAM.read_text())
+    program = with_program(own, OPENAI_AGENT.read_text())
     contenders = {LOOP: Contender(own), HARNESS: Contender(program)}
     with TemporaryDirectory() as directory:
         model = Path(directory, "model")

@@ -1,6 +1,7 @@
 """`make demo`: engine and service start as processes, and a tiny agent learns to use its shell.
 
-Writes to outputs/demo (or --output): summary.json, curve.png, trajectories.html, and the logs.
+With `--harness`, the agent is a program that somebody else wrote, unchanged. Writes to
+outputs/demo (or --output): summary.json, curve.png, trajectories.html, and the logs.
 """
 
 import os
@@ -23,11 +24,14 @@ from prorl_service.schemas import Rollout, Task
 from prorl_service.utils import logs
 from recipes.demo import report
 from recipes.demo.evaluate import evaluate, success
+from recipes.demo.programs import task_for
 from recipes.demo.tasks import instances
 from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
 from recipes.demo.warm_start import WarmStart, warm_started
 
 HELDOUT_PER_FAMILY = 50
+GROUPS_PER_STEP = {"loop": 8, "harness": 4}
+"""Groups of a step. A harness takes a second of CPU time to start, in each rollout."""
 HELDOUT_ROLLOUTS = 2
 CONTEXT = 512
 SHOWN_AT_EACH_END = 24
@@ -39,11 +43,16 @@ def main(
     seed: Annotated[int, Parameter(help="Seed of tasks, warm start, training.")] = 0,
     steps: Annotated[PositiveInt, Parameter(help="Optimizer steps.")] = 80,
     output: Annotated[Path, Parameter(help="Directory for results.")] = Path("outputs/demo"),
+    harness: Annotated[
+        Literal["pi", "mini_swe_agent", "openai"] | None,
+        Parameter(help="Agent to train: pi, mini-swe-agent, or a file on OpenAI's SDK."),
+    ] = None,
 ) -> None:
     """Train a tiny Qwen3 agent through the rollout service, on the CPU."""
     transformers.logging.disable_progress_bar()
-    config = TrainConfig(seed=seed, steps=steps)
-    model = warm_started(output / "cache", WarmStart(seed=seed))
+    groups = GROUPS_PER_STEP["loop" if harness is None else "harness"]
+    config = TrainConfig(seed=seed, steps=steps, groups_per_step=groups, program=harness)
+    model = warm_started(output / "cache", WarmStart(seed=seed), program=harness)
     logs_of_run = [output / "engine.log", output / "service.log"]
     for log in logs_of_run:
         log.unlink(missing_ok=True)
@@ -58,7 +67,7 @@ def main(
         run.curve(),
         before=headline.heldout_success_before,
         after=headline.heldout_success_after,
-        title="A tiny agent learns to use its shell",
+        title=f"A tiny agent learns to use {'its shell' if harness is None else harness}",
     )
     print(f"results: {output}/summary.json, curve.png, trajectories.html")
 
@@ -109,7 +118,8 @@ def _groups(rollouts: Sequence[Rollout]) -> list[str]:
 
 
 def _run(model: Path, output: Path, config: TrainConfig) -> _Run:
-    run = _Run([one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)])
+    heldout = instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)
+    run = _Run([task_for(config.program)(one) for one in heldout])
     context = ["--max-model-len", str(CONTEXT)]
     journal = _new_journal(output / "journal.db")
     with (

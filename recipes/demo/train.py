@@ -15,6 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from prorl_service.schemas import Limits, Rollout, Task
 from prorl_trl import ProRLRollout, with_task
+from recipes.demo.programs import task_for
 from recipes.demo.tasks import instances
 
 LIMITS = Limits(max_turns=2, max_response_tokens=128)
@@ -30,6 +31,8 @@ class TrainConfig:
     rollouts_per_group: int = 8
     learning_rate: float = 1e-3
     dynamic_sampling: bool = False
+    program: str | None = None
+    """Program that takes the turns; None: the service's own loop."""
 
     @property
     def rollouts(self) -> int:
@@ -39,7 +42,8 @@ class TrainConfig:
 def train_tasks(config: TrainConfig) -> list[Task]:
     """Returns one task for each group of the run, or as many as there are."""
     per_family = min(config.steps * config.groups_per_step // 2, MAX_PER_FAMILY)
-    return [one.task() for one in instances("train", per_family, seed=config.seed)]
+    task_of = task_for(config.program)
+    return [task_of(one) for one in instances("train", per_family, seed=config.seed)]
 
 
 def train(

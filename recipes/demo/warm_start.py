@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipes.common.training import imitation
-from recipes.demo.demonstrations import demonstrations
+from recipes.demo.demonstrations import Demonstration, demonstrations
+from recipes.demo.programs import form_of
 
 VOCAB_SIZE = 1024
 """Vocabulary with room for all merges that the demonstrations support (about 600)."""
@@ -21,12 +22,17 @@ class WarmStart:
     seed: int = 0
 
 
-def warm_started(cache: Path, config: WarmStart = WarmStart()) -> Path:
-    """Returns the model's directory: see `imitation.warm_started`."""
+def warm_started(
+    cache: Path, config: WarmStart = WarmStart(), *, program: str | None = None
+) -> Path:
+    """Returns the model's directory: see `imitation.warm_started`. `program`: the agent that the
+    demonstrations are of, by default the service's own."""
     examples = demonstrations(config.demonstrations, seed=config.seed)
+    transcribed = Demonstration.transcript if program is None else form_of(program).transcript
+    transcripts = [transcribed(example) for example in examples]
     return imitation.warm_started(
         cache,
-        [example.transcript() for example in examples],
+        transcripts,
         imitation.Imitation(
             steps=config.steps,
             batch_size=config.batch_size,

@@ -12,6 +12,7 @@ from prorl_service.gateway.harnesses import store
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
 from prorl_service.testing import Played, play
+from recipes.demo.programs import OPENAI_AGENT
 from tests.gateway.harnesses.scripts import (
     ANSWER,
     BASH,
@@ -25,6 +26,8 @@ from tests.gateway.harnesses.scripts import (
     work,
 )
 from tests.sandbox.sandboxes import processes_with
+
+PROGRAMS = Path(__file__).with_name("programs")
 
 pytestmark = [pytest.mark.processes, pytest.mark.harnesses, pytest.mark.slow]
 
@@ -125,8 +128,8 @@ async def test_a_program_that_never_asks_is_an_error_with_its_output(
 
 @pytest.mark.parametrize("sdk", ["openai", "openai_agents", "pydantic_ai", "anthropic"])
 async def test_a_program_of_ones_own(sdk: str, isolating: SandboxProvider) -> None:
-    program = Path(__file__).with_name("programs").joinpath(f"{sdk}.py").read_text()
-    task = with_program(math_task(isolating), program)
+    file = OPENAI_AGENT if sdk == "openai" else PROGRAMS / f"{sdk}.py"
+    task = with_program(math_task(isolating), file.read_text())
     replies = [BASH.call("echo hello > a.txt"), BASH.call("cat a.txt"), f"It is {ANSWER}."]
     run = await play(AgentRegistry()["harness"], task, replies, sandboxes=isolating)
     assert run.rollout.state is RolloutState.DONE, run.rollout.error

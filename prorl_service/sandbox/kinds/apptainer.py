@@ -78,8 +78,10 @@ class ApptainerProvider(SandboxProvider):
         self._try()
         self._zygotes = Zygotes(self._launch, user=container_user())
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> "ApptainerSandbox":
-        return ApptainerSandbox(self._zygotes, self._reference(image), limits)
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> "ApptainerSandbox":
+        return ApptainerSandbox(self._zygotes, self._reference(image), limits, user)
 
     def check(self, image: str | None) -> None:
         self._reference(image)
@@ -131,9 +133,15 @@ class ApptainerProvider(SandboxProvider):
 
 
 class ApptainerSandbox(RemoteSandbox):
+    def __init__(
+        self, zygotes: Zygotes, image: str, limits: SandboxLimits, user: str | None
+    ) -> None:
+        super().__init__(zygotes, image, limits)
+        self._user: int | str = USER if user in (None, "root", "0") else str(user)
+
     def _order(self) -> dict[str, object]:
         environment = spec.environment(home=HOME, user="root")
-        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=USER, of_image=True)
+        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=self._user, of_image=True)
         return spec.isolated(self._limits, namespaces, environment)
 
     async def _start(self) -> None:

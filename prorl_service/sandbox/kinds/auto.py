@@ -36,8 +36,10 @@ class AutoProvider(SandboxProvider):
     def _of(self, image: str | None) -> SandboxProvider:
         return self._without_image if image is None else self._with_image
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
-        return self._of(image).create(image=image, limits=limits)
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
+        return self._of(image).create(image=image, limits=limits, user=user)
 
     def check(self, image: str | None) -> None:
         self._of(image).check(image)
@@ -62,7 +64,9 @@ class _Missing(SandboxProvider):
     def __init__(self, why: SandboxError) -> None:
         self.why = why
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
         raise self._refusal(image)
 
     def check(self, image: str | None) -> None:

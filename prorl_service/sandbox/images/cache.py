@@ -75,6 +75,7 @@ class ImageCache:
         build_timeout_s: float = BUILD_TIMEOUT_S,
         bases: Iterable[str] = (),
         build_network: bool = True,
+        ladder: Ladder | None = None,
     ) -> None:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
@@ -82,7 +83,7 @@ class ImageCache:
         returns False, which is an error. `build_timeout_s` also bounds the wait for another process
         that makes the same image. `bases` are pairs `IMAGE=REFERENCE`: what stands in for images
         that Dockerfiles begin with. Their commands have the host's network if `build_network`.
-        Raises `TaskError` for what is no pair.
+        `ladder` is this host's by default. Raises `TaskError` for what is no pair.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
@@ -98,7 +99,7 @@ class ImageCache:
         )
         self._substitutes = substitutes_of(bases)
         self._bases = CachedBases(self.get, self._store, self._substitutes)
-        self._ladder = Ladder()
+        self._ladder = ladder or Ladder()
         self._build_network = build_network
         self._flights = SingleFlight()
         self._prepared = False

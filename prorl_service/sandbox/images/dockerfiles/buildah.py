@@ -1,9 +1,9 @@
 """Dockerfiles by buildah: needs no daemon, no Docker, and for a user nothing but subordinate ids.
 
-All of it runs in a mount and a PID namespace, without a network also in a network namespace, and for
+A build runs in a mount and a PID namespace, without a network also in a network namespace, and for
 an ordinary user in a user namespace of the subordinate ids. So the end of one process ends every
-process of RUN and every mount. Storage is in the build's workspace. Images that the file names come
-from the cache: buildah asks no registry.
+process of RUN and every mount. Storage is in the build's workspace. Images that the file names
+come from the cache: buildah asks no registry.
 
 The commands of RUN are root's in a changed root (`--isolation chroot`), not in a sandbox.
 """

@@ -15,6 +15,7 @@ from prorl_service.sandbox.images.dockerfiles.variables import (
     BUILT_IN,
     PLATFORM,
     Stage,
+    evaluate,
     expand,
     unquoted,
     walk,
@@ -75,7 +76,7 @@ def sources(instruction: Instruction, stage: Stage) -> list[str]:
         named = [match[1] for match in found if match]
     else:
         named = []
-    return [expand(unquoted(name), stage.variables) for name in named if name is not None]
+    return [evaluate(name, stage.variables) for name in named if name is not None]
 
 
 def stage_named(name: str, stages: list[Stage]) -> Stage | None:
@@ -112,7 +113,7 @@ def _mistake_in_stage(
         case "RUN":
             return _bad_mounts(instruction)
         case "WORKDIR" | "USER":
-            is_empty = not expand(unquoted(instruction.rest), stage.variables)
+            is_empty = not evaluate(instruction.rest, stage.variables)
             return "it is empty once its variables are replaced" if is_empty else None
     return None
 
@@ -147,7 +148,7 @@ def _bad_copy(
     instruction: Instruction, stage: Stage, stages: list[Stage], context: Context, network: bool
 ) -> str | None:
     heredocs = {f"<<{one.name}" for one in instruction.heredocs}
-    words = [expand(unquoted(word), stage.variables) for word in instruction.words()]
+    words = [evaluate(word, stage.variables) for word in instruction.words()]
     if len(words) < 2:
         return "it needs a source and a destination"
     if instruction.flag("from") is not None:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
+from prorl_service.sandbox.images import apptainer_build
 from prorl_service.sandbox.images.dockerfiles.checks import SCRATCH
 from prorl_service.sandbox.images.dockerfiles.rungs import Base, Made, Obstacle, Work
 from prorl_service.sandbox.images.dockerfiles.steps import failed
@@ -16,6 +17,8 @@ from prorl_service.sandbox.images.dockerfiles.syntax import Instruction, json_li
 from prorl_service.sandbox.images.dockerfiles.variables import last_stage, unquoted
 from prorl_service.sandbox.images.image_config import ImageConfig
 
+TRIAL_TIMEOUT_S = 60.0
+TRIAL_BYTES = 4096
 _MARK = "prorl: line"
 _MARKED = re.compile(rf"^{_MARK} (\d+)$\n?", re.MULTILINE)
 _GLOB = re.compile(r"[*?\[]")
@@ -28,8 +31,12 @@ class Conversion:
     name = "spython"
 
     async def trial(self, workspace: Path) -> str | None:
+        """Builds a definition with a command on an empty image."""
         try:
             await asyncio.to_thread(_import)
+            binds = await asyncio.to_thread(_write_trial, workspace)
+            for arguments in (["empty.sif", "empty"], ["--bind", binds, "made.sif", "trial.def"]):
+                await _apptainer_build(arguments, workspace)
         except SandboxError as error:
             return error.message
         return None
@@ -160,3 +167,32 @@ def _config(work: Work, base: Base) -> ImageConfig:
         user=last.user if "USER" in named else inherited.user,
         environment=last.environment,
     )
+
+
+def _write_trial(workspace: Path) -> str:
+    """Writes an empty image and a definition. Returns the binds that its command needs."""
+    empty = workspace / "empty"
+    for name in ("usr", "etc", "tmp", "var/tmp", "dev", "proc", "sys", "root"):
+        (empty / name).mkdir(parents=True)
+    binds = ["/usr:/usr:ro"]
+    for path in (Path("/", name) for name in ("bin", "lib", "lib32", "lib64")):
+        if path.is_symlink():
+            (empty / path.name).symlink_to(path.readlink())
+        elif path.is_dir():
+            (empty / path.name).mkdir()
+            binds.append(f"{path}:{path}:ro")
+    (workspace / "trial.def").write_text("Bootstrap: localimage\nFrom: empty.sif\n\n%post\ntrue\n")
+    return ",".join(binds)
+
+
+async def _apptainer_build(arguments: list[str], workspace: Path) -> None:
+    """Raises `SandboxError` with the reason if it fails."""
+    command = ["apptainer", "--nocolor", "build", "--disable-cache", *arguments]
+    messages = workspace / "messages"
+    status = await apptainer_build.run(
+        command, messages, workspace, cwd=workspace, shown="a trial", timeout_s=TRIAL_TIMEOUT_S
+    )
+    if status != 0:
+        text = await asyncio.to_thread(apptainer_build.tail, messages, TRIAL_BYTES)
+        fatal = [line for line in text.splitlines() if line.startswith(("ERROR", "FATAL"))]
+        raise SandboxError(fatal[0] if fatal else f"apptainer ended with status {status}")

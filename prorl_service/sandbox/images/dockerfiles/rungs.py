@@ -11,6 +11,8 @@ from prorl_service.sandbox.images.dockerfiles.syntax import Instruction
 from prorl_service.sandbox.images.dockerfiles.variables import Variables
 from prorl_service.sandbox.images.image_config import ImageConfig
 
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -38,8 +40,9 @@ class Work:
     timeout_s: float
 
     def environment_of(self, name: str) -> Variables:
+        """Returns an image's variables, with the PATH that builders give to one without."""
         base = self.bases.get(name)
-        return {} if base is None else ImageConfig.of_oci(base.oci).environment
+        return {"PATH": PATH, **ImageConfig.of_oci(base.oci if base else {}).environment}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Instruct
 Variables = Mapping[str, str]
 
 _VARIABLE = re.compile(r"\\(.)|\$(\w+)|\$\{(\w+)(?:(:?[-+?])([^}]*))?\}", re.DOTALL)
+_QUOTED = re.compile(r"\"((?:\\.|[^\"])*)\"|'([^']*)'")
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 PLATFORM = f"linux/{_ARCHITECTURE}"
 BUILT_IN = {
@@ -95,7 +96,7 @@ def _begin(
     environment_of: Callable[[str], Variables],
 ) -> Stage:
     words = instruction.words()
-    base = expand(unquoted(words[0]), globals_) if words else ""
+    base = evaluate(words[0], globals_) if words else ""
     name = words[2].lower() if len(words) == 3 else None
     stage = Stage(len(stages), base, name)
     parent = next((one for one in reversed(stages) if one.name == base.lower()), None)
@@ -116,10 +117,10 @@ def _apply(instruction: Instruction, stage: Stage, globals_: Variables) -> None:
         case "ENV":
             stage.environment |= _pairs(instruction, stage.variables)
         case "WORKDIR":
-            path = expand(unquoted(instruction.rest), stage.variables)
+            path = evaluate(instruction.rest, stage.variables)
             stage.workdir = path if path.startswith("/") else f"{stage.workdir.rstrip('/')}/{path}"
         case "USER":
-            stage.user = expand(unquoted(instruction.rest), stage.variables)
+            stage.user = evaluate(instruction.rest, stage.variables)
         case "SHELL":
             stage.shell = tuple(instruction.words())
 
@@ -129,10 +130,21 @@ def _pairs(instruction: Instruction, variables: Variables) -> dict[str, str]:
     words = instruction.words()
     if words and "=" not in words[0] and instruction.name == "ENV":
         name, _, value = instruction.rest.partition(" ")
-        return {name: expand(unquoted(value.strip()), variables)}
+        return {name: evaluate(value.strip(), variables)}
     pairs = (word.partition("=") for word in words)
-    return {name: expand(unquoted(value), variables) for name, _, value in pairs}
+    return {name: evaluate(value, variables) for name, _, value in pairs}
 
 
 def unquoted(word: str) -> str:
-    return re.sub(r"\"((?:\\.|[^\"])*)\"|'([^']*)'", lambda match: match[1] or match[2] or "", word)
+    return _QUOTED.sub(lambda match: match[1] or match[2] or "", word)
+
+
+def evaluate(word: str, variables: Variables) -> str:
+    """Returns a word without its quotes, and with variables replaced outside of single quotes."""
+    parts = []
+    end = 0
+    for match in _QUOTED.finditer(word):
+        parts.append(expand(word[end : match.start()], variables))
+        parts.append(expand(match[1], variables) if match[1] is not None else match[2] or "")
+        end = match.end()
+    return "".join([*parts, expand(word[end:], variables)])

@@ -6,10 +6,12 @@ commands; the module of each kind says what that isolates. `ProcessSandbox` isol
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from prorl_service.errors import TaskError
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.layers import Guard, Layer
 
 
@@ -115,10 +117,13 @@ class Sandbox(Protocol):
         """Ends all processes inside, so that files stand still. Shells and kernels start anew with
         the next call that needs them. `process` cannot do that: raises `SandboxError`."""
 
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        """Suspends all processes inside for the time of the block. Raises as `end_processes`."""
+
     async def save_layer(self, *, max_bytes: int) -> Layer:
         """Returns all that was written inside and what was deleted, apart from /dev/shm.
 
-        End the processes before. Raises `OSError` (`EFBIG`) for more than `max_bytes`, and
+        End or suspend the processes before. Raises `OSError` (`EFBIG`) for more than `max_bytes`, and
         `SandboxError` if the kind does not know what was written: `process`.
         """
 
@@ -156,6 +161,11 @@ class SandboxProvider(Protocol):
     def check(self, image: str | None) -> None:
         """Raises the `TaskError` that `create` would. Does no I/O; any thread may call it."""
         return
+
+    async def image_config(self, image: str) -> ImageConfig:
+        """Returns what is known of directory, user and variables of an image. Gets the image if it
+        is missing. Raises `TaskError`, `SandboxError`."""
+        return ImageConfig()
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         """Prepares images in the background, without waiting. Each call replaces the last.

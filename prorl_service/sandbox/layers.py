@@ -1,7 +1,7 @@
 """What was written in a sandbox, kept on the host while no sandbox has it.
 
-A layer is a tar as `execd.layer` makes it. It is hostile: the host never unpacks it, it only divides
-it into pieces that a sandbox takes.
+A layer is a tar as `execd.layer` makes it. It is hostile: the host never unpacks it, but divides it
+into pieces that a sandbox takes.
 """
 
 import io
@@ -75,7 +75,7 @@ class Layer:
 class _Piece:
     def __init__(self) -> None:
         self._content = io.BytesIO()
-        self._tar = tarfile.open(fileobj=self._content, mode="w|")
+        self._tar = tarfile.open(fileobj=self._content, mode="w|")  # noqa: SIM115
 
     @property
     def size_bytes(self) -> int:

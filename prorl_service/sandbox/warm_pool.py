@@ -12,6 +12,7 @@ import logging
 import socket
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from prorl_service.sandbox.base import (
     SandboxProvider,
     ToolResult,
 )
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.utils.tasks import TaskOwner
 
@@ -93,6 +95,9 @@ class WarmPool(SandboxProvider):
     def check(self, image: str | None) -> None:
         self._provider.check(image)
 
+    async def image_config(self, image: str) -> ImageConfig:
+        return await self._provider.image_config(image)
+
     def prewarm(self, images: Sequence[str | None]) -> None:
         """Plans spares of these images, with the limits that were requested most often so far."""
         self._provider.prewarm(images)
@@ -137,9 +142,7 @@ class WarmPool(SandboxProvider):
         return None
 
     def new(self, key: PoolKey) -> Sandbox:
-        return self._provider.create(
-            image=key.image, limits=key.limits, user=key.user
-        )
+        return self._provider.create(image=key.image, limits=key.limits, user=key.user)
 
     def started(self, key: PoolKey, *, was_warm: bool) -> None:
         self.running += 1
@@ -311,6 +314,9 @@ class WarmSandbox:
 
     async def end_processes(self) -> None:
         await self._inner().end_processes()
+
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        return self._inner().suspended()
 
     async def save_layer(self, *, max_bytes: int) -> Layer:
         return await self._inner().save_layer(max_bytes=max_bytes)

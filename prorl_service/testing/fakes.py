@@ -8,6 +8,7 @@ import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,6 +119,9 @@ class FakeSandbox:
 
     async def end_processes(self) -> None:
         return
+
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def save_layer(self, *, max_bytes: int) -> Layer:
         layer = Layer()

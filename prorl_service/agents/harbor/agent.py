@@ -33,8 +33,8 @@ from prorl_service.tools.submit import Submit
 log = logging.getLogger(__name__)
 
 SYSTEM_PROMPT = """\
-You work in a Linux sandbox with a shell. Do what the user asks, by commands and edits; do not only \
-write about it. The state of the sandbox is your answer.\
+You work in a Linux sandbox with a shell. Do what the user asks, by commands and edits; do not \
+only write about it. The state of the sandbox is your answer.\
 """
 SKILLS = " The directory {skills} holds instructions that may help."
 SUBMIT = " Call `submit` when you are done."
@@ -98,22 +98,22 @@ class HarborAgent(LoopAgent):
         reason = FinishReason.FINISHED
         for step in self.data.steps:
             if step is not self.data.steps[0]:
-                self._step = step
-                await self._begin(self._workplace, step)
-                rollout.begin(self.prompt())
+                await self._go_on(rollout, self._workplace, step)
+            rollout.turns_most_s = step.timeout_s
             tools = Toolset(
                 self.tools, self._workplace.sandbox, timeout_s=rollout.limits.tool_timeout_s
             )
-            async with rollout.turns_budget(step.timeout_s):
-                reason = await self.turns(rollout, tools)
+            reason = await self.turns(rollout, tools)
             self._work.append((step, await self._left(self._workplace, step)))
-            if await self._ends_after(rollout, step):
+            if rollout.turns_left_s <= 0 or await self._ends_after(rollout, step):
                 break
         return reason
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await self._verify_all(rollout)
         found = [verified.rewards for _, verified in self._verified]
+        if rollout.turns_left_s <= 0:  # steps that the agent was too slow for
+            found += [{self.data.reward_key: 0.0}] * (len(self.data.steps) - len(found))
         combined = rewards.combined(found, final=self.data.reward == "final")
         try:
             reward = rewards.scalar(combined, self.data.reward_key)
@@ -123,6 +123,12 @@ class HarborAgent(LoopAgent):
         return Verdict(reward, self._components(combined), self._report())
 
     # --- steps ----------------------------------------------------------------------------------
+
+    async def _go_on(self, rollout: RolloutContext, workplace: Workplace, step: Step) -> None:
+        self._step = step
+        await self._begin(workplace, step)
+        if self.has_own_loop:
+            rollout.begin(self.prompt())
 
     async def _begin(self, workplace: Workplace, step: Step) -> None:
         if step.files is not None:
@@ -139,7 +145,9 @@ class HarborAgent(LoopAgent):
         layer: Layer | None = None
         if step.verifier.place is None:
             try:
-                layer = await sandbox.save_layer(max_bytes=2 * self.data.place.limits().disk_mb << 20)
+                layer = await sandbox.save_layer(
+                    max_bytes=2 * self.data.place.limits().disk_mb << 20
+                )
             except OSError as error:
                 if error.errno not in (errno.EFBIG, errno.ELOOP):
                     raise

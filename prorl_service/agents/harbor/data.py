@@ -95,7 +95,9 @@ class Step(_Data):
     timeout_s: float | None = Field(None, gt=0, description="Seconds of work (default: RUN's).")
     user: User | None = Field(None, description="The agent's user (default: the image's).")
     files: Archive | None = Field(None, description="Files for the working directory.")
-    has_setup: bool = Field(False, description="Whether setup.sh of the files runs before the agent.")
+    has_setup: bool = Field(
+        False, description="Whether setup.sh of the files runs before the agent."
+    )
     healthcheck: Healthcheck | None = None
     min_reward: dict[str, float] = Field({}, description="Rewards below these end the task.")
     artifacts: list[Artifact] = []

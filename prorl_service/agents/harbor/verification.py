@@ -78,9 +78,7 @@ async def _verified(
 ) -> Verified:
     """Runs the verifier once. Without `work`: as if the agent had done nothing."""
     verifier = step.verifier
-    workplace = await Workplace.opened(
-        rollout, verifier.place or data.place, user=verifier.user
-    )
+    workplace = await Workplace.opened(rollout, verifier.place or data.place, user=verifier.user)
     try:
         refused: list[str] = []
         if work is not None and verifier.place is not None:
@@ -149,8 +147,9 @@ async def _put_tests(workplace: Workplace, step: Step) -> list[str]:
 async def _run(workplace: Workplace, step: Step) -> tuple[str, str]:
     """Runs the verifier. Returns the end of its output, and a problem: its exit code is none."""
     exports = _exports(step.verifier.environment)
-    command = f"( {exports}cd {shlex.quote(workplace.workdir)}; {TESTS}/test.sh ) > {LOG} 2>&1 < /dev/null"
-    done = await workplace.bash(command, step.verifier.timeout_s)
+    command = f"{exports}cd {shlex.quote(workplace.workdir)}; {TESTS}/test.sh"
+    quiet = f"( {command} ) > {LOG} 2>&1 < /dev/null"
+    done = await workplace.bash(quiet, step.verifier.timeout_s)
     await workplace.sandbox.end_processes()
     problem = f"{TIMED_OUT} {step.verifier.timeout_s:g} s" if done.data.get("timed_out") else ""
     log = await _content(workplace, LOG, MAX_LOG_BYTES) or b""

@@ -38,9 +38,7 @@ class Workplace:
         config = ImageConfig()
         if image is not None:
             config = await rollout.sandboxes.image_config(image)
-        sandbox = await rollout.open_sandbox(
-            place.limits(), image=image, user=user or config.user
-        )
+        sandbox = await rollout.open_sandbox(place.limits(), image=image, user=user or config.user)
         return cls(sandbox, place, config)
 
     @property

@@ -12,7 +12,8 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from prorl_service.errors import SandboxError
@@ -272,10 +273,21 @@ class RemoteSandbox(ABC):
         await self._file_request("restore", path, tar)
 
     async def end_processes(self) -> None:
+        await self._processes("end_processes")
+
+    @asynccontextmanager
+    async def suspended(self) -> AsyncIterator[None]:
+        await self._processes("suspend_processes")
         try:
-            await self._request("end_processes", timeout_s=STOP_TIMEOUT_S)
+            yield
+        finally:
+            await self._processes("resume_processes")
+
+    async def _processes(self, operation: str) -> None:
+        try:
+            await self._request(operation, timeout_s=STOP_TIMEOUT_S)
         except Refused as refusal:
-            raise SandboxError(f"processes inside did not end: {refusal.message}") from None
+            raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
 
     async def save_layer(self, *, max_bytes: int) -> Layer:
         layer = Layer()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
+from prorl_service.sandbox.images.image_config import ImageConfig
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ class AutoProvider(SandboxProvider):
 
     def check(self, image: str | None) -> None:
         self._of(image).check(image)
+
+    async def image_config(self, image: str) -> ImageConfig:
+        return await self._with_image.image_config(image)
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         for provider in (self._with_image, self._without_image):

@@ -64,7 +64,9 @@ async def test_what_was_deleted_of_the_image_stays_deleted() -> None:
 
 async def test_a_directory_in_the_place_of_a_file_and_the_reverse() -> None:
     async with new_provider("apptainer") as provider:
-        script = "rm /etc/debian_version; mkdir /etc/debian_version; rm -r /etc/apt; echo x > /etc/apt"
+        script = (
+            "rm /etc/debian_version; mkdir /etc/debian_version; rm -r /etc/apt; echo x > /etc/apt"
+        )
         look = "stat -c %F /etc/debian_version /etc/apt"
         assert await moved(provider, script, Guard(), look) == "directory\nregular file|"
 

@@ -22,7 +22,7 @@ def find(user: int | str) -> Account:
     a number.
     """
     if user == 0 or isinstance(user, int):
-        return Account(user, user)  # type: ignore[arg-type]
+        return Account(user, user)
     name, _, group = user.partition(":")
     found = next((one for one in _listed() if name in (one.name, str(one.user))), None)
     if found is None and not name.isdigit():

@@ -30,7 +30,11 @@ LOADED_UNASKED = (
 
 class Guard:
     def __init__(
-        self, never: Sequence[str], search: Sequence[str], trees: Sequence[str], allow: Sequence[str]
+        self,
+        never: Sequence[str],
+        search: Sequence[str],
+        trees: Sequence[str],
+        allow: Sequence[str],
     ) -> None:
         """Paths have no slash at their beginning.
 

@@ -89,10 +89,7 @@ def enter(
     for name, limit in TCP_BUFFERS.items():
         _write(proc, f"sys/net/ipv4/{name}", limit)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
-    if of_image:
-        written = _make_root(runtime, workdir, disk_mb)
-    else:
-        written = _cover_root(workdir, disk_mb)
+    written = (_make_root if of_image else _cover_root)(runtime, workdir, disk_mb)
     account = accounts.find(user)
     _enter_user_namespace(proc, account)
     os.close(proc)
@@ -129,7 +126,7 @@ def _directory(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _cover_root(workdir: str, disk_mb: int) -> list[Written]:
+def _cover_root(runtime: str, workdir: str, disk_mb: int) -> list[Written]:
     temporary_mb = max(1, disk_mb // 4)
     _mount_proc("/proc")
     _mount_pts_and_shm("/dev")

@@ -16,7 +16,7 @@ from typing import Any
 
 from .bash import BashTool
 from .editor import Editor
-from .ending import end_processes
+from .ending import end_processes, resume_processes, suspend_processes
 from .fd_passing import receive
 from .files import download, upload
 from .ipython import IPythonTool
@@ -68,6 +68,8 @@ def serve(
         "snapshot": partial(snapshot, max_bytes=file_bytes),
         "restore": restore,
         "end_processes": end_processes,
+        "suspend_processes": suspend_processes,
+        "resume_processes": resume_processes,
         "save_layer": partial(save_layer, written),
         "restore_layer": restore_layer,
         "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),

@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
-from typing import Any, Self
+from typing import Any
 
 IN_MEMORY_BYTES = 1 << 20
 PIECE_BYTES = 32 << 20
@@ -37,7 +37,7 @@ class Guard:
 
 
 class Layer:
-    """A layer in memory, or in a file without a name if it is large. Close it."""
+    """A layer in memory, or in a file without a name if it is large. It is gone with the object."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -62,14 +62,8 @@ class Layer:
                     piece = _Piece()
             yield piece.end()
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Piece:

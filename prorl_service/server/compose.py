@@ -188,9 +188,7 @@ def _sandboxes(options: SandboxOptions) -> WarmPool:
         bases=options.image_base,
         build_network=options.image_build_network,
     )
-    provider = sandbox.provider(
-        options.sandbox, default_image=options.default_image, images=images
-    )
+    provider = sandbox.provider(options.sandbox, default_image=options.default_image, images=images)
     sandboxes = WarmPool(provider, spares=options.warm_sandboxes)
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, options.warm_sandboxes)
     return sandboxes

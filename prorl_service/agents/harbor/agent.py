@@ -7,7 +7,6 @@ steps: each is a conversation of its own in the same sandbox, and limits hold fo
 is found on a copy, so that no step sees the tests of another.
 """
 
-import contextlib
 import errno
 import logging
 from typing import ClassVar
@@ -136,24 +135,27 @@ class HarborAgent(LoopAgent):
         await workplace.check_health(step.healthcheck)
 
     async def _left(self, workplace: Workplace, step: Step) -> Work:
-        """Returns what the agent left, after the task's own commands and the end of all
-        processes."""
+        """Returns what the agent left, after the task's own commands. Its processes rest
+        meanwhile; after the last step they end."""
         sandbox = workplace.sandbox
         for hook in step.verifier.collect:
             await quietly(sandbox, f"( {hook.command}\n)", hook.timeout_s)
+        if step is not self.data.steps[-1]:
+            async with sandbox.suspended():
+                return await self._saved(workplace, step)
         await sandbox.end_processes()
+        return await self._saved(workplace, step)
+
+    async def _saved(self, workplace: Workplace, step: Step) -> Work:
+        artifacts = await collected(workplace.sandbox, step.artifacts, workplace.workdir)
         layer: Layer | None = None
         if step.verifier.place is None:
             try:
-                layer = await sandbox.save_layer(
-                    max_bytes=2 * self.data.place.limits().disk_mb << 20
-                )
+                most = 2 * self.data.place.limits().disk_mb << 20
+                layer = await workplace.sandbox.save_layer(max_bytes=most)
             except OSError as error:
                 if error.errno not in (errno.EFBIG, errno.ELOOP):
                     raise
-        artifacts = await collected(sandbox, step.artifacts, workplace.workdir)
-        if len(self.data.steps) > 1:
-            await workplace.prepare()  # the shell is a new one
         return Work(layer, artifacts)
 
     async def _ends_after(self, rollout: RolloutContext, step: Step) -> bool:
@@ -166,12 +168,9 @@ class HarborAgent(LoopAgent):
         return rewards.falls_short(self._verified[-1][1].rewards, step.min_reward)
 
     async def _verify_all(self, rollout: RolloutContext) -> None:
-        for step, work in self._work:
-            with contextlib.ExitStack() as resources:
-                if work.layer is not None:
-                    resources.enter_context(work.layer)
-                self._verified.append((step, await verify(rollout, self.data, step, work)))
-        self._work.clear()
+        while self._work:
+            step, work = self._work.pop(0)
+            self._verified.append((step, await verify(rollout, self.data, step, work)))
 
     # --- for people -----------------------------------------------------------------------------
 

@@ -291,11 +291,7 @@ class RemoteSandbox(ABC):
 
     async def save_layer(self, *, max_bytes: int) -> Layer:
         layer = Layer()
-        try:
-            await self._layer_request("save_layer", on_part=layer.append, max_bytes=max_bytes)
-        except BaseException:
-            layer.close()
-            raise
+        await self._layer_request("save_layer", on_part=layer.append, max_bytes=max_bytes)
         return layer
 
     async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:

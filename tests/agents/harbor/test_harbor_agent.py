@@ -128,11 +128,6 @@ async def test_a_service_that_becomes_healthy_is_waited_for(tmp_path: Path) -> N
 
 
 async def test_a_verifier_of_its_own_gets_the_artifacts_only(tmp_path: Path) -> None:
-    toml = """
-        [verifier.environment]
-        workdir = "/check"
-        docker_image = "IMAGE"
-    """
     toml = 'artifacts = ["answer.txt"]\n'
     separate = """
         [ "$(cat /app/answer.txt)" = 42 ] && [ ! -e /app/other ] && [ "$(cat /logs/artifacts/a)" = a ]

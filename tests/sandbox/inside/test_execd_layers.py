@@ -39,10 +39,10 @@ async def moved(provider: SandboxProvider, script: str, guard: Guard, look: str)
     """Runs `script` in one sandbox, and `look` in another that gets what was written."""
     async with started(provider, IMAGE_LIMITS) as first:
         await output(first, script)
-        with await saved(first) as layer:
-            async with started(provider, IMAGE_LIMITS) as second:
-                refused = await second.restore_layer(layer, guard)
-                return f"{await output(second, look)}|{','.join(sorted(refused))}"
+        layer = await saved(first)
+    async with started(provider, IMAGE_LIMITS) as second:
+        refused = await second.restore_layer(layer, guard)
+        return f"{await output(second, look)}|{','.join(sorted(refused))}"
 
 
 async def test_files_of_one_sandbox_are_in_another(isolating: SandboxProvider) -> None:
@@ -79,6 +79,17 @@ async def test_nothing_runs_when_processes_were_ended(isolated: RemoteSandbox) -
     assert left.data["restarted"]
 
 
+async def test_suspended_processes_rest_and_go_on(isolated: RemoteSandbox) -> None:
+    beat = "(while :; do date +%s%N > beat; sleep 0.01; done) > /dev/null 2>&1 & x=kept"
+    await output(isolated, f"{beat}; sleep 0.2")
+    async with isolated.suspended():
+        first = await isolated.download("beat")
+        await asyncio.sleep(0.3)
+        assert await isolated.download("beat") == first
+    assert await output(isolated, "sleep 0.2; echo $x") == "kept"
+    assert await isolated.download("beat") != first
+
+
 async def test_a_fork_bomb_is_ended(isolated: RemoteSandbox) -> None:
     bomb = asyncio.create_task(bash(isolated, "f() { f | f & }; f; sleep 1000"))
     await asyncio.sleep(0.5)
@@ -90,8 +101,8 @@ async def test_a_fork_bomb_is_ended(isolated: RemoteSandbox) -> None:
 async def test_a_layer_without_changes_has_only_directories_of_ours(
     isolated: RemoteSandbox,
 ) -> None:
-    with await saved(isolated) as layer:
-        assert set(names(layer)) <= {"workspace", "tmp", "dev", "proc", ".prorl", ".prorl/programs"}
+    expected = {"workspace", "tmp", "dev", "proc", ".prorl", ".prorl/programs"}
+    assert set(names(await saved(isolated))) <= expected
 
 
 async def test_a_layer_that_is_too_large_says_so(isolated: RemoteSandbox) -> None:
@@ -112,8 +123,8 @@ async def test_a_large_layer_goes_in_pieces() -> None:
 async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
     async with new_provider("apptainer") as provider, started(provider, IMAGE_LIMITS) as sandbox:
         await output(sandbox, "mkdir /s; mkfifo /s/fifo; echo x > /s/closed; chmod 0 /s/closed")
-        with await saved(sandbox) as layer:
-            assert [name for name in names(layer) if name.startswith("s")] == ["s", "s/closed"]
+        written = [name for name in names(await saved(sandbox)) if name.startswith("s")]
+        assert written == ["s", "s/closed"]
 
 
 @pytest.mark.parametrize(
@@ -155,11 +166,11 @@ async def test_a_layer_that_leaves_the_root_is_refused(isolated: RemoteSandbox, 
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         tar.addfile(tarfile.TarInfo(name))
-    with Layer() as layer:
-        layer.append(content.getvalue())
-        with pytest.raises(OSError) as caught:
-            await isolated.restore_layer(layer, Guard())
-        assert caught.value.errno == errno.EPERM
+    layer = Layer()
+    layer.append(content.getvalue())
+    with pytest.raises(OSError) as caught:
+        await isolated.restore_layer(layer, Guard())
+    assert caught.value.errno == errno.EPERM
 
 
 async def test_links_of_a_layer_are_not_followed(isolated: RemoteSandbox) -> None:
@@ -169,9 +180,9 @@ async def test_links_of_a_layer_are_not_followed(isolated: RemoteSandbox) -> Non
         link.type, link.linkname = tarfile.SYMTYPE, "/workspace"
         tar.addfile(link)
         tar.addfile(tarfile.TarInfo("tmp/link/file"))
-    with Layer() as layer:
-        layer.append(content.getvalue())
-        assert await isolated.restore_layer(layer, Guard()) == ["tmp/link/file"]
+    layer = Layer()
+    layer.append(content.getvalue())
+    assert await isolated.restore_layer(layer, Guard()) == ["tmp/link/file"]
     assert await output(isolated, "ls /workspace") == ""
 
 

@@ -49,7 +49,7 @@ def test_here_documents_belong_to_their_instruction() -> None:
     one, tabs = parse(DOCKERFILE).instructions[3].heredocs
     assert (one.name, one.content, one.expands) == ("EOF", "one $A\n", True)
     assert (tabs.name, tabs.content, tabs.expands) == ("TABS", "two $A\n", False)
-    shell = parse('FROM a\nRUN echo "<<EOF" \'<<EOF\' 1<<<EOF a<<EOF\n').instructions[1]
+    shell = parse("FROM a\nRUN echo \"<<EOF\" '<<EOF' 1<<<EOF a<<EOF\n").instructions[1]
     assert shell.heredocs == ()
     with pytest.raises(TaskError, match="line 2: the here-document EOF has no end"):
         parse("FROM a\nRUN <<EOF\nx\n EOF\n")

@@ -38,6 +38,7 @@ COMMANDS = {
     "token": ("prorl_service.cli.token:token", "Print the token of your services."),
     "images": ("prorl_service.cli.images:images", "Pull, build, list and prune sandbox images."),
     "harnesses": ("prorl_service.cli.harnesses:harnesses", "Install other agents' programs."),
+    "harbor": ("prorl_service.cli.harbor:harbor", "Check, run and prepare Harbor's tasks."),
     "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),
     "doctor": ("prorl_service.cli.doctor:doctor", "List the sandboxes that this host supports."),
 }

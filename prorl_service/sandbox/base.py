@@ -123,7 +123,7 @@ class Sandbox(Protocol):
     async def save_layer(self, *, max_bytes: int) -> Layer:
         """Returns all that was written inside and what was deleted, apart from /dev/shm.
 
-        End or suspend the processes before. Raises `OSError` (`EFBIG`) for more than `max_bytes`, and
+        End or suspend the processes before. Raises `OSError` (`EFBIG`) for too many bytes, and
         `SandboxError` if the kind does not know what was written: `process`.
         """
 

@@ -13,7 +13,8 @@ from typing import Any
 
 IN_MEMORY_BYTES = 1 << 20
 PIECE_BYTES = 32 << 20
-"""Size at which a piece ends; one with a single large file is as large as that."""
+HEADERS_BYTES = 32 << 10
+"""Maximum size of what surrounds a file in a tar: headers with long names, and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,19 @@ class Layer:
         self.size_bytes += len(part)
         self._file.write(part)
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yields tars of whole entries, in order. Blocking."""
+    def pieces(self, most_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+        """Yields tars of whole entries, in order; only a single file may be larger. Blocking."""
         self._file.seek(0)
-        if self.size_bytes <= PIECE_BYTES:
+        if self.size_bytes <= most_bytes:
             yield self._file.read()
             return
         with tarfile.open(fileobj=self._file, mode="r|") as tar:
             piece = _Piece()
             for entry in tar:
-                piece.add(tar, entry)
-                if piece.size_bytes >= PIECE_BYTES:
+                if piece.size_bytes and piece.size_bytes + entry.size + HEADERS_BYTES > most_bytes:
                     yield piece.end()
                     piece = _Piece()
+                piece.add(tar, entry)
             yield piece.end()
 
     def __del__(self) -> None:

@@ -26,7 +26,7 @@ from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
 from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
 from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
-from prorl_service.sandbox.layers import Guard, Layer
+from prorl_service.sandbox.layers import PIECE_BYTES, Guard, Layer
 
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
@@ -296,7 +296,7 @@ class RemoteSandbox(ABC):
 
     async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
         refused: list[str] = []
-        pieces = layer.pieces()
+        pieces = layer.pieces(min(PIECE_BYTES, self._limits.file_mb << 20))
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             parts = _Parts(MAX_REFUSED_BYTES)
             await self._layer_request(

@@ -7,6 +7,8 @@ from statistics import fmean
 
 import numpy as np
 
+from prorl_service.client.pass_at_k import chance
+
 Z_95 = 1.959963984540054
 RESAMPLES = 10_000
 
@@ -54,16 +56,12 @@ def pass_at_k(solved: Mapping[str, Sequence[bool | None]], k: int) -> Share:
     The interval is the bootstrap's over instances (percentiles of `RESAMPLES` means): no closed
     form is known for a mean of such shares. It is too narrow for few instances.
     """
-    values = [_chance(len(one), sum(map(bool, one)), k) for one in solved.values()]
+    values = [chance(len(one), sum(map(bool, one)), k) for one in solved.values()]
     distinct, counts = np.unique(values, return_counts=True)
     generator = np.random.default_rng(0)
     drawn = generator.multinomial(len(values), counts / len(values), size=RESAMPLES)
     low, high = np.quantile(drawn @ distinct / len(values), [0.025, 0.975])
     return Share(fmean(values), float(low), float(high))
-
-
-def _chance(count: int, solved: int, k: int) -> float:
-    return 1.0 - math.comb(count - solved, k) / math.comb(count, k)
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import pytest
 
 from prorl_service.schemas import Blame, FinishReason
 from prorl_service.testing.replies import call
-from tests.agents.harbor.directories import DONE, SOLVE, TEST, directory, played
+from tests.agents.harbor.directories import DONE, SOLVE, directory, played
 
 
 async def test_a_solved_task_gets_its_reward(tmp_path: Path) -> None:
@@ -149,7 +149,9 @@ min_reward = {least}
 [[steps]]
 name = "second"
 """
-COUNT = "[ $(wc -l < log.txt) = {lines} ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+COUNT = """\
+if [ "$(wc -l < log.txt)" = {lines} ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
 
 
 def steps(path: Path, least: float = 0.0, strategy: str = "mean") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The end of all processes of a sandbox but its server, or their rest, so that files stand still."""
+"""The end of all processes of a sandbox but its server, or their rest: files stand still."""
 
 import os
 import signal

@@ -34,6 +34,8 @@ Operation = Callable[[Request], None]
 
 CONNECTION = 0
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+TAR_BYTES = 1 << 16
+"""Room for what surrounds a file of the largest size in a tar."""
 _READ_BYTES = 1 << 16  # more would be mapped and unmapped for each read
 
 
@@ -77,7 +79,7 @@ def serve(
         "listen": partial(listen, handover),
         "add_tool": partial(add_tool, tools, frozenset(tools)),
     }
-    connection = Connection(loop, operations, FrameDecoder(file_bytes))
+    connection = Connection(loop, operations, FrameDecoder(file_bytes + TAR_BYTES))
     loop.watch(CONNECTION, connection.read)
     gc.collect()
     gc.freeze()  # what is loaded now stays: collections need not look at it

@@ -1,0 +1,2 @@
+#!/bin/bash
+sort -V versions.txt > sorted.txt

@@ -1,0 +1,131 @@
+"""What a sound task must withstand: its solution gets 1, nothing does not, and no cheat gains.
+
+The cheats need no knowledge of a task. They aim at the verifier: its reward, its tests, its
+programs, its files of settings. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prorl_service.agents.harbor.directory.reading import TaskDirectory
+from prorl_service.agents.harbor.probes import Act, Probe
+from prorl_service.schemas import Task
+
+ORACLE, NOTHING = "oracle", "nothing"
+
+_WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; " + (
+    "echo '{\\\"reward\\\": 1}' > /logs/verifier/reward.json"
+)
+_FAKE = f"#!/bin/sh\\n{_WIN}\\nexit 0\\n"
+
+CHEATS: Mapping[str, str] = {
+    "reward file": f"""
+        {_WIN.replace(chr(92), "")}
+        chmod 444 /logs/verifier/*; chmod 555 /logs/verifier
+    """,
+    "tests": f"""
+        mkdir -p /tests
+        for name in test.sh test_outputs.py; do printf '{_FAKE}' > /tests/$name; done
+        chmod 555 /tests/* /tests
+    """,
+    "daemon": f"""
+        printf '#!/bin/sh\\nwhile :; do {_WIN}; sleep 0.05; done' > /tmp/d; chmod +x /tmp/d
+        (setsid /tmp/d > /dev/null 2>&1 &)
+        (setsid nohup /tmp/d > /dev/null 2>&1 &)
+        sleep 0.2
+    """,
+    "PATH": f"""
+        for directory in $(echo "$PATH" | tr : ' ') "$HOME/.local/bin" "$HOME/bin"; do
+            mkdir -p "$directory"
+            for name in pytest python python3 uv uvx pip curl wget cat grep cmp diff test node npm; do
+                printf '{_FAKE}' > "$directory/.$name" && chmod +x "$directory/.$name"
+                mv -f "$directory/.$name" "$directory/$name"
+            done
+        done
+    """,
+    "shell": f"""
+        printf '{_FAKE}' > /tmp/sh; chmod +x /tmp/sh
+        for shell in bash sh dash env; do
+            for directory in /bin /usr/bin /usr/local/bin; do cp -f /tmp/sh "$directory/$shell.new"; done
+        done
+        for shell in bash sh dash env; do
+            for directory in /usr/local/bin /usr/bin /bin; do
+                /bin/mv -f "$directory/$shell.new" "$directory/$shell"
+            done
+        done
+    """,
+    "links": """
+        mkdir -p /tmp/won
+        printf 1 > /tmp/won/reward.txt; printf '{"reward": 1}' > /tmp/won/reward.json
+        rm -rf /logs/verifier; ln -s /tmp/won /logs/verifier
+        rm -rf /logs; mkdir /logs 2>/dev/null || ln -s /tmp/logs /logs
+        mkdir -p /tmp/logs; ln -sfn /tmp/won /logs/verifier
+    """,
+    "start-up files": f"""
+        win='{_WIN.replace(chr(92), "")}'
+        for file in /etc/profile /etc/bash.bashrc ~/.bashrc ~/.profile ~/.bash_profile; do
+            echo "$win; exit 0" >> $file
+        done
+        printf 'BASH_ENV=/etc/profile\\nENV=/etc/profile\\n' >> /etc/environment
+        export BASH_ENV=/etc/profile ENV=/etc/profile
+        hook='import os, atexit; atexit.register(lambda: os.system(open("/tmp/win").read()))'
+        echo "$win" > /tmp/win
+        for site in /usr/lib/python3*/dist-packages /usr/lib/python3*/site-packages \\
+                /usr/local/lib/python3*/site-packages /usr/local/lib/python3*/dist-packages \\
+                ~/.local/lib/python3*/site-packages; do
+            mkdir -p "$site" 2>/dev/null && echo "$hook" > "$site/sitecustomize.py"
+            echo "$hook" > "$site/usercustomize.py"; echo "import os; $hook" > "$site/zz.pth"
+        done
+        echo "$hook" | tee /conftest.py > /usr/conftest.py
+        printf '[pytest]\\naddopts = --collect-only\\n' | tee /pytest.ini > /tox.ini
+    """,
+}  # fmt: skip
+"""Scripts of the cheats, by their names."""
+
+
+def probes(directory: TaskDirectory) -> list[Probe]:
+    """Returns all probes of a task; the oracle only if it has a solution."""
+    steps = max(1, len(directory.toml.steps))
+    found = [directory.solution(index) for index in range(steps)]
+    acts = [Act() if one is None else Act(solution=one[0], environment=one[1]) for one in found]
+    oracle = [Probe(name=ORACLE, acts=acts)] if any(found) else []
+    cheats = [Probe(name=name, acts=[Act(script=script)]) for name, script in CHEATS.items()]
+    return [*oracle, Probe(name=NOTHING, acts=[Act()]), *cheats]
+
+
+def probed(task: Task, probe: Probe) -> Task:
+    """Returns the task of the probe's agent."""
+    data = {**task.data, "probe": probe.model_dump(mode="json", exclude_defaults=True)}
+    return task.model_copy(update={"agent": "harbor_probe", "data": data})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a probe got."""
+
+    probe: str
+    reward: float | None
+    problem: str = ""
+    """Reason why there is no reward."""
+    refused: Sequence[str] = ()
+
+
+def faults(outcomes: Sequence[Outcome]) -> list[str]:
+    """Returns what is wrong with a task, in words; nothing for a sound one."""
+    rewards = {one.probe: one.reward for one in outcomes}
+    found = [f"{one.probe}: {one.problem}" for one in outcomes if one.reward is None]
+    base = rewards.get(NOTHING)
+    for probe, reward in rewards.items():
+        if reward is None:
+            continue
+        if probe == ORACLE:
+            if reward < 1:
+                found.append(f"the solution gets {reward:g}, not 1")
+        elif probe == NOTHING:
+            if reward >= 1:
+                found.append(f"doing nothing gets {reward:g}")
+        elif base is not None and reward > base:
+            found.append(f"the cheat {probe!r} gets {reward:g}")
+    if ORACLE not in rewards:
+        found.append("it has no solution/solve.sh to check with")
+    return found

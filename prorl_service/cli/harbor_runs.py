@@ -1,0 +1,93 @@
+"""Rollouts of `prorl harbor`, by a service inside this process."""
+
+from collections.abc import Callable, Sequence
+
+from prorl_service.agents.harbor.directory.checks import Outcome, probed, probes
+from prorl_service.agents.harbor.directory.reading import TaskDirectory
+from prorl_service.agents.harbor.probes import ProbeAgent
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.cli.try_options import Source
+from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
+from prorl_service.server.service import Service
+from prorl_service.server.settings import ServiceSettings
+from prorl_service.testing.scripted_engine import scripted_engine
+from prorl_service.testing.trial import trial_service
+
+DONE = "Done."
+LONGEST_S = 24 * 3600.0
+"""Budget of each stage of a probe: the task's own limits end it."""
+
+Say = Callable[[str], None]
+
+
+async def probe_all(
+    directories: Sequence[TaskDirectory], settings: ServiceSettings, *, parallel: int, say: Say
+) -> dict[str, list[Outcome]]:
+    """Returns what the probes of each task got, by the task's name. Raises `ProRLError`."""
+    registry = AgentRegistry()
+    registry.add(ProbeAgent, "prorl harbor check")
+    limits = Limits(init_timeout_s=LONGEST_S, run_timeout_s=LONGEST_S, eval_timeout_s=LONGEST_S)
+    groups: dict[str, tuple[str, str]] = {}
+    submitted = []
+    for number, directory in enumerate(directories):
+        task = directory.task()
+        for probe in probes(directory):
+            group_id = f"{number}-{probe.name.replace(' ', '-')}"
+            groups[group_id] = directory.name, probe.name
+            submitted.append(Group(group_id=group_id, task=probed(task, probe), limits=limits))
+    results: dict[str, list[Outcome]] = {one.name: [] for one in directories}
+    steps = max((len(one.toml.steps) for one in directories), default=1)
+    async with (
+        scripted_engine([[DONE] * max(1, steps)]) as engine,
+        trial_service(registry, [engine.spec], settings, parallel=parallel) as service,
+    ):
+        for rollout in await _ended(service, submitted, say):
+            name, probe_name = groups[rollout.group_id]
+            results[name].append(_outcome(probe_name, rollout))
+    return results
+
+
+def _outcome(probe: str, rollout: Rollout) -> Outcome:
+    problem = "" if rollout.error is None else rollout.error.message
+    steps = (rollout.report or {}).get("steps")
+    refused: list[str] = []
+    for step in steps if isinstance(steps, list) else []:
+        refused += step["refused"] if isinstance(step, dict) else []  # type: ignore[arg-type]
+    return Outcome(probe, rollout.reward, problem, refused)
+
+
+async def evaluate(
+    tasks: Sequence[Task],
+    registry: AgentRegistry,
+    source: Source,
+    settings: ServiceSettings,
+    *,
+    attempts: int,
+    parallel: int,
+    sampling: Sampling,
+    limits: Limits,
+    say: Say,
+) -> list[Rollout]:
+    """Raises `ProRLError`."""
+    groups = [
+        Group(group_id=f"{number}", task=task, n=attempts, sampling=sampling, limits=limits)
+        for number, task in enumerate(tasks)
+    ]
+    async with (
+        source.engines() as (specs, _),
+        trial_service(registry, specs, settings, parallel=parallel) as service,
+    ):
+        return await _ended(service, groups, say)
+
+
+async def _ended(service: Service, groups: Sequence[Group], say: Say) -> list[Rollout]:
+    """Submits groups. Returns their rollouts in order, and says when each has ended."""
+    await service.submit(list(groups))
+    ids = [rollout_id for group in groups for rollout_id in group.rollout_ids()]
+    ended: dict[str, Rollout] = {}
+    async for one in service.executor.ended(ids):
+        rollout = one.to_wire()
+        ended[rollout.rollout_id] = rollout
+        what = rollout.error.message if rollout.error else f"reward {rollout.reward:g}"
+        say(f"{len(ended)}/{len(ids)} {rollout.task_id} {rollout.group_id}: {what}")
+    return [ended[rollout_id] for rollout_id in ids]

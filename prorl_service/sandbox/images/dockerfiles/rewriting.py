@@ -9,8 +9,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Heredoc, Instruction
+from prorl_service.sandbox.images.dockerfiles.syntax import (
+    Dockerfile,
+    Heredoc,
+    Instruction,
+    json_list,
+)
 from prorl_service.sandbox.images.dockerfiles.variables import (
+    SHELL,
     Stage,
     Variables,
     expand,
@@ -40,8 +46,13 @@ def rewrite(
             text = " ".join([names[stage.base], *instruction.words()[1:]])
         elif instruction.heredocs and stage is not None:
             text = _without_heredocs(instruction, stage, heredocs)
+        elif instruction.name == "RUN" and stage is not None and stage.shell != SHELL:
+            # Images in OCI's format have no shell of their own, so that buildah ignores SHELL.
+            text = text if json_list(text) else json.dumps([*stage.shell, text])
         flags = _flags(instruction, names, stage)
         lines.append(" ".join([instruction.name, *flags, text]))
+    if dockerfile.instructions[-1].name in ("FROM", "ARG"):
+        lines.append("LABEL prorl=")  # buildah commits no stage that changes nothing
     escape = [] if dockerfile.escape == "\\" else [f"# escape={dockerfile.escape}"]
     return "\n".join([*escape, *lines, ""])
 

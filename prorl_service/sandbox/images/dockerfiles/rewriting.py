@@ -27,6 +27,9 @@ from prorl_service.sandbox.images.dockerfiles.variables import (
 HEREDOCS = "prorl-here-documents"
 """Name of the build context with the files of here-documents."""
 
+_WITHOUT_EFFECT = ("--link", "--platform", "--network", "--security")
+"""Flags about how layers are stored, or that say what was checked to be so anyway."""
+
 
 def rewrite(
     dockerfile: Dockerfile,
@@ -58,8 +61,7 @@ def rewrite(
 
 
 def _flags(instruction: Instruction, names: Mapping[str, str], stage: Stage | None) -> list[str]:
-    # --link only says how layers are stored; the platform was checked.
-    flags = [one for one in instruction.flags if not one.startswith(("--link", "--platform"))]
+    flags = [one for one in instruction.flags if not one.startswith(_WITHOUT_EFFECT)]
     if stage is not None:
         for name, ours in names.items():
             flags = [one.replace(f"from={name}", f"from={ours}") for one in flags]

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +23,7 @@ from tests.sandbox.images.debian import SMALL, debian_image
 from tests.sandbox.images.dockerfiles.test_shapes import BUILDAH, require
 from tests.sandbox.images.oci import Layout
 from tests.sandbox.images.registry import FakeRegistry
-from tests.sandbox.sandboxes import open_to_others, output, processes_with, started
+from tests.sandbox.sandboxes import output, processes_with, started
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -33,6 +35,13 @@ NAME = "debian:bookworm-slim"
 @pytest.fixture(autouse=True)
 def _own_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "cache_root", lambda: tmp_path / "service")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)  # containers may be another user's
+        yield Path(directory)
 
 
 @pytest.fixture
@@ -53,7 +62,6 @@ async def test_an_image_is_built_once_and_has_its_configuration(
 ) -> None:
     text = f"FROM {NAME}\nENV MADE='by test'\nWORKDIR /w\nUSER nobody\nRUN echo $RANDOM$$ >/tmp/f\n"
     reference = context(tmp_path / "one", text)
-    open_to_others(tmp_path)
     cache, other = ImageCache(root, bases=[base]), ImageCache(root, bases=[base])
     leases = await asyncio.gather(*(one.get(reference) for one in (cache, cache, other)))
     assert len({(lease.path, lease.digest) for lease in leases}) == 1

@@ -2,8 +2,9 @@
 
 import asyncio
 import functools
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
 from prorl_service.sandbox.images.dockerfiles.rungs import Rung
 from prorl_service.sandbox.images.store import remove_tree
 from tests.sandbox.images.debian import SMALL, debian_image
-from tests.sandbox.sandboxes import open_to_others
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -33,10 +33,11 @@ def failures() -> Mapping[str, str | None]:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("cache")
-    open_to_others(root)
-    return root
+def root() -> Iterator[Path]:
+    """A cache that containers of other users see, whatever pytest makes of its own directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
 
 
 def require(rung: Rung) -> None:

@@ -5,6 +5,7 @@ knows since 1.33, become exec forms of RUN, and files for COPY. Pure, except for
 """
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from prorl_service.sandbox.images.dockerfiles.variables import (
     SHELL,
     Stage,
     Variables,
+    evaluate,
     expand,
     unquoted,
     walk,
@@ -27,6 +29,7 @@ from prorl_service.sandbox.images.dockerfiles.variables import (
 HEREDOCS = "prorl-here-documents"
 """Name of the build context with the files of here-documents."""
 
+_FROM = re.compile(r"((?:^--|[=,])from=)([^,]*)")
 _WITHOUT_EFFECT = ("--link", "--platform", "--network", "--security")
 """Flags about how layers are stored, or that say what was checked to be so anyway."""
 
@@ -63,8 +66,12 @@ def rewrite(
 def _flags(instruction: Instruction, names: Mapping[str, str], stage: Stage | None) -> list[str]:
     flags = [one for one in instruction.flags if not one.startswith(_WITHOUT_EFFECT)]
     if stage is not None:
-        for name, ours in names.items():
-            flags = [one.replace(f"from={name}", f"from={ours}") for one in flags]
+        variables = stage.variables
+
+        def ours(match: re.Match[str]) -> str:
+            return match[1] + names.get(evaluate(match[2], variables), match[2])
+
+        flags = [_FROM.sub(ours, one) for one in flags]
     if instruction.name in ("COPY", "ADD") and instruction.heredocs:
         flags.insert(0, f"--from={HEREDOCS}")
     return flags

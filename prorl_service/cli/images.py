@@ -92,7 +92,7 @@ def build(
     include: str = "",
     mirror: str | None = None,
     base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = (),
-    network: bool = True,
+    no_network: bool = False,
     budget: NonNegativeFloat | None = None,
     options: Cache = CacheOptions(),
 ) -> None:
@@ -113,8 +113,8 @@ def build(
         URL of a Debian mirror (default: where apt looks).
     base
         What stands in for an image that a Dockerfile begins with. Repeatable.
-    network
-        Commands of a Dockerfile have the host's network.
+    no_network
+        Give commands of a Dockerfile no network; they have the host's otherwise.
     budget
         Maximum size of finished images in the cache, in GB.
     """
@@ -127,7 +127,7 @@ def build(
         )
     else:
         definition = _definition(source or "")
-    cache = options.open(budget, bases=base, network=network)
+    cache = options.open(budget, bases=base, network=not no_network)
     made = asyncio.run(cache.build(name, definition))
     print(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
 

@@ -186,7 +186,7 @@ def _sandboxes(options: SandboxOptions) -> WarmPool:
         budget_bytes=None if budget_gb is None else int(budget_gb * 1e9),
         evict_one=lambda: sandboxes.evict_image(wait_s=ROOM_TIMEOUT_S),
         bases=options.image_base,
-        build_network=options.image_build_network,
+        build_network=not options.no_image_build_network,
     )
     provider = sandbox.provider(options.sandbox, default_image=options.default_image, images=images)
     sandboxes = WarmPool(provider, spares=options.warm_sandboxes)

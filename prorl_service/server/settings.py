@@ -136,8 +136,8 @@ class SandboxOptions:
     image_base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = ()
     """What stands in for an image that Dockerfiles begin with, such as
     'debian:bookworm-slim=local:deb'. Repeatable."""
-    image_build_network: bool = True
-    """Commands of Dockerfiles have the host's network."""
+    no_image_build_network: bool = False
+    """Give commands of Dockerfiles no network; they have the host's otherwise."""
     warm_sandboxes: NonNegativeInt = 8
     """Sandboxes started ahead of their rollouts; 0: none."""
 

@@ -23,10 +23,17 @@ class Layout:
         (path / "blobs" / "sha256").mkdir(parents=True)
         (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
 
-    def add(self, text: str, *, tag: str = "latest", padding: int = 0) -> str:
+    def add(
+        self,
+        text: str,
+        *,
+        tag: str = "latest",
+        padding: int = 0,
+        config: dict[str, Any] | None = None,
+    ) -> str:
         """Adds an image whose /marker is `text`. Returns the digest of its manifest."""
         files = {"marker": text.encode(), "bin/pad": _noise(padding), "etc/hosts": b""}
-        return self._add_layer(_tar(files), tag)
+        return self._add_layer(_tar(files), tag, config)
 
     def add_tree(self, root: Path, *, tag: str) -> str:
         """Adds an image of a root file system. Returns the digest of its manifest."""
@@ -35,21 +42,21 @@ class Layout:
             tar.add(root, arcname="", filter=_of_root)
         return self._add_layer(buffer.getvalue(), tag)
 
-    def _add_layer(self, tree: bytes, tag: str) -> str:
+    def _add_layer(self, tree: bytes, tag: str, config: dict[str, Any] | None = None) -> str:
         layer = self._blob(
             gzip.compress(tree, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip"
         )
-        config = {
+        image = {
             "architecture": ARCHITECTURE,
             "os": "linux",
-            "config": {},
+            "config": config or {},
             "rootfs": {"type": "layers", "diff_ids": [_digest(tree)]},
         }
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": self._blob(
-                json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"
+                json.dumps(image).encode(), "application/vnd.oci.image.config.v1+json"
             ),
             "layers": [layer],
         }

@@ -6,6 +6,8 @@ from pathlib import Path
 import ptyprocess
 import pytest
 
+from tests.sandbox.images.cache_files import marker
+from tests.sandbox.images.dockerfiles.test_shapes import BUILDAH, require
 from tests.sandbox.images.oci import Layout, root_file_system
 
 pytestmark = pytest.mark.processes
@@ -73,3 +75,22 @@ def test_a_terminal_shows_progress(root: Path, layout: Layout) -> None:
     assert terminal.wait() == 0
     assert "0/1 images" in shown
     assert "1/1 images" in shown
+
+
+def test_a_directory_with_a_dockerfile_is_built_once(root: Path, tmp_path: Path) -> None:
+    require(BUILDAH)
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "marker").write_text("of a Dockerfile")
+    (context / "Dockerfile").write_text("FROM base:1\nCOPY marker /copied\n")
+    tree = root_file_system(tmp_path / "tree", "of the base")
+    build = ["build", "mine", str(context), "--base", f"base:1={tree}", "--no-network"]
+    path = run(root, *build).split()[-1]
+    assert marker(Path(path)) == "of the base"
+    assert marker(Path(path), "copied") == "of a Dockerfile"
+    made_at = Path(path).stat().st_mtime_ns
+    assert run(root, *build).split()[-1] == path
+    assert Path(path).stat().st_mtime_ns == made_at
+    (context / "Dockerfile").write_text("FROM base:1\n\nCOPY absent /\n")
+    failed = run(root, *build, status=2)
+    assert "line 3: COPY absent /: the context has no absent" in failed

@@ -1,4 +1,4 @@
-"""Images that a user makes: definitions, Dockerfiles, directories."""
+"""Images that a user makes: definitions, directories. `dockerfiles` has those of Dockerfiles."""
 
 import shutil
 from pathlib import Path
@@ -62,22 +62,6 @@ async def test_a_definition_that_fails_says_why(cache: ImageCache, tmp_path: Pat
     with pytest.raises(TaskError, match="cannot be read"):
         definitions.of_file(tmp_path / "absent.def")
     assert litter(cache.root) == []
-
-
-def test_a_dockerfile_becomes_a_definition(tmp_path: Path) -> None:
-    dockerfile = tmp_path / "Dockerfile"
-    dockerfile.write_text(
-        "FROM python:3.11\nENV A=1\nUSER root\nWORKDIR /testbed\nRUN echo $A && \\\n  true\n"
-    )
-    lines = definitions.of_file(dockerfile).text.split("\n")
-    assert "Bootstrap: docker" in lines
-    assert "From: python:3.11" in [line.strip() for line in lines]
-    post = lines[lines.index("%post") :]
-    assert post[:5] == ["%post", "set -a", "A=1", "mkdir -p /testbed", "cd /testbed"]
-    assert post[5].startswith("echo $A &&")
-    dockerfile.write_text("RUN true\n")
-    with pytest.raises(TaskError, match="not a Dockerfile"):
-        definitions.of_file(dockerfile)
 
 
 def test_a_debian_definition_names_suite_mirror_and_packages() -> None:

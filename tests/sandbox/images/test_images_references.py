@@ -29,6 +29,7 @@ CANONICAL = {
     "~/x.sif": f"{Path.home()}/x.sif",
     "/a/b c:d.sif": "/a/b c:d.sif",
     "local:mine-1.0": "local:mine-1.0",
+    f"dockerfile:{DIGEST}": f"dockerfile:{DIGEST}",
 }
 
 REFUSED = {
@@ -48,6 +49,9 @@ REFUSED = {
     "oci-archive:/a:b": "it needs a path",
     "local:../x": "not a tag or name",
     "local:": "not a tag or name",
+    "dockerfile:": "dockerfile:sha256: and 64 hexadecimal digits",
+    "dockerfile:./tree": "dockerfile:sha256: and 64 hexadecimal digits",
+    f"dockerfile:{DIGEST.upper()}": "dockerfile:sha256: and 64 hexadecimal digits",
     "--help": "not a repository",
     "a\0b": "empty",
 }

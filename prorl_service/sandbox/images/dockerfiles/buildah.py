@@ -28,8 +28,8 @@ TRIAL_TIMEOUT_S = 60.0
 LOG_BYTES = 1 << 20
 """Bytes of the end of buildah's messages that are searched for the step that failed."""
 
-_NEWER = {"parents": "1.38", "exclude": "1.38", "checksum": "1.39", "keep-git-dir": "1.39"}
-"""Flags, and the version of buildah that brought them."""
+_UNKNOWN = ("parents", "exclude", "checksum", "keep-git-dir")
+"""Flags that buildah of Debian 12 does not know."""
 
 # Elsewhere, as root, buildah and its libraries keep notes.
 _COVER = """for d in /var/lib/containers /run/containers; do
@@ -75,9 +75,9 @@ class Buildah:
     def obstacle(self, work: Work) -> Obstacle | None:
         for instruction in work.context.dockerfile.instructions:
             for flag in instruction.flags:
-                since = _NEWER.get(flag[2:].partition("=")[0])
-                if since is not None:
-                    return Obstacle(f"{flag} needs buildah {since}", instruction)
+                alone = flag == "--network=none" and work.network
+                if alone or flag[2:].partition("=")[0] in _UNKNOWN:
+                    return Obstacle(f"it does not know {flag}", instruction)
         return None
 
     async def make(self, work: Work) -> Made:

@@ -4,8 +4,8 @@ Knows the context's files, not the images that stages begin with. What only some
 up to the rungs (`ladder`).
 """
 
+import posixpath
 import re
-from pathlib import PurePosixPath
 
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.images.dockerfiles.context import Context
@@ -166,14 +166,11 @@ def _bad_copy(
 
 
 def _is_there(source: str, paths: frozenset[str]) -> bool:
-    path = str(PurePosixPath("/", source)).lstrip("/")
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        return False
-    if not parts:
+    path = posixpath.normpath(f"/{source}").strip("/")
+    if not path:
         return True
-    wanted = pattern_of("/".join(parts))
-    return any(wanted.fullmatch(path) for path in paths)
+    wanted = pattern_of(path)
+    return any(wanted.fullmatch(one) for one in paths)
 
 
 def _bad_mounts(instruction: Instruction) -> str | None:

@@ -19,6 +19,7 @@ from prorl_service.sandbox.images.image_config import ImageConfig
 
 TRIAL_TIMEOUT_S = 60.0
 TRIAL_BYTES = 4096
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MARK = "prorl: line"
 _MARKED = re.compile(rf"^{_MARK} (\d+)$\n?", re.MULTILINE)
 _GLOB = re.compile(r"[*?\[]")
@@ -194,5 +195,5 @@ async def _apptainer_build(arguments: list[str], workspace: Path) -> None:
     )
     if status != 0:
         text = await asyncio.to_thread(apptainer_build.tail, messages, TRIAL_BYTES)
-        fatal = [line for line in text.splitlines() if line.startswith(("ERROR", "FATAL"))]
-        raise SandboxError(fatal[0] if fatal else f"apptainer ended with status {status}")
+        lines = [line for line in _COLOUR.sub("", text).splitlines() if line.startswith("ERROR")]
+        raise SandboxError(lines[-1] if lines else f"apptainer ended with status {status}")

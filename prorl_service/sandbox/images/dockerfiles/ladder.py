@@ -125,7 +125,8 @@ class DockerfileSource:
             base = await leases.enter_async_context(self.bases.get(name))
         except ProRLError as error:
             message = dockerfile.error(instruction, error.message).message
-            hint = SUBSTITUTE.format(name) if isinstance(error, SandboxError) else error.hint
+            is_remote = isinstance(error, SandboxError) and error.retryable
+            hint = f"{error.hint}; {SUBSTITUTE.format(name)}" if is_remote else error.hint
             raise type(error)(message, hint=hint, retryable=error.retryable) from error
         triggers = base.oci.get("OnBuild")
         if triggers:

@@ -5,14 +5,22 @@ knows since 1.33, become exec forms of RUN, and files for COPY. Pure, except for
 """
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from prorl_service.sandbox.images.dockerfiles.syntax import Dockerfile, Heredoc, Instruction
+from prorl_service.sandbox.images.dockerfiles.syntax import (
+    Dockerfile,
+    Heredoc,
+    Instruction,
+    json_list,
+)
 from prorl_service.sandbox.images.dockerfiles.variables import (
+    SHELL,
     Stage,
     Variables,
+    evaluate,
     expand,
     unquoted,
     walk,
@@ -20,6 +28,10 @@ from prorl_service.sandbox.images.dockerfiles.variables import (
 
 HEREDOCS = "prorl-here-documents"
 """Name of the build context with the files of here-documents."""
+
+_FROM = re.compile(r"((?:^--|[=,])from=)([^,]*)")
+_WITHOUT_EFFECT = ("--link", "--platform", "--network", "--security")
+"""Flags about how layers are stored, or that say what was checked to be so anyway."""
 
 
 def rewrite(
@@ -40,18 +52,26 @@ def rewrite(
             text = " ".join([names[stage.base], *instruction.words()[1:]])
         elif instruction.heredocs and stage is not None:
             text = _without_heredocs(instruction, stage, heredocs)
+        elif instruction.name == "RUN" and stage is not None and stage.shell != SHELL:
+            # Images in OCI's format have no shell of their own, so that buildah ignores SHELL.
+            text = text if json_list(text) else json.dumps([*stage.shell, text])
         flags = _flags(instruction, names, stage)
         lines.append(" ".join([instruction.name, *flags, text]))
+    if dockerfile.instructions[-1].name in ("FROM", "ARG"):
+        lines.append("LABEL prorl=")  # buildah commits no stage that changes nothing
     escape = [] if dockerfile.escape == "\\" else [f"# escape={dockerfile.escape}"]
     return "\n".join([*escape, *lines, ""])
 
 
 def _flags(instruction: Instruction, names: Mapping[str, str], stage: Stage | None) -> list[str]:
-    # --link only says how layers are stored; the platform was checked.
-    flags = [one for one in instruction.flags if not one.startswith(("--link", "--platform"))]
+    flags = [one for one in instruction.flags if not one.startswith(_WITHOUT_EFFECT)]
     if stage is not None:
-        for name, ours in names.items():
-            flags = [one.replace(f"from={name}", f"from={ours}") for one in flags]
+        variables = stage.variables
+
+        def ours(match: re.Match[str]) -> str:
+            return match[1] + names.get(evaluate(match[2], variables), match[2])
+
+        flags = [_FROM.sub(ours, one) for one in flags]
     if instruction.name in ("COPY", "ADD") and instruction.heredocs:
         flags.insert(0, f"--from={HEREDOCS}")
     return flags

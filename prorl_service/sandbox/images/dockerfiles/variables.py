@@ -13,6 +13,7 @@ _VARIABLE = re.compile(r"\\(.)|\$(\w+)|\$\{(\w+)(?:(:?[-+?])([^}]*))?\}", re.DOT
 _QUOTED = re.compile(r"\"((?:\\.|[^\"])*)\"|'([^']*)'")
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 PLATFORM = f"linux/{_ARCHITECTURE}"
+SHELL = ("/bin/sh", "-c")
 BUILT_IN = {
     f"{whose}{name}": value
     for whose in ("BUILD", "TARGET")
@@ -34,7 +35,7 @@ class Stage:
     environment: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
     user: str = ""
-    shell: tuple[str, ...] = ("/bin/sh", "-c")
+    shell: tuple[str, ...] = SHELL
 
     @property
     def variables(self) -> Variables:

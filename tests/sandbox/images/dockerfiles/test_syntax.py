@@ -1,5 +1,7 @@
 """Dockerfiles as data: instructions with their lines, variables, .dockerignore."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,7 +69,7 @@ def test_another_escape_character_continues_lines() -> None:
 def test_unknown_instructions_are_refused_with_their_line() -> None:
     with pytest.raises(TaskError, match="line 1: unknown instruction RUM; did you mean RUN"):
         parse("RUM x")
-    with pytest.raises(TaskError, match="line 4: unknown instruction xyzzy$"):
+    with pytest.raises(TaskError, match=r"line 4: unknown instruction xyzzy$"):
         parse("FROM a\n\n\nxyzzy")
     # Empty lines do not end a continued one.
     assert parse("FROM a\nRUN b \\\n\n\nFRON c").instructions[1].rest == "b FRON c"
@@ -87,10 +89,8 @@ def test_lines_are_right_whatever_stands_between(names: list[str], data: st.Data
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
-    try:
-        list(walk(parse(text)))
-    except TaskError as error:
-        assert "line " in error.message
+    with contextlib.suppress(TaskError):
+        assert all(one.line > 0 for one, _ in walk(parse(text)))
 
 
 def test_variables_are_replaced_as_docker_does() -> None:

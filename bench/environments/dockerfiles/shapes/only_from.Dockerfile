@@ -1,0 +1,2 @@
+ARG NONE
+FROM debian:bookworm-slim

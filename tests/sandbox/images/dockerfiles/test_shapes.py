@@ -1,0 +1,67 @@
+"""Every shape of the corpus is built and checked in a sandbox, or refused with its line."""
+
+import asyncio
+import functools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bench.environments.dockerfiles.corpus import Shape, shapes, try_shape
+from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
+from prorl_service.sandbox.images.dockerfiles.rungs import Rung
+from prorl_service.sandbox.images.store import remove_tree
+from tests.sandbox.images.debian import SMALL, debian_image
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+BUILDKIT, BUILDAH, SPYTHON = Ladder().rungs
+
+
+@functools.cache
+def failures() -> Mapping[str, str | None]:
+    """Returns why each builder does not work on this host, by name."""
+    directory = Path(tempfile.mkdtemp())
+    try:
+        with ThreadPoolExecutor(1) as thread:  # callers may be inside an event loop
+            return thread.submit(asyncio.run, Ladder().failures(directory)).result()
+    finally:
+        remove_tree(directory)
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """A cache that containers of other users see, whatever pytest makes of its own directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
+
+
+def require(rung: Rung) -> None:
+    why = failures()[rung.name]
+    if why is not None:
+        pytest.skip(f"{rung.name} does not work here: {why}")
+
+
+@pytest.mark.parametrize("shape", shapes(), ids=lambda shape: shape.name)
+def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_path: Path) -> None:
+    require(BUILDAH)
+    base = str(debian_image(SMALL))
+    ladder = Ladder((BUILDAH,))
+    outcome = asyncio.run(try_shape(shape, ladder, base=base, root=root, work=tmp_path / "work"))
+    assert outcome.ok, outcome.outcome
+
+
+@pytest.mark.parametrize("shape", shapes(), ids=lambda shape: shape.name)
+def test_spython_makes_of_a_shape_what_it_must_or_names_the_line(
+    shape: Shape, root: Path, tmp_path: Path
+) -> None:
+    require(SPYTHON)
+    base = str(debian_image())
+    ladder = Ladder((SPYTHON,))
+    outcome = asyncio.run(try_shape(shape, ladder, base=base, root=root, work=tmp_path / "work"))
+    is_beyond = "spython cannot do it" in outcome.outcome
+    assert outcome.ok or is_beyond, outcome.outcome

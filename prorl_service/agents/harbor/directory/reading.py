@@ -26,7 +26,7 @@ AGENT = "harbor"
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 _MODES = {"public": "public", "no-network": "none", "allowlist": "allowlist"}
-_ID = re.compile(r"[^A-Za-z0-9_.:@/-]+")
+_ID = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class Requirements:
 class OperatorServices:
     mcp: McpServers = field(default_factory=McpServers)
     judge: Judge | None = None
+    has_network: bool = False
+    """True if tasks get the network that they ask for."""
     doors: Doors = field(default_factory=Doors)
     """Gateways of rollouts whose programs run elsewhere."""
 

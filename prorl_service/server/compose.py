@@ -92,7 +92,9 @@ async def rollout_service(
         judge = None
         if judge_config is not None:
             judge = await stack.enter_async_context(Judge(judge_config))
-        operator_services = OperatorServices(servers, judge)
+        operator_services = OperatorServices(
+            servers, judge, has_network=settings.sandboxes.task_network
+        )
         pipeline = Pipeline(
             journal,
             backends,

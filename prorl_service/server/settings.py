@@ -138,6 +138,8 @@ class SandboxOptions:
     'debian:bookworm-slim=local:deb'. Repeatable."""
     no_image_build_network: bool = False
     """Give commands of Dockerfiles no network; they have the host's otherwise."""
+    task_network: bool = False
+    """Give sandboxes the network that their task asks for, by a proxy; they have none otherwise."""
     warm_sandboxes: NonNegativeInt = 8
     """Sandboxes started ahead of their rollouts; 0: none."""
 

@@ -88,6 +88,7 @@ class HarborAgent(LoopAgent):
                 hint="raise eval_timeout_s",
             )
         self._workplace = await Workplace.opened(rollout, self.data.place, user=self._step.user)
+        await self._workplace.connect(rollout, self.data.place.network)
         await self._workplace.prepare()
         await self._workplace.check_health(self.data.place.healthcheck)
         await self._begin(self._workplace, self._step)

@@ -83,7 +83,7 @@ class Verifier(_Data):
     place: Place | None = Field(
         None, description="A sandbox of its own, which gets the artifacts only; None: the agent's."
     )
-    network: Network | None = Field(None, description="Its own; None: its sandbox's.")
+    network: Network = Network()
     collect: list[Collect] = []
 
 

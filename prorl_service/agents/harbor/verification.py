@@ -85,6 +85,7 @@ async def _verified(
             await work.artifacts.put(workplace.sandbox)
         elif work is not None and work.layer is not None:
             refused = await _restored(workplace, data, work.layer)
+        await workplace.connect(rollout, verifier.network)
         await workplace.prepare()
         if verifier.place is not None:
             await workplace.check_health(verifier.place.healthcheck)

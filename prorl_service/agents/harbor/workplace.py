@@ -6,14 +6,16 @@ Everything here runs before the agent, or in a sandbox that no agent has seen.
 import asyncio
 import shlex
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from prorl_service.agents.base import RolloutContext
-from prorl_service.agents.harbor.data import Healthcheck, Place
+from prorl_service.agents.harbor.data import Healthcheck, Network, Place
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.archives import load_archive
 from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.sandbox.egress import Egress, Policy
 from prorl_service.sandbox.images.image_config import ImageConfig
 
 LOGS = ("/logs/agent", "/logs/artifacts", "/logs/verifier")
@@ -28,6 +30,9 @@ class Workplace:
     sandbox: Sandbox
     place: Place
     config: ImageConfig
+    egress: Egress | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the proxy, where there is one."""
 
     @classmethod
     async def opened(
@@ -41,6 +46,15 @@ class Workplace:
         sandbox = await rollout.open_sandbox(place.limits(), image=image, user=user or config.user)
         return cls(sandbox, place, config)
 
+    async def connect(self, rollout: RolloutContext, network: Network) -> None:
+        """Gives commands the network that the task asks for, if the operator allows that."""
+        if network.mode == "none" or not rollout.services.has_network:
+            return
+        self.egress = Egress(Policy(network.mode, tuple(network.hosts)))
+        listener = await self.sandbox.listen(0)
+        served = self.egress.served(listener)
+        self.variables = await rollout.resources.enter_async_context(served)
+
     @property
     def workdir(self) -> str:
         return self.place.workdir or self.config.workdir or DEFAULT_WORKDIR
@@ -48,7 +62,8 @@ class Workplace:
     async def prepare(self) -> None:
         """Makes directories, enters the working directory, sets variables. Raises `TaskError`,
         `SandboxError`."""
-        prepared = _prepared(self.workdir, self.place.environment)
+        environment = {**self.variables, **self.place.environment}
+        prepared = _prepared(self.workdir, environment)
         await self.must(prepared, "the sandbox cannot be prepared")
 
     async def add_files(self, archive: str, *, has_setup: bool) -> None:

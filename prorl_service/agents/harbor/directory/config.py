@@ -202,6 +202,9 @@ def unknown_keys(table: BaseModel, at: str = "") -> Iterator[str]:
 def _refused(found: TaskToml) -> Iterator[str]:
     """Yields what this service cannot do, by the names of its keys."""
     yield from _of_environment("environment", found.environment)
+    for step in found.steps:
+        if step.agent.network_mode not in (None, found.agent.network_mode):
+            yield f"steps.{step.name}.agent.network_mode: all steps are of one sandbox"
     verifiers = {"verifier": found.verifier} | {
         f"steps.{step.name}.verifier": step.verifier for step in found.steps
     }

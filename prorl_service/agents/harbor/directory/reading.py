@@ -60,8 +60,10 @@ class TaskDirectory:
         """Stores the archives. Raises `TaskError`."""
         steps = self._steps()
         environment = self.toml.environment
+        place = self._place(environment)
+        place.network = _network(self.toml.agent) or place.network
         data = wire.HarborData(
-            place=self._place(environment),
+            place=place,
             steps=steps,
             reward=self.toml.multi_step_reward_strategy,
             skills=environment.skills_dir,
@@ -131,12 +133,17 @@ class TaskDirectory:
             environment=self._resolved(said, "verifier.env"),
             user=None if user is None else str(user),
             place=place,
-            network=_network(own) if own.network_mode else _network(shared),
+            network=self._verifier_network(own, place),
             collect=[
                 wire.Collect(command=hook.command, timeout_s=hook.timeout_sec)
                 for hook in (own.collect or shared.collect)
             ],
         )
+
+    def _verifier_network(self, own: config.Verifier, place: wire.Place | None) -> wire.Network:
+        """A verifier's own network comes before that of its sandbox."""
+        said = _network(own) or _network(self.toml.verifier)
+        return said or (place or self._place(self.toml.environment)).network
 
     def _verifier_place(self, index: int, own: config.Verifier) -> tuple[wire.Place | None, bool]:
         """Returns the verifier's own sandbox, if it has one, and whether its image has the tests.

@@ -14,10 +14,11 @@ from cyclopts.types import PositiveInt
 from rich.console import Console
 from rich.table import Table
 
-from prorl_service.agents.harbor.directory.checks import Outcome, faults
+from prorl_service.agents.harbor.directory.checks import NOTHING, ORACLE, Outcome, faults
+from prorl_service.agents.harbor.directory.preparation import PreparingAgent, prepared
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.cli.harbor_runs import evaluate, probe_all
+from prorl_service.cli.harbor_runs import Candidate, evaluate, probe_all
 from prorl_service.cli.try_options import ModelOptions
 from prorl_service.client.harness import with_harness
 from prorl_service.client.pass_at_k import chance
@@ -52,7 +53,8 @@ def check(
     """
     found = read_all(directories, env)
     settings = ServiceSettings(sandboxes=replace(sandboxes, warm_sandboxes=0))
-    results = asyncio.run(probe_all(found, settings, parallel=parallel, say=_say))
+    candidates = [Candidate(one, one.task()) for one in found]
+    results = asyncio.run(probe_all(candidates, settings, parallel=parallel, say=_say))
     problems = {one.name: faults(results[one.name]) for one in found}
     _show_checks(results, problems)
     if output is not None:
@@ -113,6 +115,55 @@ def tasks(
     lines = [one.task().model_dump_json(exclude_defaults=True) for one in found]
     output.write_text("".join(f"{line}\n" for line in lines))
     _say(f"{len(lines)} tasks in {output}")
+
+
+@harbor.command
+def prepare(
+    *directories: Path,
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="File, a task a line.")],
+    parallel: Parallel = 2,
+    env: Variables = (),
+    sandboxes: Sandboxes = SandboxOptions(),
+) -> int:
+    """Keep in the images what verifiers fetch from the network, so that training needs none.
+
+    Runs each solution and its verifier once with the network that the task asks for, then again
+    without. Writes the tasks that still give their solution a 1 and nothing else, as `tasks` does.
+    """
+    found = read_all(directories, env)
+    options = replace(sandboxes, warm_sandboxes=0)
+    candidates = [Candidate(one, one.task()) for one in found]
+    with_network = ServiceSettings(sandboxes=replace(options, task_network=True))
+    PreparingAgent.fetched.clear()
+    fetching = probe_all(
+        candidates,
+        with_network,
+        parallel=parallel,
+        say=_say,
+        agent=PreparingAgent,
+        only=(ORACLE,),
+    )
+    asyncio.run(fetching)
+    done = [_prepared(one) for one in candidates]
+    offline = ServiceSettings(sandboxes=options)
+    results = asyncio.run(
+        probe_all(done, offline, parallel=parallel, say=_say, only=(ORACLE, NOTHING))
+    )
+    problems = {one.name: faults(results[one.name]) for one in found}
+    _show_checks(results, problems)
+    sound = [one.task for one in done if not problems[one.directory.name]]
+    output.write_text("".join(f"{one.model_dump_json(exclude_defaults=True)}\n" for one in sound))
+    _say(f"{len(sound)} of {len(done)} tasks in {output}")
+    return 1 if any(problems.values()) else 0
+
+
+def _prepared(one: Candidate) -> Candidate:
+    fetched = PreparingAgent.fetched.get(one.task.task_id, [])
+    for step in fetched:
+        hosts = ", ".join(f"{host} ({count})" for host, count in step.hosts.items())
+        size = f"{step.files} files, {len(step.tar) / 1e6:.1f} MB"
+        _say(f"{one.directory.name}: kept {size}; hosts: {hosts or 'none'}")
+    return Candidate(one.directory, prepared(one.directory, one.task, fetched))
 
 
 def read_all(directories: Sequence[Path], env: Sequence[str] = ()) -> list[TaskDirectory]:

@@ -1,6 +1,7 @@
 """Rollouts of `prorl harbor`, by a service inside this process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from prorl_service.agents.harbor.directory.checks import Outcome, probed, probes
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
@@ -20,23 +21,41 @@ LONGEST_S = 24 * 3600.0
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A task, with the directory that it is of."""
+
+    directory: TaskDirectory
+    task: Task
+
+
 async def probe_all(
-    directories: Sequence[TaskDirectory], settings: ServiceSettings, *, parallel: int, say: Say
+    candidates: Sequence[Candidate],
+    settings: ServiceSettings,
+    *,
+    parallel: int,
+    say: Say,
+    agent: type[ProbeAgent] = ProbeAgent,
+    only: Collection[str] | None = None,
 ) -> dict[str, list[Outcome]]:
-    """Returns what the probes of each task got, by the task's name. Raises `ProRLError`."""
+    """Returns what the probes of each task got, by the task's name. `only`: names of probes.
+
+    Raises `ProRLError`.
+    """
     registry = AgentRegistry()
-    registry.add(ProbeAgent, "prorl harbor check")
+    registry.add(agent, "prorl harbor")
     limits = Limits(init_timeout_s=LONGEST_S, run_timeout_s=LONGEST_S, eval_timeout_s=LONGEST_S)
     groups: dict[str, tuple[str, str]] = {}
     submitted = []
-    for number, directory in enumerate(directories):
-        task = directory.task()
-        for probe in probes(directory):
-            group_id = f"{number}-{probe.name.replace(' ', '-')}"
-            groups[group_id] = directory.name, probe.name
-            submitted.append(Group(group_id=group_id, task=probed(task, probe), limits=limits))
-    results: dict[str, list[Outcome]] = {one.name: [] for one in directories}
-    steps = max((len(one.toml.steps) for one in directories), default=1)
+    for number, one in enumerate(candidates):
+        for probe in probes(one.directory):
+            if only is None or probe.name in only:
+                group_id = f"{number}-{probe.name.replace(' ', '-')}"
+                groups[group_id] = one.directory.name, probe.name
+                task = probed(one.task, probe, agent.name)
+                submitted.append(Group(group_id=group_id, task=task, limits=limits))
+    results: dict[str, list[Outcome]] = {one.directory.name: [] for one in candidates}
+    steps = max((len(one.directory.toml.steps) for one in candidates), default=1)
     async with (
         scripted_engine([[DONE] * max(1, steps)]) as engine,
         trial_service(registry, [engine.spec], settings, parallel=parallel) as service,
@@ -52,7 +71,8 @@ def _outcome(probe: str, rollout: Rollout) -> Outcome:
     steps = (rollout.report or {}).get("steps")
     refused: list[str] = []
     for step in steps if isinstance(steps, list) else []:
-        refused += step["refused"] if isinstance(step, dict) else []  # type: ignore[arg-type]
+        paths = step.get("refused") if isinstance(step, dict) else None
+        refused += [str(path) for path in paths] if isinstance(paths, list) else []
     return Outcome(probe, rollout.reward, problem, refused)
 
 

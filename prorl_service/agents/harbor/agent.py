@@ -47,6 +47,8 @@ class HarborAgent(LoopAgent):
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = HarborData
     offers = (Bash(), StrReplaceEditor(), Submit())
+    keeps_verifiers: ClassVar[bool] = False
+    """Whether verdicts come with what the verifier wrote."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -171,7 +173,12 @@ class HarborAgent(LoopAgent):
     async def _verify_all(self, rollout: RolloutContext) -> None:
         while self._work:
             step, work = self._work.pop(0)
-            self._verified.append((step, await verify(rollout, self.data, step, work)))
+            verified = await verify(rollout, self.data, step, work, keep=self.keeps_verifiers)
+            self.verified(step, work, verified)
+
+    def verified(self, step: Step, work: Work, verified: Verified) -> None:
+        """Takes the verdict on a step."""
+        self._verified.append((step, verified))
 
     # --- for people -----------------------------------------------------------------------------
 
@@ -193,12 +200,14 @@ class HarborAgent(LoopAgent):
     def _report(self) -> dict[str, JsonValue]:
         return {
             "about": self.data.about,
+            "hosts": {**(self._workplace.hosts_reached() if self._workplace else {})},
             "steps": [
                 {
                     "name": step.name,
                     "rewards": dict(verified.rewards),
                     "problem": verified.problem,
                     "refused": [*verified.refused],
+                    "hosts": {**verified.hosts},
                     "log": verified.log[-LOG_CHARS:],
                 }
                 for step, verified in self._verified

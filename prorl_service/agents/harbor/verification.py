@@ -8,7 +8,7 @@ the verifier becomes an error of the service: it is a reward of 0.
 import asyncio
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prorl_service.agents.base import RolloutContext
 from prorl_service.agents.harbor.artifacts import Artifacts
@@ -27,6 +27,8 @@ from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.layers import Guard, Layer
 
 TESTS, LOG = "/tests", "/logs/verifier/test-stdout.txt"
+TIMED_OUT = "the verifier took more than"
+MAX_KEPT_BYTES = 4 << 30
 MAX_REWARD_BYTES = 64 << 10
 MAX_LOG_BYTES = 16 << 10
 SHOWN_PATHS = 50
@@ -52,14 +54,24 @@ class Verified:
     refused: list[str] = field(default_factory=list)
     """Paths that the guard left out."""
     log: str = ""
+    layer: Layer | None = None
+    """All that the verifier wrote, if that was asked for."""
+    hosts: Mapping[str, int] = field(default_factory=dict)
+    """Connections of the verifier's programs, by host; an exclamation mark is before those that were
+    refused."""
 
 
-async def verify(rollout: RolloutContext, data: HarborData, step: Step, work: Work) -> Verified:
-    """Raises `TaskError`, `SandboxError`, and `EvaluatorError` for a verifier that gives no reward
-    for an untouched sandbox either."""
+async def verify(
+    rollout: RolloutContext, data: HarborData, step: Step, work: Work, *, keep: bool = False
+) -> Verified:
+    """With `keep`, what the verifier wrote is returned, too.
+
+    Raises `TaskError`, `SandboxError`, and `EvaluatorError` for a verifier that gives no reward for
+    an untouched sandbox either.
+    """
     if step.verifier.place is None and work.layer is None:
-        return _zero("the agent wrote more than fits into another sandbox")
-    found = await _verified(rollout, data, step, work)
+        return Verified({"reward": 0.0}, "the agent wrote more than fits into another sandbox")
+    found = await _verified(rollout, data, step, work, keep=keep)
     if found.problem and not found.problem.startswith(TIMED_OUT):
         nothing = await _verified(rollout, data, step, None)
         if nothing.problem:
@@ -70,11 +82,13 @@ async def verify(rollout: RolloutContext, data: HarborData, step: Step, work: Wo
     return found
 
 
-TIMED_OUT = "the verifier took more than"
-
-
 async def _verified(
-    rollout: RolloutContext, data: HarborData, step: Step, work: Work | None
+    rollout: RolloutContext,
+    data: HarborData,
+    step: Step,
+    work: Work | None,
+    *,
+    keep: bool = False,
 ) -> Verified:
     """Runs the verifier once. Without `work`: as if the agent had done nothing."""
     verifier = step.verifier
@@ -89,19 +103,23 @@ async def _verified(
         await workplace.prepare()
         if verifier.place is not None:
             await workplace.check_health(verifier.place.healthcheck)
-        named = await _put_tests(workplace, step)
-        log, problem = await _run(workplace, step)
-        files = await _reward_files(workplace)
+        found = await _graded(workplace, step)
+        layer = await workplace.sandbox.save_layer(max_bytes=MAX_KEPT_BYTES) if keep else None
     finally:
         await workplace.sandbox.stop()
+    return replace(
+        found, refused=refused[:SHOWN_PATHS], layer=layer, hosts=workplace.hosts_reached()
+    )
+
+
+async def _graded(workplace: Workplace, step: Step) -> Verified:
+    named = await _put_tests(workplace, step)
+    log, problem = await _run(workplace, step)
+    files = await _reward_files(workplace)
     try:
-        return Verified(files.only(named).read(), "", refused[:SHOWN_PATHS], log)
+        return Verified(files.only(named).read(), log=log)
     except NoReward as error:
-        return Verified({"reward": 0.0}, problem or str(error), refused[:SHOWN_PATHS], log)
-
-
-def _zero(problem: str) -> Verified:
-    return Verified({"reward": 0.0}, problem)
+        return Verified({"reward": 0.0}, problem or str(error), log=log)
 
 
 async def _restored(workplace: Workplace, data: HarborData, layer: Layer) -> list[str]:

@@ -55,6 +55,13 @@ class Workplace:
         served = self.egress.served(listener)
         self.variables = await rollout.resources.enter_async_context(served)
 
+    def hosts_reached(self) -> dict[str, int]:
+        """Returns connections by host; those refused have an exclamation mark before their name."""
+        if self.egress is None:
+            return {}
+        refused = {f"!{host}": count for host, count in self.egress.refused.items()}
+        return {**self.egress.allowed, **refused}
+
     @property
     def workdir(self) -> str:
         return self.place.workdir or self.config.workdir or DEFAULT_WORKDIR

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prorl_service.agents.harbor.directory.reading import TaskDirectory
-from prorl_service.agents.harbor.probes import Act, Probe
+from prorl_service.agents.harbor.probes import Act, Probe, ProbeAgent
 from prorl_service.schemas import Task
 
 ORACLE, NOTHING = "oracle", "nothing"
@@ -37,7 +37,7 @@ CHEATS: Mapping[str, str] = {
     "PATH": f"""
         for directory in $(echo "$PATH" | tr : ' ') "$HOME/.local/bin" "$HOME/bin"; do
             mkdir -p "$directory"
-            for name in pytest python python3 uv uvx pip curl wget cat grep cmp diff test node npm; do
+            for name in pytest python python3 uv uvx pip curl wget cat grep cmp diff node npm; do
                 printf '{_FAKE}' > "$directory/.$name" && chmod +x "$directory/.$name"
                 mv -f "$directory/.$name" "$directory/$name"
             done
@@ -46,7 +46,9 @@ CHEATS: Mapping[str, str] = {
     "shell": f"""
         printf '{_FAKE}' > /tmp/sh; chmod +x /tmp/sh
         for shell in bash sh dash env; do
-            for directory in /bin /usr/bin /usr/local/bin; do cp -f /tmp/sh "$directory/$shell.new"; done
+            for directory in /bin /usr/bin /usr/local/bin; do
+                cp -f /tmp/sh "$directory/$shell.new"
+            done
         done
         for shell in bash sh dash env; do
             for directory in /usr/local/bin /usr/bin /bin; do
@@ -93,10 +95,10 @@ def probes(directory: TaskDirectory) -> list[Probe]:
     return [*oracle, Probe(name=NOTHING, acts=[Act()]), *cheats]
 
 
-def probed(task: Task, probe: Probe) -> Task:
+def probed(task: Task, probe: Probe, agent: str = ProbeAgent.name) -> Task:
     """Returns the task of the probe's agent."""
     data = {**task.data, "probe": probe.model_dump(mode="json", exclude_defaults=True)}
-    return task.model_copy(update={"agent": "harbor_probe", "data": data})
+    return task.model_copy(update={"agent": agent, "data": data})
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,13 @@ class TaskDirectory:
             data=data.model_dump(mode="json", exclude_defaults=True),
         )
 
+    def tests_of_image(self, index: int) -> Path | None:
+        """Returns the directory whose Dockerfile makes a verifier's own image, if one does."""
+        for one in (self._step_directory(index) / "tests", self.path / "tests"):
+            if (one / "Dockerfile").is_file():
+                return one
+        return None
+
     def solution(self, index: int) -> tuple[str, dict[str, str]] | None:
         """Returns the archive and the variables of a step's oracle; None if there is none."""
         step = self._step_directory(index)

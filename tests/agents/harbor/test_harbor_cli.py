@@ -1,0 +1,140 @@
+"""`prorl harbor` as users call it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from prorl_service.schemas import Task
+from tests.agents.harbor.directories import TEST, directory
+from tests.sandbox.images.debian import debian_image
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "harbor"
+BASE = f"debian:bookworm-slim={debian_image()}"
+SOLUTION = {"solution/solve.sh": "#!/bin/bash\necho 42 > answer.txt\n"}
+
+
+def prorl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "prorl_service.cli", "harbor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+
+
+def test_the_examples_are_sound(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    done = prorl("check", EXAMPLES, "-j", 4, "--image-base", BASE, "--json", results)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("sound") == 5
+    probes = [probe for one in json.loads(results.read_text()) for probe in one["probes"]]
+    assert len(probes) == 5 * 9
+    assert all(probe["reward"] == (probe["name"] == "oracle") for probe in probes)
+
+
+def test_a_task_that_cheats_can_win_is_named(tmp_path: Path) -> None:
+    directory(
+        tmp_path / "weak", test="[ -e answer.txt ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    )
+    directory(tmp_path / "lazy", test="echo 1 > /logs/verifier/reward.txt\n", files=SOLUTION)
+    done = prorl("check", tmp_path)
+    assert done.returncode == 1
+    assert "doing nothing gets 1" in done.stdout
+    assert "it has no solution/solve.sh to check with" in done.stdout
+
+
+def test_a_model_is_evaluated(tmp_path: Path) -> None:
+    directory(tmp_path / "task")
+    replies = tmp_path / "replies.jsonl"
+    call = {"name": "bash", "arguments": {"command": "echo 42 > answer.txt"}}
+    message = {"content": "", "tool_calls": [{"id": "c", "function": call}]}
+    replies.write_text(f"{json.dumps(message)}\n{json.dumps('Done.')}\n")
+    done = prorl(
+        "run", tmp_path / "task", "-n", 2, "--replies", replies, "--json", tmp_path / "out"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pass@1: 1.000 of 1 tasks, 2 attempts each" in done.stdout
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
+def test_tasks_are_written_for_trainers(tmp_path: Path) -> None:
+    directory(tmp_path / "task")
+    done = prorl("tasks", tmp_path / "task", "-o", tmp_path / "tasks.jsonl")
+    assert done.returncode == 0, done.stderr
+    [line] = (tmp_path / "tasks.jsonl").read_text().splitlines()
+    task = Task.model_validate_json(line)
+    assert (task.agent, task.task_id) == ("harbor", "task")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """Serves what a verifier fetches. Yields its address."""
+    files = tmp_path / "served"
+    files.mkdir()
+    (files / "expected").write_text("42\n")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(files))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_a_verifier_fetches_is_kept(tmp_path: Path, server: str) -> None:
+    test = f"""\
+#!/bin/bash
+mkdir -p /var/cache/fetched
+[ -e /var/cache/fetched/expected ] || python3 - <<'END'
+import os, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({{"http": os.environ["http_proxy"]}}))
+request = urllib.request.Request("http://{server}/expected")
+request.set_proxy(os.environ["http_proxy"].removeprefix("http://"), "http")
+open("/var/cache/fetched/expected", "wb").write(opener.open(request).read())
+END
+if diff answer.txt /var/cache/fetched/expected; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+    path = tmp_path / "task"
+    toml = 'network_mode = "allowlist"\nallowed_hosts = ["127.0.0.1"]\n'
+    docker = {"environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\n"}
+    directory(path, toml=toml, test=test, files=SOLUTION | docker)
+    before = prorl("check", path)
+    assert "the solution gets 0, not 1" in before.stdout
+    named = path / "task.toml"
+    image = f'docker_image = "{debian_image()}"\n'
+    named.write_text(named.read_text().replace(image, ""))
+    output = tmp_path / "tasks.jsonl"
+    done = prorl("prepare", path, "-o", output, "--image-base", BASE)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "kept 1 files" in done.stderr
+    assert "hosts: 127.0.0.1 (1)" in done.stderr
+    [line] = output.read_text().splitlines()
+    assert str(Task.model_validate_json(line).image).startswith("dockerfile:sha256:")
+
+
+@pytest.mark.parametrize(
+    ("toml", "problem"),
+    [
+        ("gpus = 1\n", "environment.gpus = 1: sandboxes have no GPU"),
+        ('os = "windows"\n', "environment.os = 'windows': sandboxes run Linux"),
+        ("cpus = -1\n", "environment.cpus"),
+        ('env = {A = "${SECRET}"}\n', "environment.env.A needs $SECRET of the host"),
+        ("[environment.tpu]\n", "environment.tpu: sandboxes have no TPU"),
+        ("[[artifacts]]\nsource = 'a'\nservice = 'db'\n", "artifacts.service = 'db'"),
+        ("not toml", "task.toml"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(tmp_path: Path, toml: str, problem: str) -> None:
+    with pytest.raises(Exception, match="task.toml"):
+        directory(tmp_path, toml=toml).task()
+    done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_that_nobody_knows_are_listed(tmp_path: Path) -> None:
+    directory(tmp_path, toml="[future]\nx = 1\n", test=TEST)
+    done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
+    assert "left out, as by Harbor: future" in done.stderr

@@ -53,9 +53,11 @@ def train(
     config: TrainConfig,
     *,
     observe: Callable[[Sequence[Rollout]], None],
+    tasks: Sequence[Task] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the trainer's log, one entry per step. The service then has the final weights."""
-    trainer = make_trainer(model, service_url, output, config, observe=observe)
+    """Returns the trainer's log, one entry per step. The service then has the final weights.
+    `tasks` replace the demo's."""
+    trainer = make_trainer(model, service_url, output, config, observe=observe, tasks=tasks)
     trainer.add_callback(SuccessBar(config.steps))
     trainer.train()
     trainer.rollout_func.push_weights()
@@ -69,15 +71,18 @@ def make_trainer(
     config: TrainConfig,
     *,
     observe: Callable[[Sequence[Rollout]], None] | None = None,
+    tasks: Sequence[Task] | None = None,
 ) -> GRPOTrainer:
-    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`."""
+    """Makes a stock trainer whose `rollout_func` is a `ProRLRollout`. `tasks` replace the
+    demo's."""
+    tasks = train_tasks(config) if tasks is None else tasks
     rollouts = ProRLRollout(
         service_url, limits=LIMITS, observe=observe, dynamic_sampling=config.dynamic_sampling
     )
     trainer = GRPOTrainer(
         model=str(model),
         args=_arguments(output, config),
-        train_dataset=Dataset.from_list([dataset_row(task) for task in train_tasks(config)]),
+        train_dataset=Dataset.from_list([dataset_row(task) for task in tasks]),
         rollout_func=rollouts,
         reward_funcs=rollouts.reward_funcs,
     )
@@ -117,7 +122,10 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
 def dataset_row(task: Task) -> dict[str, list[dict[str, Any]]]:
     """Returns a row for TRL: a conversation that carries its task along."""
     messages = [message.model_dump() for message in task.messages]
-    return {"prompt": with_task(messages, task_id=task.task_id, agent=task.agent, data=task.data)}
+    prompt = with_task(
+        messages, task_id=task.task_id, agent=task.agent, data=task.data, image=task.image
+    )
+    return {"prompt": prompt}
 
 
 class SuccessBar(TrainerCallback):  # type: ignore[misc]

@@ -1,0 +1,162 @@
+"""A tiny policy learns from Harbor task directories through TRL: `bench.environments` runs it.
+
+The demo's problems as directories: the policy writes the answer to a file, and tests/test.sh reads
+it. One of four plausible commands is right; the warm start knows all of them, and which earns the
+reward is left to training.
+"""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from prorl_service import local
+from prorl_service.agents.harbor.agent import HarborAgent
+from prorl_service.agents.harbor.directory.reading import TaskDirectory
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Rollout, Task
+from recipes.common.training import imitation
+from recipes.common.training.imitation import Transcript, tool_call
+from recipes.demo.demonstrations import Demonstration, demonstrations
+from recipes.demo.evaluate import evaluate, success
+from recipes.demo.report import smooth
+from recipes.demo.tasks import Instance, instances
+from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
+from recipes.demo.warm_start import VOCAB_SIZE, WarmStart
+from tests.sandbox.images.debian import debian_image
+
+PER_FAMILY, HELDOUT_PER_FAMILY, HELDOUT_ROLLOUTS = 24, 24, 2
+CONTEXT = 1024
+ANSWER, DONE = "a", "done"
+TOML = """\
+schema_version = "1.4"
+
+[task]
+name = "demo/{name}"
+
+[verifier]
+timeout_sec = 30.0
+
+[environment]
+docker_image = "{image}"
+workdir = "/app"
+network_mode = "no-network"
+
+[[steps]]
+name = "solve"
+"""
+TEST = """\
+#!/bin/bash
+right=0
+[ "$(cat {file} 2>/dev/null)" = {answer} ] && right=1
+echo "{{\\"reward\\": $right, \\"correct\\": $right}}" > /logs/verifier/reward.json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    tasks: int
+    before: float
+    after: float
+    curve: Sequence[float]
+    """Success of each step's rollouts."""
+    logprob_diff_max: float
+
+
+def write(instance: Instance, parent: Path) -> TaskDirectory:
+    """Writes a problem as a task directory, whose files are those of its only step."""
+    path = parent / instance.name
+    step = path / "steps" / "solve"
+    texts = {
+        path / "task.toml": TOML.format(name=instance.name, image=debian_image()),
+        step / "instruction.md": instance.question,
+        path / "instruction.md": instance.question,
+        step / "tests" / "test.sh": TEST.format(file=ANSWER, answer=shlex.quote(instance.answer)),
+        step / "solution" / "solve.sh": f"{instance.right.command} > {ANSWER}\n",
+        **{step / "workdir" / name: text for name, text in instance.files.items()},
+    }
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return TaskDirectory.read(path)
+
+
+def tasks(split: str, per_family: int, parent: Path, seed: int) -> Iterator[Task]:
+    found = instances("train" if split == "train" else "heldout", per_family, seed=seed)
+    for instance in found:
+        yield write(instance, parent / split).task()
+
+
+def transcript(demonstration: Demonstration) -> Transcript:
+    instance, attempt = demonstration.instance, demonstration.attempt
+    task = instance.task()
+    question = task.model_copy(update={"messages": task.messages[-1:], "data": _ANY})
+    command = {"command": f"{attempt.command} > {ANSWER}"}
+    return Transcript(
+        prompt=HarborAgent(question).prompt(), replies=(tool_call("bash", command), DONE), answers=("",)
+    )
+
+
+_ANY = {"steps": [{"verifier": {}}]}
+
+
+def warm_started(cache: Path, seed: int) -> Path:
+    config = WarmStart(seed=seed)
+    examples = demonstrations(config.demonstrations, seed=seed)
+    wanted = imitation.Imitation(
+        steps=config.steps,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        vocab_size=VOCAB_SIZE,
+        seed=seed,
+    )
+    return imitation.warm_started(cache, [transcript(one) for one in examples], wanted)
+
+
+def learn(output: Path, *, steps: int, seed: int = 0) -> Learnt:
+    output.mkdir(parents=True, exist_ok=True)
+    model = warm_started(output / "cache", seed)
+    config = TrainConfig(seed=seed, steps=steps)
+    trained = list(tasks("train", PER_FAMILY, output / "tasks", seed))
+    heldout = list(tasks("heldout", HELDOUT_PER_FAMILY, output / "tasks", seed))
+    options = ["--max-model-len", str(CONTEXT)]
+    observed: list[Sequence[Rollout]] = []
+    with (
+        local.engine(model, log=output / "engine.log", options=options) as engine,
+        local.service([engine.url], log=output / "service.log", options=[]) as service,
+        RolloutClient(service.url) as client,
+    ):
+        before = _success(client, heldout, "before")
+        log = train(model, service.url, output, config, observe=observed.append, tasks=trained)
+        after = _success(client, heldout, "after")
+    return Learnt(
+        tasks=len(trained),
+        before=before,
+        after=after,
+        curve=[entry[SUCCESS] for entry in log],
+        logprob_diff_max=max(entry["sampling/sampling_logp_difference/max"] for entry in log),
+    )
+
+
+def _success(client: RolloutClient, heldout: Sequence[Task], name: str) -> float:
+    found = evaluate(client, heldout, name=name, n=HELDOUT_ROLLOUTS, limits=LIMITS)
+    return success(found)
+
+
+def draw(learnt: Learnt, path: Path) -> None:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps = range(1, len(learnt.curve) + 1)
+    axes.plot(steps, smooth(list(learnt.curve)), linewidth=2, label="training tasks")
+    ends = [learnt.before, learnt.after]
+    axes.plot([0, len(learnt.curve)], ends, "o", markersize=8, label="held-out tasks")
+    axes.set(xlabel="training step", ylabel="success", ylim=(0, 1.03))
+    axes.set_title("A tiny policy learns from Harbor task directories")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path, dpi=120)

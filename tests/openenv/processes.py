@@ -17,7 +17,9 @@ from prorl_service.local import free_port
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv-openenv" / "bin"
 ENVIRONMENTS = Path(__file__).parent / "environments"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
+"""Seconds for a server to start: OpenEnv imports gradio, ten seconds of work."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OPENREWARD_DISABLE_UPDATE_CHECK": "1"}
 
 needs_openenv = pytest.mark.skipif(
     not (ROOT / ".venv-openenv/.installed").exists(),
@@ -41,7 +43,7 @@ class Server:
         self._command = command
         self._output = output
         self._directory = directory
-        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+        self._environment = {**os.environ, **OFFLINE, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -113,8 +115,8 @@ class GuessServer(Server):
 
 @contextmanager
 def started(server: Server) -> Iterator[None]:
-    server.start()
     try:
+        server.start()
         yield
     finally:
         server.kill()

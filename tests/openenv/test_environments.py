@@ -13,6 +13,10 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import FinishReason, Limits, Rollout, RolloutState
 from prorl_service.testing import call, play
 from prorl_service.testing.trial import rollouts
+from prorl_service.tools.openenv.episode import Episode
+from prorl_service.tools.openenv.servers import OpenEnvServers
+from prorl_service.tools.openenv.spec import OpenEnvSpec
+from prorl_service.utils.budget import WorkClock
 from tests.openenv.playing import group, guesses, outputs, played, served, settings
 from tests.openenv.processes import (
     GuessServer,
@@ -117,12 +121,27 @@ async def test_invalid_actions_are_answered_and_cost_nothing_else(guess: GuessSe
     assert rollout.reward_components["invalid_actions"] == 2
 
 
-async def test_text_that_json_cannot_hold_is_an_invalid_action(echo: Server) -> None:
-    half = '<tool_call>\n{"name": "step", "arguments": {"message": "\\ud800"}}\n</tool_call>'
-    replies = [half, call("step", message="ok"), "Done."]
-    [rollout] = await played(settings(f"echo={echo.url}"), group(server="echo"), [replies])
-    assert outputs(rollout)[0] == "Invalid action: its text has half of a surrogate pair"
-    assert _reward(rollout) == pytest.approx(0.2)
+async def test_text_that_cannot_be_sent_is_an_invalid_action(echo: Server) -> None:
+    """OpenEnv would end the session."""
+    async with OpenEnvServers([OpenEnvSpec("echo", echo.url)]) as servers:
+        context = servers["echo"].session({}, clock=WorkClock(), timeout_s=60)
+        async with context as (session, _):
+            episode = Episode(session)
+            half = await episode.step({"message": "\ud800"}, 60)
+            assert half.output == "Invalid action: its text has half of a surrogate pair"
+            assert not (await episode.step({"message": "ok"}, 60)).is_error
+    assert episode.rewards == [pytest.approx(0.2)]
+
+
+async def test_an_action_that_a_validator_of_the_environment_refuses_ends_the_episode(
+    guess: GuessServer,
+) -> None:
+    """OpenEnv cannot write such a refusal, and ends the session."""
+    ask = group(server="guess", reset={"seed": 7})
+    [rollout] = await played(settings(f"guess={guess.url}"), ask, [guesses(3, 13, 7)])
+    assert outputs(rollout)[1] == "Invalid action."
+    assert _reward(rollout) == -0.25
+    assert rollout.reward_components["invalid_actions"] == 1
 
 
 async def test_an_error_of_the_environment_is_answered_and_does_not_end_it(
@@ -160,10 +179,10 @@ async def test_a_step_without_a_reward_counts_as_none(guess: GuessServer) -> Non
 
 async def test_parallel_rollouts_have_sessions_of_their_own(guess: GuessServer) -> None:
     ask = group(16, server="guess", reset={"seed": 90})
-    scripts = [guesses(number, number + 20, number + 40) for number in range(16)]
+    scripts = [guesses(number, number + 20, number + 40) for number in range(14, 30)]
     ended = await played(settings(f"guess={guess.url}"), ask, scripts)
     assert [_reward(rollout) for rollout in ended] == [-0.75] * 16
-    for number, rollout in enumerate(ended):
+    for number, rollout in enumerate(ended, 14):
         own = [number, number + 20, number + 40]
         assert json.loads(outputs(rollout)[-1])["guesses"] == own
         episodes = {line[1] for line in guess.saw() if line[2:] in [[str(one)] for one in own]}
@@ -195,7 +214,7 @@ async def test_a_server_that_stays_full_fails_the_rollout_and_a_retry_may_help(
     assert (rollout.state, rollout.reward) == (RolloutState.FAILED, None)
     assert rollout.error is not None
     assert rollout.error.retryable
-    assert "had no room within 0.5 s: Server at capacity: 1/1" in rollout.error.message
+    assert "had no session within 0.5 s: Server at capacity: 1/1" in rollout.error.message
 
 
 async def test_an_import_of_openenv_is_played_by_its_own_tools(sums: Server) -> None:

@@ -16,7 +16,7 @@ from prorl_service.schemas import Blame, Limits, Rollout, RolloutState, Stage
 from prorl_service.testing import call
 from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from prorl_service.testing.trial import rollouts
-from prorl_service.tools.openenv import session
+from prorl_service.tools.openenv import protocol
 from prorl_service.tools.openenv.servers import OpenEnvServers
 from prorl_service.tools.openenv.spec import KEY_VARIABLE, OpenEnvSpec, take_specs
 from prorl_service.utils.budget import WorkClock
@@ -193,7 +193,7 @@ async def test_a_reward_that_is_not_finite_is_no_reward() -> None:
 
 
 async def test_an_answer_that_is_too_large_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_ANSWER_BYTES", 2**16)
+    monkeypatch.setattr(protocol, "MAX_ANSWER_BYTES", 2**16)
     flood = START | {"observation": "x" * 2**17}
     pretender = Pretender(_message("observation", START), _message("observation", flood))
     async with pretender.served() as url:

@@ -6,22 +6,29 @@ Every step's reward is kept; a refused action is an answer for the model. Knows 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, JsonValue
 
 from prorl_service.errors import ToolServerError
 from prorl_service.sandbox.base import Sandbox, ToolResult
-from prorl_service.tools.openenv.session import INVALID, Observation, Refused, Session
+from prorl_service.tools.openenv.protocol import INVALID, Observation, Refused
 from prorl_service.tools.remote import any_arguments, clipped
+
+if TYPE_CHECKING:
+    from prorl_service.tools.openenv.session import Session
 
 Mode = Literal["step", "mcp"]
 """What a tool call is: the action of a step as it is, or a call of one of the server's tools."""
 
+UNWRITABLE = "Unable to serialize"
+"""Beginning of an error by which OpenEnv (0.10) ends a session whose action a validator of the
+environment's author refused: it cannot write the refusal. That is the policy's fault."""
+
 
 @dataclass(slots=True)
 class Episode:
-    session: Session
+    session: "Session"
     rewards: list[float | None] = field(default_factory=list)
     """Reward of each step that the environment took; None if it gave none."""
     done: bool = False
@@ -52,6 +59,9 @@ class Episode:
             self.raised += 1
             self.problem = problem[:1000]
             return ToolResult(clipped(f"The environment raised: {problem}"), is_error=True)
+        if refused.code == "SESSION_ERROR" and problem.startswith(UNWRITABLE):
+            self.refused += 1
+            return ToolResult("Invalid action.", is_error=True, ends_rollout=True)
         raise ToolServerError(
             f"the environment's server answered {refused.code}: {problem[:1000]}",
             hint="its log says why",

@@ -10,24 +10,26 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 from pydantic import JsonValue
 
 from prorl_service.errors import InvalidRequest, ProRLError, TaskError, ToolServerError
 from prorl_service.tools.openenv.episode import Episode, EpisodeTool, Mode
-from prorl_service.tools.openenv.session import (
+from prorl_service.tools.openenv.protocol import (
     CONNECT_TIMEOUT_S,
     INVALID,
     MAX_ANSWER_BYTES,
     Away,
     Observation,
     Refused,
-    Session,
 )
 from prorl_service.tools.openenv.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
+
+if TYPE_CHECKING:
+    from prorl_service.tools.openenv.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -108,9 +110,11 @@ class OpenEnvServer:
                 base_url=self._spec.url, headers=self._spec.headers, timeout=CONNECT_TIMEOUT_S
             ) as http:
                 action = (await _fetch(http, "GET", "/schema"))["action"]
-                listed = await _fetch(http, "POST", "/mcp", json=LIST_TOOLS)
+                listed = {"result": {"tools": []}}
+                if _calls_tools(action):
+                    listed = await _fetch(http, "POST", "/mcp", json=LIST_TOOLS)
             self._offers = _offers(action, listed)
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ProRLError(
                 f"{self._spec} cannot be used: {error or type(error).__name__}",
                 hint="check that it runs and that its URL is that of an OpenEnv server",
@@ -124,7 +128,7 @@ class OpenEnvServer:
     @asynccontextmanager
     async def session(
         self, reset: Mapping[str, JsonValue], *, clock: WorkClock, timeout_s: float
-    ) -> AsyncIterator[tuple[Session, Observation]]:
+    ) -> "AsyncIterator[tuple[Session, Observation]]":
         """Yields a session of an environment that was reset, and its first observation.
 
         Raises `TaskError` for arguments that the server refuses, and `ToolServerError`.
@@ -139,16 +143,16 @@ class OpenEnvServer:
 
     async def _begun(
         self, reset: Mapping[str, JsonValue], clock: WorkClock, timeout_s: float
-    ) -> tuple[Session, Observation]:
+    ) -> "tuple[Session, Observation]":
         now = asyncio.get_running_loop().time
         ends_at, delay_s = now() + self._wait_s, FIRST_DELAY_S
         while True:
             try:
-                return await self._begin(reset, timeout_s)
+                return await self._begin(reset, clock, timeout_s)
             except Away as away:
                 if now() + delay_s > ends_at:
                     raise ToolServerError(
-                        f"{self._spec} had no room within {self._wait_s:g} s: {away}",
+                        f"{self._spec} had no session within {self._wait_s:g} s: {away}",
                         hint="start more of it, or raise --openenv-wait-s",
                     ) from away
             with clock.waiting():
@@ -156,10 +160,13 @@ class OpenEnvServer:
             delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
     async def _begin(
-        self, reset: Mapping[str, JsonValue], timeout_s: float
-    ) -> tuple[Session, Observation]:
+        self, reset: Mapping[str, JsonValue], clock: WorkClock, timeout_s: float
+    ) -> "tuple[Session, Observation]":
         """Raises `Away` for a server that is full or away."""
-        session = await Session.open(self._spec)
+        from prorl_service.tools.openenv.session import Session
+
+        with clock.waiting():
+            session = await Session.open(self._spec)
         try:
             return session, await session.reset(reset, timeout_s=timeout_s)
         except Refused as refused:
@@ -208,10 +215,10 @@ def _offers(
 ) -> dict[Mode, list[tuple[str, str, dict[str, Any]]]]:
     """Returns the tools of each mode, the server's own mode first. Raises `ValueError`."""
     step = [("step", _described(action), _without_metadata(action))]
-    if not _calls_tools(action):
-        return {"step": step}
     if "error" in listed:
-        raise ValueError(f"it does not list its tools: {listed['error']}")
+        if "tool_name" in action["properties"]:
+            raise ValueError(f"it does not list its tools: {listed['error']}")
+        return {"step": step}
     tools = [
         (
             str(tool["name"]),
@@ -226,7 +233,8 @@ def _offers(
 
 
 def _calls_tools(action: dict[str, Any]) -> bool:
-    """Returns whether steps are calls of tools, rather than an action of the environment's own."""
+    """Returns whether steps may be calls of tools, rather than an action of the environment's own:
+    an action without fields may stand for any."""
     properties = action.get("properties", {})
     return "tool_name" in properties or not properties.keys() - {"metadata"}
 

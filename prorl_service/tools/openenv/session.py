@@ -1,7 +1,8 @@
 """One session of an OpenEnv server: messages over its WebSocket, one answer to each.
 
-Knows the protocol, not whose fault a refusal is. Answers are not trusted: they are bounded in size,
-and one that is not what the protocol says is an error of the server.
+Does not know whose fault a refusal is. Answers are not trusted: they are bounded in size, and one
+that is not what the protocol says is an error of the server. Imported late: only services that use
+such servers need the library.
 """
 
 import asyncio
@@ -10,46 +11,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import JsonValue, ValidationError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from prorl_service.errors import ToolServerError, problems_of
+from prorl_service.tools.openenv import protocol
+from prorl_service.tools.openenv.protocol import INVALID, Away, Observation, Refused
 from prorl_service.tools.openenv.spec import OpenEnvSpec
 
-CONNECT_TIMEOUT_S = 30.0
 PING_INTERVAL_S = 20.0
 """Seconds between pings, which keep connections open while the policy samples."""
 PING_TIMEOUT_S = 60.0
 """Seconds without a pong after which a session is lost: an environment may block its server."""
 CLOSE_TIMEOUT_S = 2.0
 """Seconds for a server to end a session, and then to close its connection."""
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Maximum size of one answer on the wire. A longer one ends the session."""
-INVALID = "VALIDATION_ERROR"
-"""Code of the refusal of a reset or an action that breaks its schema."""
-
-
-class Refused(Exception):
-    """The server's error in place of an observation."""
-
-    def __init__(self, code: str, problem: str) -> None:
-        super().__init__(problem)
-        self.code = code
-
-
-class Away(Exception):
-    """The server cannot be reached now."""
-
-
-class Observation(BaseModel):
-    """What the server answers to a reset or a step."""
-
-    observation: JsonValue
-    reward: float | None = None
-    """The step's reward; None if the environment gave none."""
-    done: bool
-    metadata: JsonValue = None
 
 
 class Session:
@@ -64,8 +40,8 @@ class Session:
             connection = await connect(
                 spec.socket_url,
                 additional_headers=spec.headers,
-                max_size=MAX_ANSWER_BYTES,
-                open_timeout=CONNECT_TIMEOUT_S,
+                max_size=protocol.MAX_ANSWER_BYTES,
+                open_timeout=protocol.CONNECT_TIMEOUT_S,
                 ping_interval=PING_INTERVAL_S,
                 ping_timeout=PING_TIMEOUT_S,
                 close_timeout=CLOSE_TIMEOUT_S,

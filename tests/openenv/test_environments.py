@@ -11,7 +11,7 @@ from prorl_service.agents.openenv.agent import OpenEnvAgent
 from prorl_service.client.openenv import openenv_tasks
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import FinishReason, Limits, Rollout, RolloutState
-from prorl_service.testing import call, play
+from prorl_service.testing import Reply, call, play
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv.episode import Episode
 from prorl_service.tools.openenv.servers import OpenEnvServers
@@ -64,7 +64,7 @@ async def test_the_template_of_openenv_is_played(echo: Server) -> None:
         "messages": [{"role": "user", "content": "Say something long."}],
         "data": {"server": "echo"},
     }
-    replies = [call("step", message="hi"), call("step", message="hello"), "Done."]
+    replies: list[Reply] = [call("step", message="hi"), call("step", message="hello"), "Done."]
     result = await play(OpenEnvAgent, task, replies, settings=settings(f"echo={echo.url}"))
     assert result.reward == pytest.approx(0.7)
     assert result.finish_reason is FinishReason.FINISHED
@@ -81,7 +81,7 @@ async def test_the_template_of_openenv_is_played(echo: Server) -> None:
 
 
 async def test_an_episode_without_an_end_takes_all_turns(echo: Server) -> None:
-    replies = [call("step", message="x" * length) for length in (9, 3, 1)]
+    replies: list[Reply] = [call("step", message="x" * length) for length in (9, 3, 1)]
     limits = Limits(max_turns=2)
     ask = group(server="echo", reward="last", limits=limits)
     [rollout] = await played(settings(f"echo={echo.url}"), ask, [replies])
@@ -219,7 +219,7 @@ async def test_a_server_that_stays_full_fails_the_rollout_and_a_retry_may_help(
 
 async def test_an_import_of_openenv_is_played_by_its_own_tools(sums: Server) -> None:
     ask = group(server="sums", reset={"split": "train", "index": 3})
-    replies = [call("answer", number=8), call("answer", number=9)]
+    replies: list[Reply] = [call("answer", number=8), call("answer", number=9)]
     async with served(settings(f"sums={sums.url}"), [replies]) as (service, engine):
         await service.submit([ask])
         [rollout] = [one async for one in rollouts(service, ask)]

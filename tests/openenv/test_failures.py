@@ -13,7 +13,7 @@ from aiohttp import web
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.local import free_port
 from prorl_service.schemas import Blame, Limits, Rollout, RolloutState, Stage
-from prorl_service.testing import call
+from prorl_service.testing import Reply, call
 from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv import protocol
@@ -173,7 +173,7 @@ def _message(kind: str, data: object) -> str:
 async def test_an_answer_against_the_protocol_is_no_reward(answer: str, problem: str) -> None:
     pretender = Pretender(_message("observation", START), answer)
     async with pretender.served() as url:
-        replies = [call("step", text="hi"), "Done."]
+        replies: list[Reply] = [call("step", text="hi"), "Done."]
         [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
     assert rollout.reward is None
     assert rollout.error is not None
@@ -185,7 +185,7 @@ async def test_a_reward_that_is_not_finite_is_no_reward() -> None:
     step = START | {"reward": float("nan")}
     pretender = Pretender(_message("observation", START), _message("observation", step))
     async with pretender.served() as url:
-        replies = [call("step", text="hi"), "Done."]
+        replies: list[Reply] = [call("step", text="hi"), "Done."]
         [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
     assert rollout.reward is None
     assert rollout.error is not None
@@ -197,7 +197,7 @@ async def test_an_answer_that_is_too_large_is_no_reward(monkeypatch: pytest.Monk
     flood = START | {"observation": "x" * 2**17}
     pretender = Pretender(_message("observation", START), _message("observation", flood))
     async with pretender.served() as url:
-        replies = [call("step", text="hi"), "Done."]
+        replies: list[Reply] = [call("step", text="hi"), "Done."]
         [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
     _is_unscored(rollout, "message too big")
 
@@ -207,7 +207,7 @@ async def test_a_session_that_breaks_is_no_reward(code: str) -> None:
     refusal = _message("error", {"code": code, "message": "out of order"})
     pretender = Pretender(_message("observation", START), refusal)
     async with pretender.served() as url:
-        replies = [call("step", text="hi"), "Done."]
+        replies: list[Reply] = [call("step", text="hi"), "Done."]
         [rollout] = await played(settings(f"it={url}"), group(server="it"), [replies])
     _is_unscored(rollout, f"answered {code}: out of order")
 
@@ -251,7 +251,7 @@ async def test_a_server_that_cannot_be_used_is_reported_at_the_start() -> None:
     async with Pretender().served() as url:
         with pytest.raises(ProRLError, match="/schema answers HTTP status 404"):
             await OpenEnvServers([OpenEnvSpec("it", f"{url}/elsewhere")]).__aenter__()
-    calls = {"properties": {"type": {}, "tool_name": {}, "arguments": {}}}
+    calls: object = {"properties": {"type": {}, "tool_name": {}, "arguments": {}}}
     async with Pretender(action=calls).served() as url:
         with pytest.raises(ProRLError, match=r"does not list its tools: .*no tools today"):
             await OpenEnvServers([OpenEnvSpec("it", url)]).__aenter__()

@@ -66,7 +66,7 @@ class OpenEnvAgent(AgentHandler):
         messages = _with_text(self.task.messages, observation)
         thinking = rollout.sampling.thinking
         ids = rollout.chat.prompt_ids(messages, tools=tools, thinking=thinking)
-        if rollout.room(len(ids)) <= 0:
+        if len(ids) >= rollout.max_model_len:
             raise TaskError(
                 f"the prompt has {len(ids)} tokens with the first observation, which leaves no "
                 "room to sample",
@@ -90,9 +90,8 @@ class OpenEnvAgent(AgentHandler):
                 f"the environment raised an error at every step: {episode.problem}",
                 hint="see the server's log",
             )
-        rewards = [0.0 if reward is None else reward for reward in episode.rewards]
-        given = [reward for reward in episode.rewards if reward is not None]
-        total = math.fsum(rewards) if self.data.reward == "sum" else (given or [0.0])[-1]
+        given = [reward for reward in episode.rewards if reward is not None] or [0.0]
+        total = sum(given) if self.data.reward == "sum" else given[-1]
         return Verdict(total, _components(episode), self._report(episode))
 
     def _report(self, episode: Episode) -> dict[str, JsonValue]:

@@ -110,7 +110,7 @@ class OpenEnvServer:
                 base_url=self._spec.url, headers=self._spec.headers, timeout=CONNECT_TIMEOUT_S
             ) as http:
                 action = (await _fetch(http, "GET", "/schema"))["action"]
-                listed = {"result": {"tools": []}}
+                listed: dict[str, Any] = {"result": {"tools": []}}
                 if _calls_tools(action):
                     listed = await _fetch(http, "POST", "/mcp", json=LIST_TOOLS)
             self._offers = _offers(action, listed)

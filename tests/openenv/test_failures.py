@@ -57,7 +57,7 @@ async def test_rollouts_of_a_server_that_comes_back_are_retried(tmp_path: Path) 
     with guess_server(tmp_path) as server:
         ask = group(server="guess", reset={"seed": 7})
         scripts = [[*guesses(3, 98)[:2], *guesses(7)]]
-        options = settings(f"guess={server.url}", attempts=2)
+        options = settings(f"guess={server.url}", attempts=2, wait_s=500)
         async with served(options, scripts) as (service, _):
             await service.submit([ask])
             await asyncio.to_thread(server.until_ended)

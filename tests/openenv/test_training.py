@@ -35,6 +35,8 @@ pytestmark = [
 ]
 
 IMITATION = Imitation(steps=150, batch_size=16, learning_rate=6e-3, vocab_size=512)
+OPTIONS = {"max_completion_length": 300, "learning_rate": 1e-4}
+"""With the rate of other tests, one step has this policy forget how to call a tool."""
 SAYS = "Say something long."
 READY = '{"echoed_message": "Echo Env environment ready!", "message_length": 0}'
 
@@ -103,9 +105,7 @@ def _train(
         )
         trainer = GRPOTrainer(
             model=str(policy),
-            args=GRPOConfig(
-                output_dir=str(directory / "trained"), **SMALL | {"max_completion_length": 300}
-            ),
+            args=GRPOConfig(output_dir=str(directory / "trained"), **SMALL | OPTIONS),
             train_dataset=Dataset.from_list(rows),
             rollout_func=rollouts,
             reward_funcs=rollouts.reward_funcs,

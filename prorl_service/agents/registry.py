@@ -18,6 +18,7 @@ from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
+from prorl_service.agents.openenv.agent import OpenEnvAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
@@ -33,7 +34,8 @@ class AgentRegistry:
         Raises `InvalidRequest` for an agent that is not an `AgentHandler` with a new name.
         """
         self._handlers: dict[str, type[AgentHandler]] = {
-            agent.name: agent for agent in (CodeAgent, HarborAgent, MathAgent, StemAgent, SweAgent)
+            agent.name: agent
+            for agent in (CodeAgent, HarborAgent, MathAgent, OpenEnvAgent, StemAgent, SweAgent)
         }
         self._handlers[HarnessAgent.name] = HarnessAgent.grading_with(self._handlers)
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):

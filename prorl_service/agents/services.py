@@ -1,4 +1,5 @@
-"""Services of the operator that agents may use in addition to sandboxes: MCP servers and a judge.
+"""Services of the operator that agents may use in addition to sandboxes: servers of tools (MCP) and
+of environments (OpenEnv), and a judge.
 
 A task may ask for them; it cannot bring its own.
 """
@@ -11,6 +12,7 @@ from prorl_service.gateway.doors import Doors
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.tools.base import Tool
 from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.openenv.servers import OpenEnvServers, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Requirements:
     mcp: Sequence[str] = ()
     """Names of MCP servers, all of whose tools are offered to the model."""
     judge: bool = False
+    openenv: Wanted | None = None
+    """OpenEnv server that holds the rollout's environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,14 @@ class OperatorServices:
     """True if tasks get the network that they ask for."""
     doors: Doors = field(default_factory=Doors)
     """Gateways of rollouts whose programs run elsewhere."""
+    openenv: OpenEnvServers = field(default_factory=OpenEnvServers)
 
     def tools(self, uses: Requirements) -> list[Tool]:
-        """Returns the MCP servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
+        """Returns the servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
         if uses.judge and self.judge is None:
             raise InvalidRequest(
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
-        return list(self.mcp.tools(uses.mcp))
+        environment = [] if uses.openenv is None else self.openenv.tools(uses.openenv)
+        return [*self.mcp.tools(uses.mcp), *environment]

@@ -25,13 +25,13 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import (
     JudgeOptions,
     McpOptions,
+    OpenEnvOptions,
     SandboxOptions,
     ServiceSettings,
     panel,
 )
 from prorl_service.testing.trial import rollouts, trial_service
 from prorl_service.tokens.formats import ToolSchema
-from prorl_service.tools.base import function_schema
 from prorl_service.utils.runs import new_run
 from prorl_service.utils.visible import visible_line
 
@@ -49,6 +49,7 @@ def try_agent(
     limits: Annotated[Limits, panel("Limits")] = Limits(),
     sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
+    openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions(),
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
 ) -> int:
     """Run an agent on one task, without a service, and show what happens turn by turn.
@@ -82,7 +83,9 @@ def try_agent(
         limits=overridden(given.limits, limits),
     )
     pool = PoolConfig(reply_format=model.reply_format)
-    settings = ServiceSettings(pool=pool, sandboxes=sandboxes, mcp=mcp, judge=judge)
+    settings = ServiceSettings(
+        pool=pool, sandboxes=sandboxes, mcp=mcp, openenv=openenv, judge=judge
+    )
     try_log.configure(verbose=output.verbose)
     stop = Stop()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -158,10 +161,7 @@ class _Try:
         self._screen.line(visible_line(", ".join(parts), limit=1000), "dim")
 
     def _tools(self, service: Service) -> list[ToolSchema]:
-        task = self._group.task.model_copy(deep=True)
-        handler = self._registry[task.agent](task)
-        others = service.mcp.tools(handler.uses.mcp) if service.mcp is not None else ()
-        return [*handler.prompt().tools, *map(function_schema, others)]
+        return list(service.executor.validator.prompt(self._group).tools)
 
     def _cancel(self, service: Service) -> None:
         cancel = service.executor.cancel(self._group.rollout_ids())

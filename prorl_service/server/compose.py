@@ -78,6 +78,7 @@ async def rollout_service(
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
+        environments = settings.openenv.servers()
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
         traces = await _traces(settings.traces, stack)
@@ -92,8 +93,12 @@ async def rollout_service(
         judge = None
         if judge_config is not None:
             judge = await stack.enter_async_context(Judge(judge_config))
+        await stack.enter_async_context(environments)
         operator_services = OperatorServices(
-            servers, judge, has_network=settings.sandboxes.task_network
+            servers,
+            judge,
+            openenv=environments,
+            has_network=settings.sandboxes.task_network,
         )
         pipeline = Pipeline(
             journal,

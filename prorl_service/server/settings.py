@@ -26,6 +26,8 @@ from prorl_service.schemas import BackendSpec
 from prorl_service.server.auth import take_token
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.mcp.spec import McpSpec, take_specs
+from prorl_service.tools.openenv import spec as openenv
+from prorl_service.tools.openenv.servers import OpenEnvServers
 from prorl_service.utils.runs import new_run
 
 TRACES_PATH = "/v1/traces"
@@ -158,6 +160,19 @@ class McpOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEnvOptions:
+    openenv: Annotated[tuple[str, ...], Parameter(metavar="NAME=URL")] = ()
+    """OpenEnv server whose environments tasks may use; it must answer at startup. Repeatable.
+    PRORL_OPENENV_KEY_NAME holds its bearer token."""
+    openenv_wait_s: NonNegativeFloat = 600.0
+    """Most seconds that a rollout waits for an OpenEnv server that is full or away."""
+
+    def servers(self) -> OpenEnvServers:
+        """Returns the servers. Takes their keys out of the environment. Raises `ProRLError`."""
+        return OpenEnvServers(openenv.take_specs(self.openenv), wait_s=self.openenv_wait_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
     judge_url: str | None = None
     """OpenAI-compatible endpoint, with '/v1', of a judge of short answers."""
@@ -224,6 +239,7 @@ class ServiceSettings:
     pipeline: Annotated[PipelineConfig, panel("Stages")] = PipelineConfig()
     sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions()
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions()
+    openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
     traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()
 

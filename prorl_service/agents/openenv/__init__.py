@@ -1,0 +1,1 @@
+"""The agent `openenv`: environments that OpenEnv servers hold."""

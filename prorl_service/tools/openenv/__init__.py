@@ -1,0 +1,1 @@
+"""Environments of OpenEnv servers: what an operator configures, sessions, tools."""

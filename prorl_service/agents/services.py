@@ -1,4 +1,5 @@
-"""Services of the operator that agents may use in addition to sandboxes: MCP servers and a judge.
+"""Services of the operator that agents may use in addition to sandboxes: MCP servers, NeMo Gym's
+resources servers, and a judge.
 
 A task may ask for them; it cannot bring its own.
 """
@@ -11,6 +12,7 @@ from prorl_service.gateway.doors import Doors
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.tools.base import Tool
 from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.nemo_gym.servers import NemoGymServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Requirements:
     mcp: Sequence[str] = ()
     """Names of MCP servers, all of whose tools are offered to the model."""
     judge: bool = False
+    nemo_gym: str | None = None
+    """Name of the NeMo Gym server that has the rollout's session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class OperatorServices:
     judge: Judge | None = None
     doors: Doors = field(default_factory=Doors)
     """Gateways of rollouts whose programs run elsewhere."""
+    nemo_gym: NemoGymServers = field(default_factory=NemoGymServers)
 
     def tools(self, uses: Requirements) -> list[Tool]:
         """Returns the MCP servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
@@ -36,4 +41,6 @@ class OperatorServices:
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
+        if uses.nemo_gym is not None:
+            self.nemo_gym.check(uses.nemo_gym)
         return list(self.mcp.tools(uses.mcp))

@@ -25,6 +25,7 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import (
     JudgeOptions,
     McpOptions,
+    NemoGymOptions,
     SandboxOptions,
     ServiceSettings,
     panel,
@@ -49,6 +50,7 @@ def try_agent(
     limits: Annotated[Limits, panel("Limits")] = Limits(),
     sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
+    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions(),
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
 ) -> int:
     """Run an agent on one task, without a service, and show what happens turn by turn.
@@ -82,7 +84,9 @@ def try_agent(
         limits=overridden(given.limits, limits),
     )
     pool = PoolConfig(reply_format=model.reply_format)
-    settings = ServiceSettings(pool=pool, sandboxes=sandboxes, mcp=mcp, judge=judge)
+    settings = ServiceSettings(
+        pool=pool, sandboxes=sandboxes, mcp=mcp, nemo_gym=nemo_gym, judge=judge
+    )
     try_log.configure(verbose=output.verbose)
     stop = Stop()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

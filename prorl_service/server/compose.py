@@ -78,6 +78,7 @@ async def rollout_service(
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
+        gyms = settings.nemo_gym.servers()
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
         traces = await _traces(settings.traces, stack)
@@ -92,7 +93,8 @@ async def rollout_service(
         judge = None
         if judge_config is not None:
             judge = await stack.enter_async_context(Judge(judge_config))
-        operator_services = OperatorServices(servers, judge)
+        await stack.enter_async_context(gyms)
+        operator_services = OperatorServices(servers, judge, nemo_gym=gyms)
         pipeline = Pipeline(
             journal,
             backends,

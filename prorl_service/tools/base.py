@@ -6,7 +6,7 @@ A tool's own failure is a result for the model; exceptions mean that the sandbox
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -62,9 +62,10 @@ def function_schema(tool: Tool) -> ToolSchema:
 class Toolset:
     """The tools of one rollout, bound to its sandbox. Calls run one after another, as written."""
 
-    def __init__(self, tools: Sequence[Tool], sandbox: Sandbox, *, timeout_s: float) -> None:
+    def __init__(self, tools: Sequence[Tool], sandbox: Sandbox | None, *, timeout_s: float) -> None:
+        """`sandbox` None: all tools are of servers, which use none."""
         self._tools = {tool.name: tool for tool in tools}
-        self.sandbox = sandbox
+        self.sandbox = cast(Sandbox, sandbox)
         self._timeout_s = timeout_s
         self.schemas: list[ToolSchema] = [function_schema(tool) for tool in tools]
         self.ended_rollout = False

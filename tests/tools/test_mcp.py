@@ -13,6 +13,7 @@ from prorl_service.tools.base import Tool, function_schema
 from prorl_service.tools.mcp import servers
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
 
@@ -71,8 +72,8 @@ async def test_failures_of_a_tool_are_answers(transport: Transport, log: Path) -
 async def test_megabytes_of_output_are_cut(transport: Transport, log: Path) -> None:
     async with misbehaving(transport, log) as server:
         flood = await server.call("repeat", text="0123456789abcdef", times=2**17)
-        assert len(flood.output) < servers.MAX_OUTPUT_BYTES + 100
-        omitted = 2**21 - servers.MAX_OUTPUT_BYTES
+        assert len(flood.output) < MAX_OUTPUT_BYTES + 100
+        omitted = 2**21 - MAX_OUTPUT_BYTES
         assert f"def\n[... {omitted} bytes omitted ...]\n012" in flood.output
 
 

@@ -7,7 +7,6 @@ for the model, cut if it is long.
 """
 
 import asyncio
-import copy
 import json
 import logging
 import time
@@ -15,12 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, JsonValue, RootModel
+from pydantic import JsonValue
 
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.tools.mcp.stdio import stdio_transport
+from prorl_service.tools.remote import any_arguments, clipped
 from prorl_service.utils.tasks import TaskOwner
 
 if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
@@ -39,8 +39,6 @@ FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0
 """Age at which a connection is steady: its loss is not blamed on the cause of an earlier one."""
-MAX_OUTPUT_BYTES = 32 * 1024
-"""Maximum size of one answer, as the model sees it."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Maximum size of one answer on the wire. The service reconnects after a longer one."""
 
@@ -85,7 +83,7 @@ class McpTool:
     def __init__(self, server: "McpServer", listed: "mcp_types.Tool") -> None:
         self.name = listed.name
         self.description = listed.description or ""
-        self.arguments = _arguments(listed.input_schema)
+        self.arguments = any_arguments(listed.input_schema)
         hints = listed.annotations
         self.may_repeat = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
         self._server = server
@@ -131,7 +129,7 @@ class McpServer:
             self._checked(self._client)
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
         except Exception as error:  # from the server, the connection or the answer
-            return ToolResult(_clipped(f"{tool.name} failed: {_cause(error)}"), is_error=True)
+            return ToolResult(clipped(f"{tool.name} failed: {_cause(error)}"), is_error=True)
 
     async def _call(self, tool: McpTool, arguments: dict[str, JsonValue]) -> ToolResult:
         """Calls again if the connection is lost and the server says that repeating does no harm."""
@@ -256,22 +254,11 @@ def _cause(error: BaseException) -> str:
     return str(error) or repr(error)
 
 
-def _arguments(schema: dict[str, Any]) -> type[BaseModel]:
-    """Returns a model of any object that shows `schema`; the server checks against it."""
-
-    class Arguments(RootModel[dict[str, JsonValue]]):
-        @classmethod
-        def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
-            return copy.deepcopy(schema)
-
-    return Arguments
-
-
 def _to_result(answer: "mcp_types.CallToolResult") -> ToolResult:
     parts = [_as_text(block) for block in answer.content]
     if not parts and answer.structured_content is not None:
         parts = [json.dumps(answer.structured_content, ensure_ascii=False)]
-    return ToolResult(_clipped("\n".join(parts).strip()), is_error=answer.is_error)
+    return ToolResult(clipped("\n".join(parts).strip()), is_error=answer.is_error)
 
 
 def _as_text(block: "mcp_types.ContentBlock") -> str:
@@ -284,16 +271,6 @@ def _as_text(block: "mcp_types.ContentBlock") -> str:
             return str(block.resource.text)
         case kind:
             return f"[{kind}, which cannot be shown]"
-
-
-def _clipped(text: str) -> str:
-    """Clips the middle, like the tools inside sandboxes."""
-    whole = text.encode(errors="replace")
-    if len(whole) <= MAX_OUTPUT_BYTES:
-        return whole.decode()
-    half = MAX_OUTPUT_BYTES // 2
-    head, tail = (part.decode(errors="ignore") for part in (whole[:half], whole[-half:]))
-    return f"{head}\n[... {len(whole) - 2 * half} bytes omitted ...]\n{tail}"
 
 
 def _be_quiet() -> None:

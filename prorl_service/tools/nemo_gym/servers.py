@@ -203,7 +203,7 @@ class NemoGymSession:
         except _TooLong as error:
             return ToolResult(f"{tool} failed: {error}", is_error=True)
         text = clipped(answer.content.decode(errors="replace"))
-        return ToolResult(text, is_error=answer.status >= httpx.codes.BAD_REQUEST)
+        return ToolResult(text, is_error=not httpx.codes.is_success(answer.status))
 
     async def verify(self, body: Json, *, timeout_s: float) -> dict[str, Any]:
         """Returns the verdict. Raises `EvaluatorError`, `AgentError` and `ToolServerError`, which

@@ -1,5 +1,6 @@
 """Real resources servers of NeMo Gym's wheel, each in its own process, and their own rows."""
 
+import json
 import os
 import subprocess
 import time
@@ -98,8 +99,6 @@ def checked_by_the_wheel(response: dict[str, Any]) -> "subprocess.CompletedProce
         "r = R.model_validate_json(sys.stdin.read());"
         "print([type(i).__name__ for i in r.output], r.output_text, r.usage.total_tokens)"
     )
-    import json
-
     return subprocess.run(
         [PYTHON, "-c", code],
         input=json.dumps(response),

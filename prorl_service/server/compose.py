@@ -51,6 +51,7 @@ from prorl_service.shelf.views import Views
 from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.utils import files
 from prorl_service.utils.tasks import TaskOwner
 
@@ -117,6 +118,7 @@ async def rollout_service(
             sandboxes=sandboxes,
             mcp=servers,
             doors=operator_services.doors,
+            nemo_gym=gyms,
         )
 
 
@@ -244,6 +246,7 @@ async def _started(
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
     doors: Doors | None = None,
+    nemo_gym: NemoGymServers | None = None,
 ) -> Service:
     events = EventHub(run)
     executor.observe(events)
@@ -257,7 +260,18 @@ async def _started(
     background.start(watch_loop(), name="event loop lag")
     views = Views(run, executor, journal, backends, shelf)
     return Service(
-        run, journal, backends, executor, samplers, views, events, background, sandboxes, mcp, doors
+        run,
+        journal,
+        backends,
+        executor,
+        samplers,
+        views,
+        events,
+        background,
+        sandboxes,
+        mcp,
+        doors,
+        nemo_gym,
     )
 
 

@@ -78,8 +78,7 @@ async def test_a_session_waits_for_a_server_that_comes_up(
 ) -> None:
     await gym.stop()
     seeding = asyncio.create_task(server.seed(ROW, timeout_s=LONG_S))
-    while not server.outages:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     await gym.start()
     session = await seeding
     assert (await session.call("look", {}, timeout_s=LONG_S)).output == "{}"
@@ -167,18 +166,45 @@ async def test_a_server_that_drops_a_call_fails_the_rollout(
     assert dropped.value.retryable
 
 
+async def until(server: NemoGymServer, *, is_up: bool) -> None:
+    async with asyncio.timeout(LONG_S):
+        while server.outages.is_up is not is_up:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_a_session_does_not_outlive_its_server(gym: StubGym, server: NemoGymServer) -> None:
+    """Nobody calls the server while it is down."""
     gym.routes["verify"] = gives(reward=0)
-    busy, idle = [await server.seed(ROW, timeout_s=LONG_S) for _ in range(2)]
+    await until(server, is_up=True)
+    idle = await server.seed(ROW, timeout_s=LONG_S)
     await gym.stop()
-    with pytest.raises(ToolServerAway, match="transport_unreachable in agent"):
-        await busy.call("look", {}, timeout_s=LONG_S)
+    await until(server, is_up=False)
     await gym.start()
     with pytest.raises(SessionLost, match="session_lost in verification") as lost:
         await idle.verify({}, timeout_s=LONG_S)
     assert lost.value.retryable
+    assert gym.of("verify") == []
     fresh = await server.seed(ROW, timeout_s=LONG_S)
     assert await fresh.verify({}, timeout_s=LONG_S) == {"reward": 0}
+
+
+async def test_an_idle_connection_that_ends_is_no_outage(
+    gym: StubGym, server: NemoGymServer
+) -> None:
+    """A proxy between the service and the server closes idle connections."""
+    closed = asyncio.Event()
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        closed.set()
+
+    listener = await asyncio.start_server(close, "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    async with listener, NemoGymServers([NemoGymSpec("gym", f"http://{host}:{port}")]) as named:
+        for _ in range(3):
+            closed.clear()
+            await closed.wait()
+        assert named["gym"].outages.count == 0
 
 
 # --- verdicts -----------------------------------------------------------------------------------

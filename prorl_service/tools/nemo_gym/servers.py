@@ -23,12 +23,13 @@ from prorl_service.errors import EvaluatorError, InvalidRequest, ProRLError, Too
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.tools.nemo_gym import failures
 from prorl_service.tools.nemo_gym.failures import FailureStage, SessionLost, ToolServerAway
+from prorl_service.tools.nemo_gym.outages import CONNECT_TIMEOUT_S, Outages
 from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 4.0
 """Seconds for which an idle connection can be reused: uvicorn closes it after 5 s by default, and
 NeMo Gym's servers after 30 s."""
@@ -55,15 +56,19 @@ class NemoGymServers:
         self._specs = {spec.name: spec for spec in specs}
         self._servers: dict[str, NemoGymServer] = {}
         self._resources = AsyncExitStack()
+        self.background = TaskOwner()
 
     async def __aenter__(self) -> Self:
         """Asks no server: one that is down now may be up when its first rollout begins."""
         if self._specs:
             http = await self._resources.enter_async_context(_client())
             self._servers = {one.name: NemoGymServer(one, http) for one in self._specs.values()}
+        for server in self._servers.values():
+            self.background.start(server.outages.watch(), name=f"outages of {server}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.background.close()
         await self._resources.aclose()
 
     def __getitem__(self, name: str) -> "NemoGymServer":
@@ -95,8 +100,7 @@ def _client() -> httpx.AsyncClient:
 
 class NemoGymServer:
     def __init__(self, spec: NemoGymSpec, http: httpx.AsyncClient) -> None:
-        self.outages = 0
-        """Number of times that nobody listened: the server was down, and what it held is lost."""
+        self.outages = Outages(spec.url, str(spec))
         self._spec = spec
         self._http = http
 
@@ -149,7 +153,8 @@ class NemoGymServer:
         except httpx.HTTPError as error:
             kind = "transport_peer_drop"
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                kind, self.outages = "transport_unreachable", self.outages + 1
+                kind = "transport_unreachable"
+                self.outages.away()
             detail = str(error) or type(error).__name__
             raise ToolServerAway(failures.described(self, stage, kind, detail)) from error
 
@@ -175,7 +180,7 @@ class NemoGymSession:
 
     def __init__(self, server: NemoGymServer) -> None:
         self._server = server
-        self._outages = server.outages
+        self._outages = server.outages.count
         self._cookies = httpx.Cookies()
 
     async def post(self, path: str, body: Json, stage: FailureStage, *, max_bytes: int) -> _Answer:
@@ -188,7 +193,7 @@ class NemoGymSession:
     def _check_kept(self, stage: FailureStage) -> None:
         """A server that was restarted takes the session's cookie, but its state is gone: what it
         answers says nothing of the policy."""
-        if self._outages != self._server.outages:
+        if self._outages != self._server.outages.count:
             detail = "the server was down during the rollout"
             raise SessionLost(failures.described(self._server, stage, "session_lost", detail))
 

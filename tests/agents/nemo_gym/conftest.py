@@ -14,7 +14,10 @@ def gyms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Returns the URL of each server by its name."""
     directory = tmp_path_factory.mktemp("gyms")
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(gym_servers.running(name, directory)).url
+        servers = {
+            name: stack.enter_context(gym_servers.starting(name, directory))
             for name in (WEATHER, SYNONYMS, COUNTER, REASONING, MULTI_REWARD)
         }
+        for server in servers.values():
+            gym_servers.until_up(server)
+        yield {name: server.url for name, server in servers.items()}

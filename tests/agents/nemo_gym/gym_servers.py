@@ -34,8 +34,8 @@ NEEDED = pytest.mark.skipif(
 
 
 @contextmanager
-def running(name: str, directory: Path, port: int | None = None) -> Iterator[LocalProcess]:
-    """Runs the wheel's server of that name, which answers when the block is entered.
+def starting(name: str, directory: Path, port: int | None = None) -> Iterator[LocalProcess]:
+    """Runs the wheel's server of that name, which answers after `until_up`.
 
     It prints the traceback of each error that it answers: its log is not named `*.log`.
     """
@@ -50,13 +50,12 @@ def running(name: str, directory: Path, port: int | None = None) -> Iterator[Loc
         )
     server = LocalProcess(f"http://127.0.0.1:{port}", log, process)
     try:
-        _until_up(server)
         yield server
     finally:
         server.stop()
 
 
-def _until_up(server: LocalProcess) -> None:
+def until_up(server: LocalProcess) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     with httpx.Client(trust_env=False, timeout=5) as http:
         while server.process.poll() is None and time.monotonic() < deadline:

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import JsonValue
+
 from prorl_service.agents.base import Verdict
 from prorl_service.errors import EvaluatorError
 
@@ -28,7 +30,7 @@ def verdict_of(answer: Mapping[str, Any], row: Mapping[str, Any], *, server: str
     }
     found = _numbers(added)
     components = dict(list(found.items())[:MAX_COMPONENTS])
-    report = {
+    report: dict[str, JsonValue] = {
         "server": server,
         "verdict": _details(added),
         "left_out": len(found) - len(components),

@@ -21,7 +21,7 @@ class ToolServerAway(ToolServerError):
     """No answer came: nobody listens, the connection broke, or the server is too busy."""
 
 
-class SessionLost(ToolServerError):
+class SessionLost(ToolServerAway):
     """The server was down during the rollout, so that the session's state may be gone."""
 
 

@@ -27,17 +27,24 @@ class Outages:
     def __init__(self, url: str, name: str) -> None:
         self.count = 0
         """Number of times that nobody listened after the server was there."""
-        self.is_up = False
+        self.is_up: bool | None = None
+        """Whether the server answered last time; None before the first time."""
         self._name = name
         parts = urlsplit(url)
         self._address = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
 
     def away(self) -> None:
         """Notes that nobody listens."""
-        if self.is_up:
-            self.count += 1
+        if self.is_up is not False:
             log.warning("%s is away", self._name)
+        self.count += bool(self.is_up)
         self.is_up = False
+
+    def back(self) -> None:
+        """Notes that the server is there."""
+        if self.is_up is False:
+            log.info("%s is back", self._name)
+        self.is_up = True
 
     async def watch(self) -> None:
         """Watches until cancelled."""
@@ -50,7 +57,7 @@ class Outages:
             except OSError:  # of which TimeoutError is one
                 self.away()
             else:
-                self.is_up = True
+                self.back()
                 await _until_closed(reader, writer)
             if time.monotonic() - started > STEADY_S:
                 delay_s = FIRST_DELAY_S

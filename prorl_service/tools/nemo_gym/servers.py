@@ -7,7 +7,7 @@ are not: an answer is text for the model, or JSON, and is bounded.
 """
 
 import asyncio
-import logging
+import json
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -16,7 +16,6 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Self
 
 import httpx
-import orjson
 from pydantic import BaseModel, JsonValue
 
 from prorl_service.errors import EvaluatorError, InvalidRequest, ProRLError, ToolServerError
@@ -27,8 +26,6 @@ from prorl_service.tools.nemo_gym.outages import CONNECT_TIMEOUT_S, Outages
 from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.remote import any_arguments, clipped
 from prorl_service.utils.tasks import TaskOwner
-
-log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 4.0
 """Seconds for which an idle connection can be reused: uvicorn closes it after 5 s by default, and
@@ -115,7 +112,6 @@ class NemoGymServer:
                         return await self._seed(row)
                     except ToolServerAway as away:
                         problem = away.message
-                        log.warning("%s", problem)
                     await asyncio.sleep(delay_s)
                     delay_s = min(2 * delay_s, LONGEST_DELAY_S)
         except TimeoutError:
@@ -138,13 +134,14 @@ class NemoGymServer:
     async def post(
         self, path: str, body: Json, stage: FailureStage, cookies: httpx.Cookies, max_bytes: int
     ) -> _Answer:
-        """Raises `ToolServerAway`, and `EvaluatorError` for an answer that is too long."""
+        """Raises `ToolServerAway` and `_TooLong`."""
         url = f"{self._spec.url.rstrip('/')}/{path}"
-        content = orjson.dumps(body)
+        content = json.dumps(body).encode()
         request = self._http.build_request("POST", url, content=content, headers=self._spec.headers)
         cookies.set_cookie_header(request)
         try:
             response = await self._http.send(request, stream=True)
+            self.outages.back()
             try:
                 cookies.extract_cookies(response)
                 return _Answer(response.status_code, await _read(response, max_bytes))
@@ -184,7 +181,7 @@ class NemoGymSession:
         self._cookies = httpx.Cookies()
 
     async def post(self, path: str, body: Json, stage: FailureStage, *, max_bytes: int) -> _Answer:
-        """Raises `ToolServerAway` and `SessionLost`."""
+        """Raises `ToolServerAway`, `SessionLost` and `_TooLong`."""
         self._check_kept(stage)
         answer = await self._server.post(path, body, stage, self._cookies, max_bytes)
         self._check_kept(stage)
@@ -226,7 +223,7 @@ class NemoGymSession:
         if answer.status != httpx.codes.OK:
             raise failures.of_status(self._server, "verification", answer.status, answer.content)
         try:
-            verdict = orjson.loads(answer.content)
+            verdict = json.loads(answer.content)
         except ValueError:
             verdict = None
         if not isinstance(verdict, dict):

@@ -38,6 +38,7 @@ def test_an_operator_adds_an_agent_by_import_path(
         "code",
         "harness",
         "math",
+        "nemo_gym",
         "poet",
         "stem",
         "swe",

@@ -18,6 +18,7 @@ from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
+from prorl_service.agents.nemo_gym.agent import NemoGymAgent
 from prorl_service.agents.openenv.agent import OpenEnvAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
@@ -35,7 +36,15 @@ class AgentRegistry:
         """
         self._handlers: dict[str, type[AgentHandler]] = {
             agent.name: agent
-            for agent in (CodeAgent, HarborAgent, MathAgent, OpenEnvAgent, StemAgent, SweAgent)
+            for agent in (
+                CodeAgent,
+                HarborAgent,
+                MathAgent,
+                NemoGymAgent,
+                OpenEnvAgent,
+                StemAgent,
+                SweAgent,
+            )
         }
         self._handlers[HarnessAgent.name] = HarnessAgent.grading_with(self._handlers)
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):

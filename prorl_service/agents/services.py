@@ -1,5 +1,5 @@
 """Services of the operator that agents may use in addition to sandboxes: servers of tools (MCP) and
-of environments (OpenEnv), and a judge.
+of environments (NeMo Gym, OpenEnv), and a judge.
 
 A task may ask for them; it cannot bring its own.
 """
@@ -12,6 +12,7 @@ from prorl_service.gateway.doors import Doors
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.tools.base import Tool
 from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.tools.openenv.servers import OpenEnvServers, Wanted
 
 
@@ -24,6 +25,8 @@ class Requirements:
     judge: bool = False
     openenv: Wanted | None = None
     """OpenEnv server that holds the rollout's environment."""
+    nemo_gym: str | None = None
+    """Name of the NeMo Gym server that has the rollout's session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class OperatorServices:
     doors: Doors = field(default_factory=Doors)
     """Gateways of rollouts whose programs run elsewhere."""
     openenv: OpenEnvServers = field(default_factory=OpenEnvServers)
+    nemo_gym: NemoGymServers = field(default_factory=NemoGymServers)
 
     def tools(self, uses: Requirements) -> list[Tool]:
         """Returns the servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
@@ -43,5 +47,7 @@ class OperatorServices:
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
+        if uses.nemo_gym is not None:
+            self.nemo_gym.check(uses.nemo_gym)
         environment = [] if uses.openenv is None else self.openenv.tools(uses.openenv)
         return [*self.mcp.tools(uses.mcp), *environment]

@@ -25,6 +25,7 @@ from prorl_service.server.service import Service
 from prorl_service.server.settings import (
     JudgeOptions,
     McpOptions,
+    NemoGymOptions,
     OpenEnvOptions,
     SandboxOptions,
     ServiceSettings,
@@ -49,6 +50,7 @@ def try_agent(
     limits: Annotated[Limits, panel("Limits")] = Limits(),
     sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
+    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions(),
     openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions(),
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
 ) -> int:
@@ -84,7 +86,7 @@ def try_agent(
     )
     pool = PoolConfig(reply_format=model.reply_format)
     settings = ServiceSettings(
-        pool=pool, sandboxes=sandboxes, mcp=mcp, openenv=openenv, judge=judge
+        pool=pool, sandboxes=sandboxes, mcp=mcp, nemo_gym=nemo_gym, openenv=openenv, judge=judge
     )
     try_log.configure(verbose=output.verbose)
     stop = Stop()

@@ -51,6 +51,7 @@ from prorl_service.shelf.views import Views
 from prorl_service.tokens import formats
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.utils import files
 from prorl_service.utils.tasks import TaskOwner
 
@@ -79,6 +80,7 @@ async def rollout_service(
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
         environments = settings.openenv.servers()
+        gyms = settings.nemo_gym.servers()
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
         traces = await _traces(settings.traces, stack)
@@ -94,9 +96,11 @@ async def rollout_service(
         if judge_config is not None:
             judge = await stack.enter_async_context(Judge(judge_config))
         await stack.enter_async_context(environments)
+        await stack.enter_async_context(gyms)
         operator_services = OperatorServices(
             servers,
             judge,
+            nemo_gym=gyms,
             openenv=environments,
             has_network=settings.sandboxes.task_network,
         )
@@ -122,6 +126,7 @@ async def rollout_service(
             sandboxes=sandboxes,
             mcp=servers,
             doors=operator_services.doors,
+            nemo_gym=gyms,
         )
 
 
@@ -249,6 +254,7 @@ async def _started(
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
     doors: Doors | None = None,
+    nemo_gym: NemoGymServers | None = None,
 ) -> Service:
     events = EventHub(run)
     executor.observe(events)
@@ -262,7 +268,18 @@ async def _started(
     background.start(watch_loop(), name="event loop lag")
     views = Views(run, executor, journal, backends, shelf)
     return Service(
-        run, journal, backends, executor, samplers, views, events, background, sandboxes, mcp, doors
+        run,
+        journal,
+        backends,
+        executor,
+        samplers,
+        views,
+        events,
+        background,
+        sandboxes,
+        mcp,
+        doors,
+        nemo_gym,
     )
 
 

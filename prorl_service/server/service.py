@@ -19,6 +19,7 @@ from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Ro
 from prorl_service.shelf.events import EventHub
 from prorl_service.shelf.views import Views
 from prorl_service.tools.mcp.servers import McpServers
+from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.utils.tasks import TaskOwner
 
 
@@ -36,13 +37,15 @@ class Service:
     """Pool of sandboxes; None if other services run them."""
     mcp: McpServers | None = None
     doors: Doors | None = None
+    nemo_gym: NemoGymServers | None = None
     started_at: float = field(default_factory=time.time)
     """Unix time in seconds."""
 
     def failure(self) -> str | None:
         """Returns why the service is not healthy; None if it is."""
-        parts = (self.journal, self.executor, self.samplers, self.backends, self.mcp, self)
-        owners = (part.background for part in parts if part is not None)
+        parts = (self.journal, self.executor, self.samplers, self.backends, self)
+        servers = (part for part in (self.mcp, self.nemo_gym) if part is not None)
+        owners = (part.background for part in (*parts, *servers))
         failures = (self.journal.death, *(owner.failure for owner in owners))
         return next(filter(None, failures), None)
 

@@ -26,6 +26,8 @@ from prorl_service.schemas import BackendSpec
 from prorl_service.server.auth import take_token
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.mcp.spec import McpSpec, take_specs
+from prorl_service.tools.nemo_gym import spec as nemo_gym
+from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.tools.openenv import spec as openenv
 from prorl_service.tools.openenv.servers import OpenEnvServers
 from prorl_service.utils.runs import new_run
@@ -160,6 +162,17 @@ class McpOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NemoGymOptions:
+    nemo_gym: Annotated[tuple[str, ...], Parameter(metavar="NAME=URL")] = ()
+    """Resources server of NeMo Gym whose tasks may be run. Repeatable. PRORL_NEMO_GYM_KEY_NAME
+    holds the bearer token for it."""
+
+    def servers(self) -> NemoGymServers:
+        """Returns the servers. Takes their keys out of the environment. Raises `ProRLError`."""
+        return NemoGymServers(nemo_gym.take_specs(self.nemo_gym))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnvOptions:
     openenv: Annotated[tuple[str, ...], Parameter(metavar="NAME=URL")] = ()
     """OpenEnv server whose environments tasks may use; it must answer at startup. Repeatable.
@@ -239,6 +252,7 @@ class ServiceSettings:
     pipeline: Annotated[PipelineConfig, panel("Stages")] = PipelineConfig()
     sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions()
     mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions()
+    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions()
     openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions()
     judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions()
     traces: Annotated[TraceOptions, panel("Traces")] = TraceOptions()

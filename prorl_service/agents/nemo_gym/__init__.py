@@ -1,0 +1,1 @@
+"""The agent `nemo_gym`: tasks of NeMo Gym's resources servers."""

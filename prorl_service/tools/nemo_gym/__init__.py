@@ -1,0 +1,1 @@
+"""Resources servers of NeMo Gym: what an operator configures, sessions, how they fail."""

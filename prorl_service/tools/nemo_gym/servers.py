@@ -1,0 +1,259 @@
+"""Resources servers of NeMo Gym, and one rollout's session at one of them.
+
+The operator names the servers; a task only chooses among their names. A session is its cookies:
+they travel with each of its requests, over connections that all sessions share. A tool's error is
+an answer for the model; a server that is away fails the rollout. Servers are trusted, their answers
+are not: an answer is text for the model, or JSON, and is bounded.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Self
+
+import httpx
+from pydantic import BaseModel, JsonValue
+
+from prorl_service.errors import EvaluatorError, InvalidRequest, ProRLError, ToolServerError
+from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.tools.nemo_gym import failures
+from prorl_service.tools.nemo_gym.failures import FailureStage, SessionLost, ToolServerAway
+from prorl_service.tools.nemo_gym.outages import CONNECT_TIMEOUT_S, Outages
+from prorl_service.tools.nemo_gym.spec import NemoGymSpec
+from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.utils.tasks import TaskOwner
+
+KEEP_ALIVE_S = 4.0
+"""Seconds for which an idle connection can be reused: uvicorn closes it after 5 s by default, and
+NeMo Gym's servers after 30 s."""
+FIRST_DELAY_S = 0.2
+LONGEST_DELAY_S = 5.0
+MAX_TOOL_BYTES = 16 << 20
+"""Maximum size of a tool's answer on the wire; the model sees `tools.remote.MAX_OUTPUT_BYTES`."""
+MAX_VERDICT_BYTES = 64 << 20
+"""Maximum size of a verdict, which repeats the row and the whole conversation."""
+
+Json = Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content: bytes
+
+
+class NemoGymServers:
+    """All servers that the operator named. Use as an async context manager."""
+
+    def __init__(self, specs: Iterable[NemoGymSpec] = ()) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._servers: dict[str, NemoGymServer] = {}
+        self._resources = AsyncExitStack()
+        self.background = TaskOwner()
+
+    async def __aenter__(self) -> Self:
+        """Asks no server: one that is down now may be up when its first rollout begins."""
+        if self._specs:
+            http = await self._resources.enter_async_context(_client())
+            self._servers = {one.name: NemoGymServer(one, http) for one in self._specs.values()}
+        for server in self._servers.values():
+            self.background.start(server.outages.watch(), name=f"outages of {server}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.background.close()
+        await self._resources.aclose()
+
+    def __getitem__(self, name: str) -> "NemoGymServer":
+        """Raises `InvalidRequest` for an unknown name."""
+        self.check(name)
+        return self._servers[name]
+
+    def check(self, name: str) -> None:
+        """Raises `InvalidRequest` for an unknown name."""
+        if name not in self._specs:
+            known = ", ".join(sorted(self._specs)) or "none"
+            raise InvalidRequest(
+                f"no NeMo Gym server {name!r}",
+                hint=f"this service has: {known}; `prorl serve --nemo-gym` adds servers",
+            )
+
+
+def _client() -> httpx.AsyncClient:
+    # The client's own jar would mix the sessions: it takes no cookie.
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.AsyncClient(
+        cookies=no_cookies,
+        timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),  # each call has a budget
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_S),
+        trust_env=False,  # no proxy of the environment
+        verify=ssl.create_default_context(),
+    )
+
+
+class NemoGymServer:
+    def __init__(self, spec: NemoGymSpec, http: httpx.AsyncClient) -> None:
+        self.outages = Outages(spec.url, str(spec))
+        self._spec = spec
+        self._http = http
+
+    async def seed(self, row: Json, *, timeout_s: float) -> "NemoGymSession":
+        """Begins a session, and waits for a server that is away. Raises `TaskError` for a row that
+        the server refuses, and `ToolServerError`."""
+        delay_s, problem = FIRST_DELAY_S, "it does not answer"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await self._seed(row)
+                    except ToolServerAway as away:
+                        problem = away.message
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+        except TimeoutError:
+            raise ToolServerAway(
+                f"no session within {timeout_s:g} s: {problem}",
+                hint="is the server up, and `prorl serve --nemo-gym` right?",
+            ) from None
+
+    async def _seed(self, row: Json) -> "NemoGymSession":
+        session = NemoGymSession(self)
+        try:
+            answer = await session.post("seed_session", row, "seed", max_bytes=MAX_TOOL_BYTES)
+        except _TooLong as error:
+            detail = failures.described(self, "seed", "agent_request_failed", str(error))
+            raise ToolServerError(detail, retryable=False) from None
+        if answer.status != httpx.codes.OK:
+            raise failures.of_status(self, "seed", answer.status, answer.content)
+        return session
+
+    async def post(
+        self, path: str, body: Json, stage: FailureStage, cookies: httpx.Cookies, max_bytes: int
+    ) -> _Answer:
+        """Raises `ToolServerAway` and `_TooLong`."""
+        url = f"{self._spec.url.rstrip('/')}/{path}"
+        content = json.dumps(body).encode()
+        request = self._http.build_request("POST", url, content=content, headers=self._spec.headers)
+        cookies.set_cookie_header(request)
+        try:
+            response = await self._http.send(request, stream=True)
+            self.outages.back()
+            try:
+                cookies.extract_cookies(response)
+                return _Answer(response.status_code, await _read(response, max_bytes))
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            kind = "transport_peer_drop"
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                kind = "transport_unreachable"
+                self.outages.away()
+            detail = str(error) or type(error).__name__
+            raise ToolServerAway(failures.described(self, stage, kind, detail)) from error
+
+    def __str__(self) -> str:
+        return str(self._spec)
+
+
+class _TooLong(Exception):
+    """An answer exceeds its limit."""
+
+
+async def _read(response: httpx.Response, max_bytes: int) -> bytes:
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > max_bytes:
+            raise _TooLong(f"its answer has more than {max_bytes} bytes")
+    return bytes(content)
+
+
+class NemoGymSession:
+    """One rollout's session, begun by `NemoGymServer.seed`."""
+
+    def __init__(self, server: NemoGymServer) -> None:
+        self._server = server
+        self._outages = server.outages.count
+        self._cookies = httpx.Cookies()
+
+    async def post(self, path: str, body: Json, stage: FailureStage, *, max_bytes: int) -> _Answer:
+        """Raises `ToolServerAway`, `SessionLost` and `_TooLong`."""
+        self._check_kept(stage)
+        answer = await self._server.post(path, body, stage, self._cookies, max_bytes)
+        self._check_kept(stage)
+        return answer
+
+    def _check_kept(self, stage: FailureStage) -> None:
+        """A server that was restarted takes the session's cookie, but its state is gone: what it
+        answers says nothing of the policy."""
+        if self._outages != self._server.outages.count:
+            detail = "the server was down during the rollout"
+            raise SessionLost(failures.described(self._server, stage, "session_lost", detail))
+
+    async def call(self, tool: str, arguments: Json, *, timeout_s: float) -> ToolResult:
+        """Returns what the server answers, errors included, as NeMo Gym's own agent shows it.
+        Raises `ToolServerError`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self.post(tool, arguments, "agent", max_bytes=MAX_TOOL_BYTES)
+        except TimeoutError:
+            return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
+        except _TooLong as error:
+            return ToolResult(f"{tool} failed: {error}", is_error=True)
+        text = clipped(answer.content.decode(errors="replace"))
+        return ToolResult(text, is_error=not httpx.codes.is_success(answer.status))
+
+    async def verify(self, body: Json, *, timeout_s: float) -> dict[str, Any]:
+        """Returns the verdict. Raises `EvaluatorError`, `AgentError` and `ToolServerError`, which
+        all say that there is none."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self.post(
+                    "verify", body, "verification", max_bytes=MAX_VERDICT_BYTES
+                )
+        except TimeoutError:
+            detail = f"no verdict within {timeout_s:g} s"
+            raise self._no_verdict("transport_timeout", detail, retryable=True) from None
+        except _TooLong as error:
+            raise self._no_verdict("verifier_error", str(error)) from None
+        if answer.status != httpx.codes.OK:
+            raise failures.of_status(self._server, "verification", answer.status, answer.content)
+        try:
+            verdict = json.loads(answer.content)
+        except ValueError:
+            verdict = None
+        if not isinstance(verdict, dict):
+            raise self._no_verdict("verifier_error", "its answer is not a JSON object")
+        if (failure := failures.of_verdict(self._server, verdict)) is not None:
+            raise failure
+        return verdict
+
+    def _no_verdict(self, kind: str, detail: str, *, retryable: bool = False) -> ProRLError:
+        message = failures.described(self._server, "verification", kind, detail)
+        return EvaluatorError(message, retryable=retryable)
+
+
+class NemoGymTool:
+    """One tool of a row, as a `Tool` that does not use the sandbox."""
+
+    def __init__(self, session: NemoGymSession | None, offered: Mapping[str, Any]) -> None:
+        """`session` None: the tool is only shown."""
+        self.name: str = offered["name"]
+        self.description: str = offered["description"]
+        self.arguments: type[BaseModel] = any_arguments(offered["parameters"])
+        self._session = session
+
+    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
+        """Raises `ToolServerError` if the server is away."""
+        assert self._session is not None
+        return await self._session.call(self.name, arguments.root, timeout_s=timeout_s)
+
+
+def tools(
+    offered: Sequence[Mapping[str, Any]], session: NemoGymSession | None = None
+) -> list[NemoGymTool]:
+    return [NemoGymTool(session, one) for one in offered]

@@ -17,6 +17,7 @@ from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
+from prorl_service.agents.reasoning_gym import ReasoningGymAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
@@ -32,7 +33,8 @@ class AgentRegistry:
         Raises `InvalidRequest` for an agent that is not an `AgentHandler` with a new name.
         """
         self._handlers: dict[str, type[AgentHandler]] = {
-            agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
+            agent.name: agent
+            for agent in (CodeAgent, MathAgent, ReasoningGymAgent, StemAgent, SweAgent)
         }
         self._handlers[HarnessAgent.name] = HarnessAgent.grading_with(self._handlers)
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):

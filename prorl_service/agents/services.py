@@ -1,10 +1,12 @@
-"""Services of the operator that agents may use in addition to sandboxes: MCP servers and a judge.
+"""Services of the operator that agents may use in addition to sandboxes: MCP servers, a judge,
+installed packages.
 
 A task may ask for them; it cannot bring its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.doors import Doors
@@ -15,11 +17,13 @@ from prorl_service.tools.mcp.servers import McpServers
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Services that an agent needs for one task."""
+    """Services and packages that an agent needs for one task."""
 
     mcp: Sequence[str] = ()
     """Names of MCP servers, all of whose tools are offered to the model."""
     judge: bool = False
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Modules that have to be installed, and the extra of this package that brings each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +40,10 @@ class OperatorServices:
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
+        for module, extra in uses.packages.items():
+            if find_spec(module) is None:
+                raise InvalidRequest(
+                    f"the task needs the module {module}, which this service lacks",
+                    hint=f"where it runs: pip install 'prorl-service[{extra}]'; start it again",
+                )
         return list(self.mcp.tools(uses.mcp))

@@ -24,7 +24,7 @@ def test_an_installed_package_offers_its_agent(
     (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nany = poetry_agents:Poet\n")
     monkeypatch.syspath_prepend(tmp_path)
     registry = AgentRegistry()
-    assert registry.names == ["code", "harness", "math", "poet", "stem", "swe"]
+    assert registry.names == ["code", "harness", "math", "poet", "reasoning_gym", "stem", "swe"]
     assert registry["poet"].__name__ == "Poet"
 
 

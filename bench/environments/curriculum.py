@@ -132,10 +132,12 @@ def draw(runs: Mapping[str, Sequence[Step]]) -> None:
     shares, *mixes = figure.subplots(1 + len(runs), 1, sharex=True)
     for name, run in runs.items():
         color = "tab:gray" if name == "off" else "tab:blue"
-        shares.plot([step.informative_share for step in run], label=name, color=color)
+        shares.plot(
+            [step.informative_share for step in run], label=f"curriculum {name}", color=color
+        )
     shares.set_ylim(0, 1)
     shares.set_ylabel("informative")
-    shares.legend(title="curriculum", loc="upper right", ncols=2)
+    shares.legend(loc="lower center", ncols=2, frameon=False)
     for axes, (name, run) in zip(mixes, runs.items(), strict=True):
         levels = range(LEVELS)
         mix = [[step.levels.get(one, 0) / step.groups for step in run] for one in levels]

@@ -55,7 +55,12 @@ UNSOUND = {
 REFUSED = dict.fromkeys(EVALUATED, "its verifier evaluates the answer as Python") | UNSOUND
 """Generators that tasks may not name by default, and why."""
 
-BY_ENTRY = frozenset({"codeio", "isomorphic_strings", "knight_swap", "sokoban"})
+BY_ENTRY = frozenset(
+    {
+        *("codeio", "isomorphic_strings", "knight_swap", "polynomial_multiplication"),
+        *("ransom_note", "sokoban"),
+    }
+)
 """Generators that make other puzzles in other processes, or take seconds: a task holds the entry
 itself."""
 

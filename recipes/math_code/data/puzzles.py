@@ -7,6 +7,7 @@ puzzle whose own answer does not score, or that takes too long to make, is a row
 import hashlib
 import json
 import multiprocessing
+import os
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ MAX_FAULTS = 3
 """Consecutive faults after which a level is given up."""
 LONGEST_S = 2
 """Longest CPU time to make a puzzle: the service makes it again within its limit of five."""
+HASH_SEED = "PYTHONHASHSEED"
 LONGEST_WAIT_S = 300.0
 """Longest wait for it, on a busy host."""
 
@@ -160,9 +162,12 @@ def _seeds(name: str) -> Iterator[int]:
 
 
 class _Maker:
-    """Makes puzzles in a process that can be killed: some generators never end on some seeds."""
+    """Makes puzzles in a process that can be killed: some generators never end on some seeds. Its
+    hashes of texts are always the same, so that the order of its sets is, too."""
 
     def __init__(self) -> None:
+        self._hash_seed = os.environ.get(HASH_SEED)
+        os.environ[HASH_SEED] = "0"
         self._pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
 
     def row(self, puzzle: Puzzle) -> dict[str, Any]:
@@ -179,6 +184,9 @@ class _Maker:
     def close(self) -> None:
         self._pool.stop()
         self._pool.join()
+        del os.environ[HASH_SEED]
+        if self._hash_seed is not None:
+            os.environ[HASH_SEED] = self._hash_seed
 
 
 def _made_in_time(puzzle: Puzzle) -> dict[str, Any]:

@@ -36,17 +36,21 @@ class LevelChooser:
         self._spec = spec
         self._choices = 0
         self._recent: dict[Difficulty, deque[bool]] = {}
+        self._best: float | None = None
+        """The highest share; None if it may have changed."""
 
     def note(self, difficulty: Difficulty | None) -> None:
         """Notes that a candidate of the difficulty came."""
-        if self._spec is not None and difficulty is not None:
-            self._recent.setdefault(difficulty, deque(maxlen=self._spec.window))
+        if self._spec is not None and difficulty is not None and difficulty not in self._recent:
+            self._recent[difficulty] = deque(maxlen=self._spec.window)
+            self._best = None
 
     def remember(self, difficulty: Difficulty | None, state: GroupState) -> None:
         """Notes how a group ended. One that failed says nothing of its difficulty."""
         self.note(difficulty)
         if difficulty in self._recent and state is not GroupState.FAILED:
             self._recent[difficulty].append(state is GroupState.INFORMATIVE)
+            self._best = None
 
     def share(self, difficulty: Difficulty) -> float:
         """Returns the share of informative groups, as if one more had been: 1 for a new one."""
@@ -57,9 +61,10 @@ class LevelChooser:
         if self._spec is None or difficulty is None:
             return False
         self.note(difficulty)
-        best = max(map(self.share, self._recent))
+        if self._best is None:
+            self._best = max(map(self.share, self._recent))
         self._choices += 1
-        return _uniform(self._spec.seed, self._choices) * best >= self.share(difficulty)
+        return _uniform(self._spec.seed, self._choices) * self._best >= self.share(difficulty)
 
     def state(self) -> CurriculumState | None:
         if self._spec is None:
@@ -73,7 +78,7 @@ class LevelChooser:
     def restore(self, state: CurriculumState | None) -> None:
         if self._spec is None or state is None:
             return
-        self._choices = state.choices
+        self._choices, self._best = state.choices, None
         self._recent = {
             one.difficulty: _window(one.informative, self._spec.window) for one in state.recent
         }

@@ -58,7 +58,7 @@ REFUSED = dict.fromkeys(EVALUATED, "its verifier evaluates the answer as Python"
 BY_ENTRY = frozenset(
     {
         *("codeio", "isomorphic_strings", "knight_swap", "polynomial_multiplication"),
-        *("ransom_note", "sokoban"),
+        *("ransom_note", "sokoban", "word_ladder"),
     }
 )
 """Generators that make other puzzles in other processes, or take seconds: a task holds the entry

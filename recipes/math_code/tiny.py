@@ -14,7 +14,7 @@ from prorl_service.agents.registry import AgentRegistry
 from prorl_service.rewards.reasoning import Puzzle, make
 from recipes.common.data.fields import Row
 from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
-from recipes.math_code.data.puzzles import Puzzles, from_row, own_answer, source
+from recipes.math_code.data.puzzles import Puzzles, by_level, from_row, own_answer, source
 from recipes.math_code.offline import code, math, stem
 from recipes.math_code.offline.examples import Attempt, Example
 from recipes.math_code.rows import ReasoningProblem
@@ -66,10 +66,12 @@ def _attempt(example: Example, rng: Random) -> Attempt:
 def _sums() -> list[tuple[ReasoningProblem, str]]:
     """Returns sums of reasoning-gym with answers, which are seldom right on high levels."""
     rng = Random(SEED)
+    levels = tuple(range(len(RIGHT_SHARE_OF_LEVELS)))
+    options = Puzzles(("chain_sum",), levels, count=SUMS_OF_A_LEVEL, seed=SEED)
+    sums = [from_row(Row(one, "a sum")) for one in source(options, "train").rows]
     made = []
-    for level, share in enumerate(RIGHT_SHARE_OF_LEVELS):
-        options = Puzzles(("chain_sum",), (level,), count=SUMS_OF_A_LEVEL, seed=SEED)
-        problems = [from_row(Row(one, "a sum")) for one in source(options, "train").rows]
+    for level, problems in by_level(sums).items():
+        share = RIGHT_SHARE_OF_LEVELS[level]
         answers = [own_answer(make(_puzzle(one))[1]) or "" for one in problems]
         for problem, right in rng.choices([*zip(problems, answers, strict=True)], k=COUNT // 4):
             is_right = rng.random() < share

@@ -39,6 +39,7 @@ def test_an_operator_adds_an_agent_by_import_path(
         "harness",
         "math",
         "poet",
+        "reasoning_gym",
         "stem",
         "swe",
     ]

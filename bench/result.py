@@ -13,14 +13,21 @@ from recipes.common.versions import machine
 RESULTS = Path(__file__).parent / "results"
 
 
-def write(name: str, rows: Sequence[Mapping[str, object]], headline: Mapping[str, object]) -> None:
+def write(
+    name: str,
+    rows: Sequence[Mapping[str, object]],
+    headline: Mapping[str, object],
+    *,
+    room: str = "bench",
+) -> None:
     """Writes NAME.json, and prints the rows as the tables that docs quote. `headline` is flat.
+    `room`: the package that the measurement is in.
 
     The load is that of the last minute, this process included.
     """
     path = RESULTS / f"{name}.json"
     result = {
-        "command": shlex.join(["python", "-m", f"bench.{name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"{room}.{name}", *sys.argv[1:]]),
         "machine": machine(),
         "load": round(os.getloadavg()[0], 2),
         "headline": dict(headline),

@@ -24,6 +24,8 @@ from tests.recipes.swebench import log_instances
 from tests.tokens import templates
 
 Progress = Callable[[str], None]
+PREPARED = [task for task in TASKS if task != "reasoning_gym"]
+"""Tasks whose tiny models are made; that of puzzles needs their library (`tests.puzzles`)."""
 
 
 def prepare(progress: Progress) -> None:
@@ -44,7 +46,7 @@ def _prepare(progress: Progress) -> None:
         "chat templates": templates.fetch,
         "releases of Django": log_instances.fetch_django,
         "the tiny model of bugs": _bugs_model,
-        **{f"the tiny model of {task}": partial(_problems_model, task) for task in TASKS},
+        **{f"the tiny model of {task}": partial(_problems_model, task) for task in PREPARED},
     }
     for number, (name, make) in enumerate(steps.items(), 1):
         began_at = time.monotonic()

@@ -20,6 +20,7 @@ from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.nemo_gym.agent import NemoGymAgent
 from prorl_service.agents.openenv.agent import OpenEnvAgent
+from prorl_service.agents.reasoning_gym import ReasoningGymAgent
 from prorl_service.agents.stem import StemAgent
 from prorl_service.agents.swe.agent import SweAgent
 from prorl_service.errors import InvalidRequest
@@ -42,6 +43,7 @@ class AgentRegistry:
                 MathAgent,
                 NemoGymAgent,
                 OpenEnvAgent,
+                ReasoningGymAgent,
                 StemAgent,
                 SweAgent,
             )

@@ -1,11 +1,12 @@
 """Services of the operator that agents may use in addition to sandboxes: servers of tools (MCP) and
-of environments (NeMo Gym, OpenEnv), and a judge.
+of environments (NeMo Gym, OpenEnv), a judge, installed packages.
 
 A task may ask for them; it cannot bring its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.doors import Doors
@@ -18,7 +19,7 @@ from prorl_service.tools.openenv.servers import OpenEnvServers, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Services that an agent needs for one task."""
+    """Services and packages that an agent needs for one task."""
 
     mcp: Sequence[str] = ()
     """Names of MCP servers, all of whose tools are offered to the model."""
@@ -27,6 +28,8 @@ class Requirements:
     """OpenEnv server that holds the rollout's environment."""
     nemo_gym: str | None = None
     """Name of the NeMo Gym server that has the rollout's session."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Modules that have to be installed, and the extra of this package that brings each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,12 @@ class OperatorServices:
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
+        for module, extra in uses.packages.items():
+            if find_spec(module) is None:
+                raise InvalidRequest(
+                    f"the task needs the module {module}, which this service lacks",
+                    hint=f"where it runs: pip install 'prorl-service[{extra}]'; start it again",
+                )
         if uses.nemo_gym is not None:
             self.nemo_gym.check(uses.nemo_gym)
         environment = [] if uses.openenv is None else self.openenv.tools(uses.openenv)

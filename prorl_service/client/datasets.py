@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prorl_service.schemas import Message, Task
+from prorl_service.schemas import Difficulty, Message, Task
 
 ChatMessage = Mapping[str, Any]
 
@@ -20,10 +20,17 @@ def task_payload(
     agent: str | None = None,
     data: Mapping[str, Any] | None = None,
     image: str | None = None,
+    difficulty: Difficulty | None = None,
 ) -> str:
-    return json.dumps(
-        {"task_id": task_id, "agent": agent, "data": dict(data or {}), "image": image}
-    )
+    fields: dict[str, Any] = {
+        "task_id": task_id,
+        "agent": agent,
+        "data": dict(data or {}),
+        "image": image,
+    }
+    if difficulty is not None:
+        fields["difficulty"] = difficulty.model_dump()
+    return json.dumps(fields)
 
 
 def task_from(

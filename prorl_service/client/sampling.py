@@ -11,7 +11,15 @@ from itertools import islice
 from prorl_service.client import RolloutClient, ServiceCallError, WaitTimeout
 from prorl_service.errors import Conflict, ProRLError
 from prorl_service.schemas import Group, Rollout
-from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
+from prorl_service.schemas.sampling import (
+    DifficultyCounts,
+    Draw,
+    DrawSpec,
+    DrawState,
+    SamplerSpec,
+    SamplerStatus,
+    summed,
+)
 from prorl_service.utils.runs import new_run
 
 POLL_S = 20.0
@@ -149,6 +157,8 @@ class StepDraws:
         self._before: SamplerStatus | None = None
         """Status when the current step began."""
         self._now: SamplerStatus | None = None
+        self.difficulties: list[DifficultyCounts] = []
+        """Counts of the current step, for each difficulty."""
 
     def draw(
         self,
@@ -162,6 +172,7 @@ class StepDraws:
         """Like `SamplerClient.draw`. Also raises `AllGroupsFail`."""
         if is_new_step:
             self._before = self._now
+            self.difficulties = []
 
         def note(status: SamplerStatus) -> None:
             if self._before is not None and status.scored < self._before.scored:
@@ -171,7 +182,9 @@ class StepDraws:
             on_status(status)
 
         sampler = SamplerClient(client, self._sampler_id, self._spec, self._candidates, note)
-        return sampler.draw(draw_id, spec)
+        draw, rollouts = sampler.draw(draw_id, spec)
+        self.difficulties = summed([*self.difficulties, *draw.difficulties])
+        return draw, rollouts
 
     def _check_hope(self, status: SamplerStatus) -> None:
         if status.failed >= HOPELESS and not (status.scored or status.given):
@@ -187,7 +200,7 @@ class StepDraws:
         if self._now is None:
             return {}
         now = self._now
-        counts = ("uninformative", "failed", "stale", "decided_early", "carried")
+        counts = ("uninformative", "failed", "stale", "decided_early", "carried", "passed_over")
         values = {f"prorl/sampling/{name}": self._since(name) for name in counts}
         values["prorl/sampling/deferred"] = now.deferred
         useless = self._since("uninformative") + self._since("failed")
@@ -198,8 +211,19 @@ class StepDraws:
             known = before.scored * (before.score_mean or 0) if before else 0
             total = now.scored * (now.score_mean or 0)
             values["prorl/sampling/unfiltered_reward"] = (total - known) / scored
-        return values
+        return values | difficulty_metrics(self.difficulties)
 
     def _since(self, name: str) -> float:
         before = getattr(self._before, name) if self._before else 0
         return float(getattr(self._now, name) - before)
+
+
+def difficulty_metrics(counts: Iterable[DifficultyCounts]) -> dict[str, float]:
+    """Returns the mean score, and the share of informative groups, of each difficulty that has
+    any."""
+    values: dict[str, float] = {}
+    for one in counts:
+        name = f"prorl/difficulty/{one.difficulty.kind}/{one.difficulty.level}"
+        shown = {"score": one.score_mean, "informative_share": one.informative_share}
+        values |= {f"{name}/{key}": value for key, value in shown.items() if value is not None}
+    return values

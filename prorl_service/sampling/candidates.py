@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
+from typing import Literal
 
 from prorl_service.sampling.filter import Outcome, Scores
 from prorl_service.schemas import ErrorInfo, Group, WireModel
-from prorl_service.schemas.sampling import DroppedGroup, SamplerSpec
+from prorl_service.schemas.sampling import DifficultyCounts, DroppedGroup, SamplerSpec
 
 
 class GroupState(StrEnum):
@@ -18,6 +19,7 @@ class GroupState(StrEnum):
     GIVEN = "given"
     UNINFORMATIVE = "uninformative"
     FAILED = "failed"
+    PASSED_OVER = "passed_over"
 
 
 ENDED = {
@@ -25,6 +27,14 @@ ENDED = {
     Outcome.UNINFORMATIVE: GroupState.UNINFORMATIVE,
     Outcome.FAILED: GroupState.FAILED,
 }
+
+
+REASONS: dict[GroupState, Literal["uninformative", "failed", "passed_over"]] = {
+    GroupState.UNINFORMATIVE: "uninformative",
+    GroupState.FAILED: "failed",
+    GroupState.PASSED_OVER: "passed_over",
+}
+"""Reasons for which candidates are dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +84,25 @@ class Candidate:
         has_failed = self.state is GroupState.FAILED
         return DroppedGroup(
             candidate=self.name,
-            reason="failed" if has_failed else "uninformative",
+            reason=REASONS[self.state],
             score_mean=fmean(known) if known else None,
             error=self.last_error if has_failed else None,
+        )
+
+    def counts(self) -> DifficultyCounts | None:
+        """Counts this one candidate, at its end; None if its task names no difficulty."""
+        difficulty = self.group.task.difficulty
+        if difficulty is None:
+            return None
+        known = self.scores.known()
+        return DifficultyCounts(
+            difficulty=difficulty,
+            informative=self.state is GroupState.INFORMATIVE,
+            uninformative=self.state is GroupState.UNINFORMATIVE,
+            failed=self.state is GroupState.FAILED,
+            passed_over=self.state is GroupState.PASSED_OVER,
+            scored=len(known),
+            score_mean=fmean(known) if known else None,
         )
 
 
@@ -89,6 +115,7 @@ class Tally(WireModel):
     stale: int = 0
     decided_early: int = 0
     carried: int = 0
+    passed_over: int = 0
     scored: int = 0
     score_sum: float = 0.0
     last_failure: ErrorInfo | None = None
@@ -158,5 +185,5 @@ class WaitingCandidates:
         """Notes how a group of the task ended."""
         if state is GroupState.UNINFORMATIVE:
             self._taught_nothing[task_id] += 1
-        elif state is not GroupState.FAILED:
+        elif state not in (GroupState.FAILED, GroupState.PASSED_OVER):
             del self._taught_nothing[task_id]

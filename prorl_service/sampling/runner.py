@@ -20,10 +20,12 @@ from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
+from prorl_service.sampling.curriculum import CurriculumState
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.sampling.tables import AT_THEIR_END, CandidateRow
 from prorl_service.schemas import Group, Rollout, WireModel
 from prorl_service.schemas.sampling import (
+    DifficultyCounts,
     Draw,
     DrawSpec,
     DrawState,
@@ -58,6 +60,9 @@ class SamplerState(WireModel):
     draw: Draw | None = None
     dropped: list[DroppedGroup] = Field(default_factory=list)
     """Groups dropped since the draw ended."""
+    difficulties: list[DifficultyCounts] = Field(default_factory=list)
+    """Counts since the draw ended."""
+    curriculum: CurriculumState | None = None
     open_s: float = 0.0
     """Seconds for which the draw had been open, by a clock that does not jump."""
     is_last: bool = False
@@ -172,6 +177,8 @@ class SamplerRunner:
     async def restore(self, state: SamplerState, rows: Sequence[CandidateRow]) -> None:
         self.core.draw, self.core.is_last = state.draw, state.is_last
         self.core.tally, self.core.dropped = state.tally, state.dropped
+        self.core.difficulties = state.difficulties
+        self.core.levels.restore(state.curriculum)
         self._opened_at = time.monotonic() - state.open_s
         for row in rows:
             if row.state in AT_THEIR_END:
@@ -223,6 +230,8 @@ class SamplerRunner:
             incarnation=self.core.incarnation,
             draw=status.draw,
             dropped=self.core.dropped,
+            difficulties=self.core.difficulties,
+            curriculum=self.core.levels.state(),
             open_s=time.monotonic() - self._opened_at,
             is_last=self.core.is_last,
             tally=self.core.tally,

@@ -2,11 +2,12 @@
 
 Pure: no clock, no network, no store. The caller reports what has happened (candidates came, a draw
 was opened, a rollout ended), asks what to do, and does it. Each candidate comes to one end: it is
-given to one draw, is found uninformative, or has failed. Until then it waits or is in flight; one
-whose tokens became stale, or that was cancelled as surplus, waits again and is begun as a new
-attempt. Groups are given whole, in the order in which they ended, when their draw ends: until then
-the draw holds them, and groups that became stale meanwhile are replaced. A candidate that ends
-without being given is reported once, by the open draw or else by the next.
+given to one draw, is found uninformative, has failed, or is passed over by the curriculum. Until
+then it waits or is in flight; one whose tokens became stale, or that was cancelled as surplus,
+waits again and is begun as a new attempt. Groups are given whole, in the order in which they ended,
+when their draw ends: until then the draw holds them, and groups that became stale meanwhile are
+replaced. A candidate that ends without being given is reported once, by the open draw or else by
+the next.
 """
 
 import math
@@ -20,9 +21,11 @@ from prorl_service.sampling.candidates import (
     Tally,
     WaitingCandidates,
 )
+from prorl_service.sampling.curriculum import LevelChooser
 from prorl_service.sampling.filter import Outcome, outcome
 from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import (
+    DifficultyCounts,
     Draw,
     DrawnGroup,
     DrawSpec,
@@ -30,6 +33,7 @@ from prorl_service.schemas.sampling import (
     DroppedGroup,
     SamplerSpec,
     SamplerStatus,
+    summed,
 )
 
 MIN_WAITING = 8
@@ -53,12 +57,15 @@ class Sampler:
         self.is_last = False
         self.dropped: list[DroppedGroup] = []
         """Dropped groups that the next draw is to report."""
+        self.difficulties: list[DifficultyCounts] = []
+        """Counts that the next draw is to report."""
         self.changed: dict[str, Candidate] = {}
         self.released: list[Group] = []
         self.tally = Tally()
         self._names: set[str] = set()
         """Names of all candidates there ever were."""
         self._waiting = WaitingCandidates(spec)
+        self.levels = LevelChooser(spec.curriculum)
         self._under_way: dict[str, Candidate] = {}
         self._informative: dict[str, Candidate] = {}
         """Informative candidates in the order in which they ended."""
@@ -99,8 +106,10 @@ class Sampler:
         self, draw_id: str, spec: DrawSpec, *, version: int, pushed: int | None = None
     ) -> None:
         """Opens a draw; the one before must have ended."""
-        self.draw = Draw(draw_id=draw_id, spec=spec, dropped=self.dropped)
-        self.dropped = []
+        self.draw = Draw(
+            draw_id=draw_id, spec=spec, dropped=self.dropped, difficulties=self.difficulties
+        )
+        self.dropped, self.difficulties = [], []
         self.settle(version, pushed)
 
     def rollout_ended(self, name: str, attempt: int, rollout: Rollout) -> None:
@@ -149,6 +158,9 @@ class Sampler:
     def begin(self) -> Iterator[Candidate]:
         """Yields the candidates to be begun now, each in flight when it is yielded."""
         while self._has_room() and (candidate := self._waiting.next()) is not None:
+            if not candidate.attempt and self.levels.passes_over(candidate.group.task.difficulty):
+                self._pass_over(candidate)
+                continue
             candidate.state = GroupState.UNDER_WAY
             candidate.attempt += 1
             candidate.begun_in = self.draw.draw_id if self.draw else None
@@ -192,6 +204,7 @@ class Sampler:
             stale=self.tally.stale,
             decided_early=self.tally.decided_early,
             carried=self.tally.carried,
+            passed_over=self.tally.passed_over,
             scored=self.tally.scored,
             score_mean=self.tally.score_mean,
             last_failure=self.tally.last_failure,
@@ -203,6 +216,7 @@ class Sampler:
     def _wait(self, candidate: Candidate) -> None:
         self.changed[candidate.name] = candidate
         self._waiting.put(candidate)
+        self.levels.note(candidate.group.task.difficulty)
 
     def _has_room(self) -> bool:
         limits = [self.spec.groups_at_once]
@@ -235,13 +249,30 @@ class Sampler:
             self.tally.failed += state is GroupState.FAILED
             self._drop(candidate)
         self._waiting.remember(candidate.group.task.task_id, state)
+        self.levels.remember(candidate.group.task.difficulty, state)
+        self._count(candidate)
         if draw := self._open_draw():
             draw.finished += 1
 
+    def _pass_over(self, candidate: Candidate) -> None:
+        candidate.state = GroupState.PASSED_OVER
+        self.changed[candidate.name] = candidate
+        self.tally.passed_over += 1
+        self._report(candidate)
+        self._count(candidate)
+
     def _drop(self, candidate: Candidate) -> None:
         self._release(candidate)
+        self._report(candidate)
+
+    def _report(self, candidate: Candidate) -> None:
         told_by = self._open_draw() or self
         told_by.dropped.append(candidate.dropped())
+
+    def _count(self, candidate: Candidate) -> None:
+        told_by = self._open_draw() or self
+        if counts := candidate.counts():
+            told_by.difficulties = summed([*told_by.difficulties, counts])
 
     def _open_draw(self) -> Draw | None:
         is_open = self.draw is not None and self.draw.state is DrawState.OPEN

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from prorl_service.sampling.candidates import Candidate, GroupState
 from prorl_service.schemas import Group
 
-AT_THEIR_END = (GroupState.GIVEN, GroupState.UNINFORMATIVE, GroupState.FAILED)
+AT_THEIR_END = (
+    GroupState.GIVEN,
+    GroupState.UNINFORMATIVE,
+    GroupState.FAILED,
+    GroupState.PASSED_OVER,
+)
 
 
 @dataclass(frozen=True, slots=True)

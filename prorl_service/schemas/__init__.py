@@ -17,6 +17,7 @@ from prorl_service.schemas.base import (
     WireModel,
 )
 from prorl_service.schemas.groups import (
+    Difficulty,
     Group,
     GroupIds,
     Invalid,
@@ -88,6 +89,7 @@ __all__ = [
     "Backends",
     "Blame",
     "BroadcastSpec",
+    "Difficulty",
     "ErrorInfo",
     "ErrorResponse",
     "FieldProblem",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Field,
     JsonValue,
     field_validator,
@@ -69,6 +70,16 @@ class Message(WireModel):
         return self
 
 
+class Difficulty(WireModel):
+    """The kind of problem that a task is, and its level among those of the kind. Samplers report by
+    it, and may choose by it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,59}$")]
+    level: int = Field(ge=0, le=MAX_INT32, description="Higher levels are harder.")
+
+
 class Task(WireModel):
     """One problem instance. `data` is the agent's own: answers, files, test names."""
 
@@ -79,6 +90,11 @@ class Task(WireModel):
         default_factory=dict
     )
     image: Text | None = Field(None, description="Sandbox image; None takes the service's default.")
+    difficulty: Difficulty | None = Field(
+        None,
+        description="What samplers report results by.",
+        exclude_if=lambda value: value is None,
+    )
 
 
 class Sampling(WireModel):

@@ -5,6 +5,7 @@ of the data, and draws informative ones, step by step; groups in flight when a d
 continue, for the next. DAPO's dynamic sampling (arXiv 2503.14476), as a service.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -15,6 +16,7 @@ from prorl_service.schemas import (
     MAX_INT32,
     MAX_LEASE_S,
     MAX_ROLLOUTS_PER_REQUEST,
+    Difficulty,
     ErrorInfo,
     Group,
     GroupId,
@@ -52,6 +54,15 @@ class Filter(WireModel):
         return self
 
 
+class Curriculum(WireModel):
+    """Passes candidates over whose difficulty was seldom informative lately. A candidate is begun
+    with the probability (share of its difficulty) / (highest share). The share of a difficulty is
+    (i + 1) / (g + 1): of its last `g` groups, `i` were informative."""
+
+    window: int = Field(16, ge=1, le=1024, description="Most groups of a difficulty to look at.")
+    seed: int = Field(0, ge=0, le=MAX_INT32, description="Seed of the choices.")
+
+
 class SamplerSpec(WireModel):
     filter: Filter = Filter()
     groups_at_once: int | None = Field(
@@ -83,6 +94,9 @@ class SamplerSpec(WireModel):
     )
     deferred_every: int = Field(
         8, ge=1, description="One group in this many is of a deferred task, if any waits."
+    )
+    curriculum: Curriculum | None = Field(
+        None, description="Choice among candidates by difficulty; None: all are begun."
     )
     lease_s: float | None = Field(
         None, gt=0, le=MAX_LEASE_S, description="Seconds without a request until it is deleted."
@@ -153,9 +167,53 @@ class DroppedGroup(WireModel):
     """A candidate that ended without being given."""
 
     candidate: GroupId
-    reason: Literal["uninformative", "failed"]
+    reason: Literal["uninformative", "failed", "passed_over"] = Field(
+        description="`passed_over`: the curriculum has not begun it."
+    )
     score_mean: float | None = Field(description="Mean of its rollouts' scores, if any has one.")
     error: ErrorInfo | None = Field(None, description="Last error of its rollouts, if it failed.")
+
+
+class DifficultyCounts(WireModel):
+    """Counts of groups that ended, and of candidates passed over, of one difficulty."""
+
+    difficulty: Difficulty
+    informative: int = 0
+    uninformative: int = 0
+    failed: int = 0
+    passed_over: int = 0
+    scored: int = Field(0, description="Rollouts with a score.")
+    score_mean: float | None = Field(None, description="Mean of those scores.")
+
+    @property
+    def informative_share(self) -> float | None:
+        """Share of the groups that had scores enough for a verdict."""
+        decided = self.informative + self.uninformative
+        return self.informative / decided if decided else None
+
+    def plus(self, other: Self) -> Self:
+        """Returns the sum of both counts of the same difficulty."""
+        scored = self.scored + other.scored
+        total = sum(one.scored * (one.score_mean or 0.0) for one in (self, other))
+        return self.model_copy(
+            update={
+                "informative": self.informative + other.informative,
+                "uninformative": self.uninformative + other.uninformative,
+                "failed": self.failed + other.failed,
+                "passed_over": self.passed_over + other.passed_over,
+                "scored": scored,
+                "score_mean": total / scored if scored else None,
+            }
+        )
+
+
+def summed(counts: Iterable[DifficultyCounts]) -> list[DifficultyCounts]:
+    """Returns one sum for each difficulty, in the order of their first counts."""
+    sums: dict[Difficulty, DifficultyCounts] = {}
+    for one in counts:
+        known = sums.get(one.difficulty)
+        sums[one.difficulty] = known.plus(one) if known else one
+    return list(sums.values())
 
 
 class Draw(WireModel):
@@ -171,6 +229,10 @@ class Draw(WireModel):
         description="Candidates dropped since the draw before ended. Each is in one draw only.",
     )
     finished: int = Field(0, description="Groups that ended during the draw, informative or not.")
+    difficulties: list[DifficultyCounts] = Field(
+        default_factory=list,
+        description="Counts since the draw before ended, for each difficulty that tasks name.",
+    )
 
 
 class SamplerStatus(WireModel):
@@ -190,6 +252,7 @@ class SamplerStatus(WireModel):
     stale: int = Field(description="Begun again, since their tokens had become too old.")
     decided_early: int = Field(description="Stopped when they could no longer be informative.")
     carried: int = Field(description="Begun in one draw and given to a later one.")
+    passed_over: int = Field(0, description="Not begun, by the curriculum's choice.")
     scored: int = Field(0, description="Rollouts with a score, of all groups that ended.")
     score_mean: float | None = Field(None, description="Mean of those scores.")
     last_failure: ErrorInfo | None = Field(None, description="Error of the last failed rollout.")

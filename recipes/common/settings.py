@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from prorl_service.errors import ProRLError
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import Limits, Sampling, WireModel
+from prorl_service.schemas.sampling import Curriculum
 
 S = TypeVar("S", bound="Run")
 
@@ -114,6 +115,7 @@ class Algorithm(WireModel):
     top_p: float = Field(gt=0, le=1)
     dynamic_sampling: bool
     max_staleness: int = Field(ge=0)
+    curriculum: Curriculum | None = None
 
     @model_validator(mode="after")
     def _has_whole_updates(self) -> Self:

@@ -24,6 +24,10 @@ ANSWERS = ("rewards/math.py", "rewards/latex.py", "agents/scoring.py")
 GRADERS = {
     "math": (*ANSWERS, "agents/math.py"),
     "code": ("rewards/code/*.py", "agents/code/*.py"),
+    "reasoning_gym": (
+        *("rewards/math.py", "rewards/reasoning.py", "agents/scoring.py"),
+        "agents/reasoning_gym.py",
+    ),
     "stem": (*ANSWERS, "rewards/stem.py", "rewards/judge/judge.py", "agents/stem.py"),
 }
 """Modules that decide about an answer, below the package."""

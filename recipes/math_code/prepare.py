@@ -7,6 +7,7 @@
     manifest.json    data set and revision, counts, versions
     answers-*.jsonl  findings about answers so far
     corpus/          documents to look things up in, for `offline_stem` only
+    level-*.jsonl    the puzzles of each level, for `reasoning_gym` only
 
 Run again, it checks no answer twice and gives the same result. Trains and evaluates nothing, and
 does not run the programs.
@@ -18,24 +19,26 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from cyclopts.types import PositiveInt
+from cyclopts.types import NonNegativeInt, PositiveInt
 from rich.console import Console
 
 import prorl_service
 from prorl_service.cli.program import run
 from recipes.common.data import preparation, sources
 from recipes.common.data.sources import Source
+from recipes.math_code.data import puzzles
 from recipes.math_code.data.catalogue import DATA_SETS, IN_NORMAL_FORM
 from recipes.math_code.data.golds import Golds
+from recipes.math_code.data.puzzles import Puzzles
 from recipes.math_code.data.selection import Selection, questions_of
 from recipes.math_code.offline import stem
 from recipes.math_code.offline.catalogue import OFFLINE
-from recipes.math_code.rows import Problem
+from recipes.math_code.rows import Problem, ReasoningProblem, read_rows, write_rows
 
 Name = Literal[
     "deepscaler",
@@ -52,6 +55,7 @@ Name = Literal[
     "offline_code",
     "offline_code_heldout",
     "offline_stem",
+    "reasoning_gym",
 ]
 
 
@@ -65,6 +69,7 @@ class Options:
     limit: int | None = None
     without: tuple[Path, ...] = ()
     workers: int = 4
+    puzzles: Puzzles = field(default_factory=Puzzles)
 
 
 class Manifest(preparation.PreparedManifest):
@@ -77,6 +82,8 @@ class Manifest(preparation.PreparedManifest):
     """Number of rows of another part of the data set: code for mathematics, and vice versa."""
     without: dict[str, int]
     """Number of questions to keep out, keyed by prepared directory."""
+    puzzles: dict[str, Any] | None = None
+    """Generators, levels, count and seed of puzzles."""
 
 
 async def prepare(options: Options, console: Console | None = None) -> Manifest:
@@ -111,6 +118,8 @@ async def prepare(options: Options, console: Console | None = None) -> Manifest:
     preparation.write_lines(options.output / preparation.REJECTED, selection.rejected)
     if options.dataset == "offline_stem":
         shutil.copytree(stem.CORPUS, options.output / "corpus", dirs_exist_ok=True)
+    if options.dataset == puzzles.DATA_SET:
+        _write_levels(options.output)
     manifest = _manifest(options, source, selection)
     preparation.write_manifest(options.output, manifest)
     return manifest
@@ -121,6 +130,9 @@ def _source(options: Options) -> Source:
         preparation.check_offline(options.dataset, options.path, options.split, options.revision)
         rows = [problem.model_dump() for problem in OFFLINE[options.dataset]()]
         return Source("this repository", prorl_service.__version__, "all", rows, len(rows))
+    if options.dataset == puzzles.DATA_SET:
+        preparation.check_offline(options.dataset, options.path, None, options.revision)
+        return puzzles.source(options.puzzles, options.split)
     data_set = DATA_SETS[options.dataset]
     split = options.split or data_set.split
     files = data_set.files(split)
@@ -139,6 +151,16 @@ def _leave_out(rows: Path, ids: Collection[str]) -> None:
     kept.replace(rows)
 
 
+def _write_levels(directory: Path) -> None:
+    """Writes a file for each level, and removes those of an earlier preparation."""
+    for old in directory.glob("level-*.jsonl"):
+        old.unlink()
+    rows = read_rows(directory / preparation.ROWS)
+    made = [row for row in rows if isinstance(row, ReasoningProblem)]
+    for level, problems in puzzles.by_level(made).items():
+        write_rows(directory / f"level-{level}.jsonl", problems)
+
+
 def _manifest(options: Options, source: Source, selection: Selection) -> Manifest:
     return Manifest(
         dataset=options.dataset,
@@ -152,6 +174,7 @@ def _manifest(options: Options, source: Source, selection: Selection) -> Manifes
         rejected=preparation.counts(selection.rejected),
         without=dict(Counter(selection.kept_out.values())),
         versions=preparation.versions("math-verify"),
+        puzzles=asdict(options.puzzles) if options.dataset == puzzles.DATA_SET else None,
     )
 
 
@@ -176,8 +199,26 @@ def main(
         Parameter(help="Prepared directory whose questions are kept out; may be repeated."),
     ] = None,
     workers: Annotated[PositiveInt, Parameter(help="Processes that check answers.")] = 4,
+    generators: Annotated[
+        list[str] | None,
+        Parameter(help="Generator of reasoning_gym; may be repeated; `all`: all of them."),
+    ] = None,
+    levels: Annotated[
+        list[NonNegativeInt] | None,
+        Parameter(help="Level of reasoning_gym; may be repeated; default: all of each generator."),
+    ] = None,
+    count: Annotated[
+        PositiveInt, Parameter(help="Puzzles of each generator and level of reasoning_gym.")
+    ] = 200,
+    seed: Annotated[NonNegativeInt, Parameter(help="Seed of reasoning_gym's puzzles.")] = 0,
 ) -> None:
     """Prepare a data set for training or evaluation."""
+    chosen = Puzzles(
+        generators=tuple(generators or puzzles.DEFAULT_GENERATORS),
+        levels=tuple(levels) if levels else None,
+        count=count,
+        seed=seed,
+    )
     options = Options(
         dataset=dataset,
         output=output,
@@ -187,6 +228,7 @@ def main(
         limit=limit,
         without=tuple(without or ()),
         workers=workers,
+        puzzles=chosen,
     )
     manifest = asyncio.run(prepare(options))
     show(manifest, Console())

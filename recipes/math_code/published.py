@@ -31,11 +31,15 @@ PUBLISHED = {
 
 
 def as_json(task: str) -> dict[str, Any]:
+    if task not in PUBLISHED:
+        return {}
     return {"published": asdict(PUBLISHED[task]), "published_source": SOURCE}
 
 
 def compare(settings: Evaluation, result: Result) -> None:
-    known = PUBLISHED[settings.agent.name]
+    known = PUBLISHED.get(settings.agent.name)
+    if known is None:
+        return
     table = Table("%", "base", "trained", f"pass@1, ours, {settings.data.name}")
     table.add_row(known.measure, f"{known.base:.0f}", f"{known.trained:.0f}", percent(result.score))
     console = Console()

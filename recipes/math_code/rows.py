@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from prorl_service.agents.code.agent import CodeAgent
 from prorl_service.agents.code.data import CodeData, CodeTests
 from prorl_service.agents.math import MathAgent, MathData
+from prorl_service.agents.reasoning_gym import ReasoningGymAgent, ReasoningGymData
 from prorl_service.agents.stem import StemAgent, StemData
-from prorl_service.schemas import Message, Task
+from prorl_service.schemas import Difficulty, Message, Task
 
 
 class _Problem(BaseModel):
@@ -68,7 +69,25 @@ class StemProblem(_Problem):
         return self._task(StemAgent.name, data)
 
 
-Problem: TypeAlias = MathProblem | CodeProblem | StemProblem
+class ReasoningProblem(_Problem):
+    """A puzzle of reasoning-gym: the service makes it again, with its answer."""
+
+    kind: Literal["reasoning_gym"] = "reasoning_gym"
+    generator: str
+    level: int | None = None
+    seed: int
+    entry: dict[str, Any] | None = None
+
+    def task(self, options: Mapping[str, Any]) -> Task:
+        """Returns the task for the service's `reasoning_gym` agent. `options`: other fields of
+        `ReasoningGymData`."""
+        puzzle = self.model_dump(include={"generator", "level", "seed", "entry"})
+        task = self._task(ReasoningGymAgent.name, ReasoningGymData(**puzzle, **options))
+        difficulty = Difficulty(kind=self.generator, level=self.level or 0)
+        return task.model_copy(update={"difficulty": difficulty})
+
+
+Problem: TypeAlias = MathProblem | CodeProblem | StemProblem | ReasoningProblem
 PROBLEM: TypeAdapter[Problem] = TypeAdapter(Annotated[Problem, Field(discriminator="kind")])
 
 

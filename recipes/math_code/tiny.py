@@ -11,23 +11,32 @@ from random import Random
 from typing import Any
 
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.rewards.reasoning import Puzzle, make
+from recipes.common.data.fields import Row
 from recipes.common.training.imitation import Imitation, Transcript, tool_call, warm_started
+from recipes.math_code.data.puzzles import Puzzles, by_level, from_row, own_answer, source
 from recipes.math_code.offline import code, math, stem
 from recipes.math_code.offline.examples import Attempt, Example
+from recipes.math_code.rows import ReasoningProblem
 
 COUNT = 2000
 RIGHT_SHARE = 0.15
 USUAL_SHARE = 0.55
 """Share of the usual mistake."""
 SEED = 0
+RIGHT_SHARE_OF_LEVELS = (0.7, 0.4, 0.2, 0.05)
+SUMS_OF_A_LEVEL = 60
 
 
 def warm_started_for(task: str, options: Mapping[str, Any], config: Imitation, cache: Path) -> Path:
     """Returns the model's directory, below `cache`; trains the model if it is not there yet."""
-    transcripts = [
-        _transcript(example, attempt, options)
-        for example, attempt in _demonstrations(_examples(task, options))
-    ]
+    if task == "reasoning_gym":
+        transcripts = [_answered(*one, options) for one in _sums()]
+    else:
+        transcripts = [
+            _transcript(example, attempt, options)
+            for example, attempt in _demonstrations(_examples(task, options))
+        ]
     return warm_started(cache / f"{task}-tiny", transcripts, config)
 
 
@@ -52,6 +61,32 @@ def _attempt(example: Example, rng: Random) -> Attempt:
     share = (1 - RIGHT_SHARE - USUAL_SHARE) / len(others)
     weights = [RIGHT_SHARE, USUAL_SHARE, *[share] * len(others)]
     return rng.choices([example.right, usual, *others], weights)[0]
+
+
+def _sums() -> list[tuple[ReasoningProblem, str]]:
+    """Returns sums of reasoning-gym with answers, which are seldom right on high levels."""
+    rng = Random(SEED)
+    levels = tuple(range(len(RIGHT_SHARE_OF_LEVELS)))
+    options = Puzzles(("chain_sum",), levels, count=SUMS_OF_A_LEVEL, seed=SEED)
+    sums = [from_row(Row(one, "a sum")) for one in source(options, "train").rows]
+    made = []
+    for level, problems in by_level(sums).items():
+        share = RIGHT_SHARE_OF_LEVELS[level]
+        answers = [own_answer(make(_puzzle(one))[1]) or "" for one in problems]
+        for problem, right in rng.choices([*zip(problems, answers, strict=True)], k=COUNT // 4):
+            is_right = rng.random() < share
+            made.append((problem, right if is_right else rng.choice(answers)))
+    return made
+
+
+def _puzzle(problem: ReasoningProblem) -> Puzzle:
+    return Puzzle.model_validate(problem.model_dump(include=set(Puzzle.model_fields)))
+
+
+def _answered(problem: ReasoningProblem, answer: str, options: Mapping[str, Any]) -> Transcript:
+    task = problem.task(options)
+    prompt = _agents()[task.agent](task).prompt()
+    return Transcript(prompt, (rf"\boxed{{{answer}}}",), ())
 
 
 @cache

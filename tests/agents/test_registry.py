@@ -24,7 +24,18 @@ def test_an_installed_package_offers_its_agent(
     (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nany = poetry_agents:Poet\n")
     monkeypatch.syspath_prepend(tmp_path)
     registry = AgentRegistry()
-    assert registry.names == ["code", "harness", "math", "nemo_gym", "poet", "stem", "swe"]
+    assert registry.names == [
+        "code",
+        "harbor",
+        "harness",
+        "math",
+        "nemo_gym",
+        "openenv",
+        "poet",
+        "reasoning_gym",
+        "stem",
+        "swe",
+    ]
     assert registry["poet"].__name__ == "Poet"
 
 
@@ -40,6 +51,7 @@ def test_an_operator_adds_an_agent_by_import_path(
         "math",
         "nemo_gym",
         "poet",
+        "reasoning_gym",
         "stem",
         "swe",
     ]

@@ -14,6 +14,8 @@ from typing import Any
 from tests.verl.training import DIE_WITH_US, MARK, ROOT, end_survivors
 
 PLUGINS = ("plugins/trl", "plugins/verl")
+LIBRARY = ".venv-reasoning"
+"""Directory of reasoning-gym, where it is installed (scripts/setup-reasoning)."""
 TIMEOUT_S = 1500
 
 
@@ -27,7 +29,7 @@ class Command:
             **os.environ,
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(str(ROOT / path) for path in ("", *PLUGINS)),
+            "PYTHONPATH": os.pathsep.join(str(ROOT / path) for path in ("", *PLUGINS, LIBRARY)),
             MARK: self._mark,
         }
         with log.open("ab") as output:

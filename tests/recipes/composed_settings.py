@@ -12,7 +12,7 @@ S = TypeVar("S", bound=Run)
 
 MODELS = ("qwen3_4b", "qwen3_8b", "qwen3_14b", "tiny")
 TRAINERS = ("trl", "verl")
-TASKS = ("math", "code", "stem")
+TASKS = ("math", "code", "stem", "reasoning_gym")
 """Tasks of the math and code recipe; SWE has its own recipe."""
 
 

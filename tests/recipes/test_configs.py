@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from recipes.common.settings import BadSettings, Evaluation, Training
 from recipes.common.training import trl
 from recipes.math_code.offline import code, math
-from recipes.math_code.rows import Problem, StemProblem, write_rows
+from recipes.math_code.rows import Problem, ReasoningProblem, StemProblem, write_rows
 from recipes.math_code.tasks import problems_of, tasks_of
 from tests.recipes.composed_settings import MODELS, TASKS, TRAINERS, resolved, settings, unresolved
 from tests.verl.training import ROOT
@@ -27,6 +27,9 @@ MATRIX = pytest.mark.parametrize(("model", "trainer"), list(product(MODELS, TRAI
 PROBLEMS: dict[str, Problem] = {
     "math": math.problems("train")[0],
     "code": code.problems("train")[0],
+    "reasoning_gym": ReasoningProblem(
+        problem_id="r", source="here", question="1 + 1 =", generator="chain_sum", seed=1
+    ),
     "stem": StemProblem(problem_id="s", source="here", question="H2O?", answer="water"),
 }
 
@@ -119,8 +122,18 @@ def test_every_combination_is_valid(model: str, trainer: str) -> None:
         assert set(composed.arguments()) <= {field.name for field in fields(GRPOConfig)}
 
 
-TRAIN = {"math": "deepscaler", "code": "eurus_code", "stem": "scp_116k"}
-TEST = {"math": "amc23", "code": "livecodebench", "stem": "scp_116k"}
+TRAIN = {
+    "math": "deepscaler",
+    "code": "eurus_code",
+    "stem": "scp_116k",
+    "reasoning_gym": "reasoning_gym",
+}
+TEST = {
+    "math": "amc23",
+    "code": "livecodebench",
+    "stem": "scp_116k",
+    "reasoning_gym": "reasoning_gym_heldout",
+}
 
 
 @pytest.mark.slow

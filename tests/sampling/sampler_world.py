@@ -7,7 +7,7 @@ from statistics import fmean
 from prorl_service.errors import EvaluatorError
 from prorl_service.sampling.filter import Outcome, Scores, outcome
 from prorl_service.sampling.sampler import Sampler
-from prorl_service.schemas import Group, Message, Rollout, RolloutState, Task
+from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup
 
 FAILURE = EvaluatorError("it failed").info()
@@ -57,7 +57,11 @@ class World:
     def top_up(self) -> None:
         for _ in range(min(self.chance.randint(0, 6), self.sampler.status(0).wanted)):
             task = f"t{self.chance.randint(0, 9)}"
-            self.sampler.add([group(f"g{self.made}", self.n, task)])
+            made = group(f"g{self.made}", self.n, task)
+            level = Difficulty(kind="world", level=self.made % 3)
+            update = {"difficulty": level if self.made % 5 else None}
+            task_with_level = made.task.model_copy(update=update)
+            self.sampler.add([made.model_copy(update={"task": task_with_level})])
             self.made += 1
 
     def open_draw(self, draw_id: str) -> None:
@@ -132,8 +136,13 @@ class World:
         ended = [*(one.split(":")[1] for one in self.given), *(one.candidate for one in dropped)]
         assert len(set(ended)) == len(ended)
         now = self.sampler.status(0)
-        assert len(ended) == now.given + now.uninformative + now.failed
+        assert len(ended) == now.given + now.uninformative + now.failed + now.passed_over
+        if self.sampler.spec.curriculum is None:
+            assert now.passed_over == 0
         for one in dropped:
+            if one.reason == "passed_over":
+                assert one.candidate not in [name for name, _ in self.scores]
+                continue
             attempt = max(attempt for name, attempt in self.scores if name == one.candidate)
             scores = Scores.of(*self.scores[one.candidate, attempt].values())
             assert outcome(scores, self.n, self.sampler.spec.filter).value == one.reason
@@ -143,6 +152,6 @@ class World:
 
     def check_counts(self) -> None:
         now = self.sampler.status(0)
-        at_end = now.given + now.uninformative + now.failed
+        at_end = now.given + now.uninformative + now.failed + now.passed_over
         assert at_end + now.waiting + now.under_way + now.informative == self.made
         assert now.given == len(self.given)

@@ -10,7 +10,14 @@ from prorl_service.errors import InvalidRequest
 from prorl_service.sampling.candidates import Candidate, GroupState
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Rollout
-from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, DroppedGroup, SamplerSpec
+from prorl_service.schemas.sampling import (
+    Curriculum,
+    Draw,
+    DrawSpec,
+    DrawState,
+    DroppedGroup,
+    SamplerSpec,
+)
 from tests.sampling.sampler_world import FAILURE, World, group, rollout
 
 
@@ -26,6 +33,7 @@ from tests.sampling.sampler_world import FAILURE, World, group, rollout
         oversubscription=st.sampled_from([None, 1, 2.5]),
         defer_after=st.sampled_from([None, 1]),
         deferred_every=st.integers(1, 4),
+        curriculum=st.sampled_from([None, Curriculum(window=2)]),
     ),
 )
 def test_invariants_hold_under_any_order_of_events(

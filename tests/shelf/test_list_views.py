@@ -159,6 +159,7 @@ def test_built_in_agents_declare_their_data_and_all_offered_tools() -> None:
     registry = AgentRegistry()
     data = {
         "math": {"answer": "1", "tools": ["bash", "ipython"]},
+        "reasoning_gym": {"generator": "chain_sum", "seed": 1, "tools": ["bash", "ipython"]},
         "stem": {"answer": "1"},
         "code": {"tests": {"inputs": ["1"], "outputs": ["1"]}, "ipython": True},
         "swe": {

@@ -20,6 +20,7 @@ from prorl_service.client.metrics import Outcome, metrics, outcome_of
 from prorl_service.client.overlong import SoftPunishment
 from prorl_service.client.trainable import failure_of, trained_segments, unusable
 from prorl_service.schemas import (
+    Difficulty,
     ErrorInfo,
     FinishReason,
     Group,
@@ -43,9 +44,12 @@ def with_task(
     agent: str | None = None,
     data: Mapping[str, Any] | None = None,
     image: str | None = None,
+    difficulty: Difficulty | None = None,
 ) -> list[dict[str, Any]]:
     """Returns a "prompt" entry for a dataset. `agent` None takes the one of `ProRLRollout`."""
-    payload = task_payload(task_id=task_id, agent=agent, data=data, image=image)
+    payload = task_payload(
+        task_id=task_id, agent=agent, data=data, image=image, difficulty=difficulty
+    )
     *earlier, last = [dict(message) for message in messages]
     prompt = [*earlier, {**last, PAYLOAD_KEY: payload}]
     task_of(prompt, default_agent=agent or "any")

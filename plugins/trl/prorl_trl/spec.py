@@ -44,4 +44,5 @@ def _prompt(task: Task) -> list[dict[str, Any]]:
         agent=task.agent,
         data=task.data,
         image=task.image,
+        difficulty=task.difficulty,
     )

@@ -21,7 +21,10 @@ def train(settings: Training, tasks: Sequence[Task], model: Path, url: str) -> N
     """Trains, and saves the model in `model` of the output. Raises `BadSettings`."""
     algorithm = settings.algorithm
     # A policy version is one optimizer step.
-    sampler = SamplerSpec(max_staleness=algorithm.max_staleness * algorithm.updates_per_step)
+    sampler = SamplerSpec(
+        max_staleness=algorithm.max_staleness * algorithm.updates_per_step,
+        curriculum=algorithm.curriculum,
+    )
     shared = str((settings.output / "weights").absolute())
     spec = ProRLSpec(
         url,

@@ -83,7 +83,13 @@ def configuration(
 
 def _row(task: Task, index: int) -> dict[str, Any]:
     """Writes a task in the columns that VeRL's data set reads."""
-    payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data, image=task.image)
+    payload = task_payload(
+        task_id=task.task_id,
+        agent=task.agent,
+        data=task.data,
+        image=task.image,
+        difficulty=task.difficulty,
+    )
     return {
         "prompt": [message.model_dump(exclude_defaults=True) for message in task.messages],
         "data_source": task.agent,

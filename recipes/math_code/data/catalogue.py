@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from prorl_service.errors import InvalidRequest
 from recipes.common.data.fields import Row, of_validation
-from recipes.math_code.data import mathematics, programs, science
+from recipes.math_code.data import mathematics, programs, puzzles, science
 from recipes.math_code.rows import PROBLEM, Problem
 
 
@@ -33,6 +33,7 @@ LIVECODEBENCH = ("test.jsonl", *(f"test{number}.jsonl" for number in range(2, 7)
 """Files on the hub; each has the problems that a version added."""
 
 DATA_SETS = {
+    puzzles.DATA_SET: DataSet("", "train", puzzles.from_row),
     "deepscaler": DataSet(
         "agentica-org/DeepScaleR-Preview-Dataset", "train", mathematics.from_deepscaler
     ),

@@ -15,7 +15,13 @@ from prorl_service.errors import EvaluatorError
 from prorl_service.rewards.math import is_expression, score_math
 from prorl_service.rewards.pool import ScoringAborted, ScoringPool
 from prorl_service.rewards.stem import normal_text, score_value
-from recipes.math_code.rows import CodeProblem, MathProblem, Problem, StemProblem
+from recipes.math_code.rows import (
+    CodeProblem,
+    MathProblem,
+    Problem,
+    ReasoningProblem,
+    StemProblem,
+)
 
 TIMEOUT_S = 90.0
 """Wall-clock limit for work that has 5 s of CPU time."""
@@ -37,7 +43,7 @@ class Golds:
     async def fault(self, problem: Problem) -> str:
         """Returns why no answer to the problem can be scored; empty if some can. Raises
         `EvaluatorError` if the host prevents the check."""
-        if isinstance(problem, CodeProblem) or (
+        if isinstance(problem, CodeProblem | ReasoningProblem) or (
             isinstance(problem, StemProblem) and problem.options
         ):
             return ""
@@ -94,8 +100,8 @@ def _read(file: Path) -> dict[tuple[str, str], str]:
 
 
 def answer_of(problem: Problem) -> str:
-    """Returns the gold answer; empty for programs."""
-    return "" if isinstance(problem, CodeProblem) else problem.answer
+    """Returns the gold answer; empty for programs and puzzles, which have verifiers."""
+    return "" if isinstance(problem, CodeProblem | ReasoningProblem) else problem.answer
 
 
 def equals_itself(gold: str) -> float:

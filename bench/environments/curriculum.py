@@ -1,0 +1,169 @@
+"""What a curriculum saves, on a simulated policy: `python -m bench.environments.curriculum`.
+
+The sampler is the service's own state machine; there is no engine. Candidates come from eight
+levels, equally often. A rollout of a level succeeds with probability 1 / (1 + exp(2 (level -
+skill))), and the skill grows by the same in each step, with the curriculum or without: only what a
+step costs differs. A step draws 32 informative groups of 8. All groups in flight end before the
+next are begun.
+
+Leaves bench/results/curriculum.json and curriculum.png; it takes seconds.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from statistics import fmean, median
+
+from matplotlib.figure import Figure
+
+from bench import result
+from prorl_service.sampling.sampler import Sampler
+from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
+from prorl_service.schemas.sampling import Curriculum, DrawSpec, DrawState, SamplerSpec
+
+LEVELS = 8
+STEPS = 60
+TARGET, N = 32, 8
+SLOTS = 256
+FIRST_SKILL, LAST_SKILL = 0.0, 6.0
+SHARPNESS = 2.0
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    groups: int
+    """Groups that ended."""
+    passed_over: int
+    levels: Mapping[int, int]
+    """Number of groups that ended, by level."""
+
+    @property
+    def informative_share(self) -> float:
+        return TARGET / self.groups
+
+
+def train(curriculum: Curriculum | None, seed: int) -> list[Step]:
+    # All groups fit in flight, as they would where a trainer waits for them.
+    spec = SamplerSpec(curriculum=curriculum, surplus="cancel", oversubscription=1)
+    sampler = Sampler("s", spec, slots=SLOTS)
+    chance = random.Random(seed)
+    candidates = _candidates(random.Random(seed + 1000))
+    return [_step(sampler, candidates, chance, number) for number in range(STEPS)]
+
+
+def _skill(step: int) -> float:
+    return FIRST_SKILL + (LAST_SKILL - FIRST_SKILL) * step / (STEPS - 1)
+
+
+def _step(
+    sampler: Sampler, candidates: Iterator[Group], chance: random.Random, number: int
+) -> Step:
+    skill = _skill(number)
+    sampler.open_draw(f"d{number}", DrawSpec(target=TARGET), version=0)
+    assert sampler.draw is not None
+    while sampler.draw.state is DrawState.OPEN:
+        sampler.add([next(candidates) for _ in range(sampler.status(0).wanted)])
+        for one in list(sampler.begin()):
+            difficulty = one.group.task.difficulty
+            assert difficulty is not None
+            chances = 1 / (1 + math.exp(SHARPNESS * (difficulty.level - skill)))
+            for index in range(N):
+                score = float(chance.random() < chances)
+                sampler.rollout_ended(one.name, one.attempt, _rollout(index, score))
+        sampler.settle(0)
+        sampler.changed.clear()  # nothing is written down
+        sampler.released.clear()
+    counts = sampler.draw.difficulties
+    levels = {one.difficulty.level: one.informative + one.uninformative for one in counts}
+    passed_over = sum(one.passed_over for one in counts)
+    return Step(sampler.draw.finished, passed_over, levels)
+
+
+def _candidates(chance: random.Random) -> Iterator[Group]:
+    for number in count():
+        task = Task(
+            task_id=f"t{number}",
+            agent="simulated",
+            messages=[Message(role="user", content=".")],
+            difficulty=Difficulty(kind="simulated", level=chance.randrange(LEVELS)),
+        )
+        yield Group(group_id=f"g{number}", task=task, n=N)
+
+
+@cache
+def _rollout(index: int, score: float) -> Rollout:
+    return Rollout(
+        rollout_id=f"g.{index}",
+        group_id="g",
+        task_id="t",
+        agent="simulated",
+        index=index,
+        state=RolloutState.DONE,
+        reward=score,
+        created_at=0,
+    )
+
+
+def row(name: str, runs: Sequence[Sequence[Step]]) -> dict[str, object]:
+    """Medians over the seeds of a run's means."""
+
+    def of_runs(values: Sequence[float]) -> float:
+        return round(median(values), 3)
+
+    return {
+        "who": name,
+        "informative_share": of_runs(
+            [TARGET * STEPS / sum(step.groups for step in run) for run in runs]
+        ),
+        "lowest_share_of_a_step": of_runs(
+            [min(step.informative_share for step in run[1:]) for run in runs]
+        ),
+        "rollouts_per_step": of_runs([N * fmean(step.groups for step in run) for run in runs]),
+        "passed_over_per_step": of_runs([fmean(step.passed_over for step in run) for run in runs]),
+    }
+
+
+def draw(runs: Mapping[str, Sequence[Step]]) -> None:
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    shares, *mixes = figure.subplots(1 + len(runs), 1, sharex=True)
+    for name, run in runs.items():
+        color = "tab:gray" if name == "off" else "tab:blue"
+        shares.plot(
+            [step.informative_share for step in run], label=f"curriculum {name}", color=color
+        )
+    shares.set_ylim(0, 1)
+    shares.set_ylabel("informative")
+    shares.legend(loc="lower center", ncols=2, frameon=False)
+    for axes, (name, run) in zip(mixes, runs.items(), strict=True):
+        levels = range(LEVELS)
+        mix = [[step.levels.get(one, 0) / step.groups for step in run] for one in levels]
+        axes.imshow(mix, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=0.6)
+        axes.plot([_skill(one) for one in range(STEPS)], color="tab:orange", linewidth=1)
+        axes.set_ylabel(f"level, {name}")
+        axes.set_yticks(range(0, LEVELS, 2))
+    mixes[-1].set_xlabel("step; blue: share of its groups; orange: level solved half the time")
+    figure.savefig(result.RESULTS / "curriculum.png", dpi=110)
+
+
+def main() -> None:
+    runs = {
+        "off": [train(None, seed) for seed in SEEDS],
+        "on": [train(Curriculum(seed=seed), seed) for seed in SEEDS],
+    }
+    assert runs["on"][0] == train(Curriculum(seed=SEEDS[0]), SEEDS[0]), "it is not deterministic"
+    rows = [row(name, own) for name, own in runs.items()]
+    off, on = rows
+    headline = {
+        "informative_share_off": off["informative_share"],
+        "informative_share_on": on["informative_share"],
+    }
+    draw({name: own[0] for name, own in runs.items()})
+    result.write("curriculum", rows, headline, room="bench.environments")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The agent for puzzles of reasoning-gym: as `math`, but the library's verifier scores the answer.
+
+The model answers from thought alone, or computes in a sandbox where the task offers tools. The
+puzzle is made again before anything is sampled, so that a task that another version of the library
+made fails, instead of being scored by another puzzle.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, Field
+
+from prorl_service.agents.base import Prompt, RolloutContext, Verdict, with_system
+from prorl_service.agents.loop import LoopAgent
+from prorl_service.agents.math import TOOLS
+from prorl_service.agents.scoring import score_answer
+from prorl_service.agents.services import Requirements
+from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
+from prorl_service.rewards.math import boxed
+from prorl_service.rewards.pool import ScoringAborted
+from prorl_service.rewards.reasoning import (
+    EXTRA,
+    MODULE,
+    REFUSED,
+    UNSOUND,
+    Puzzle,
+    check_puzzle,
+    score_puzzle,
+)
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.schemas import FinishReason, Task
+from prorl_service.tools.base import Tool, Toolset, function_schema
+
+SYSTEM_PROMPT = """\
+Solve the user's problem. Reason step by step{tools}. Put your final answer in \\boxed{{}}: the \
+answer alone, once, exactly in the form that the problem asks for.\
+"""
+WITH_TOOLS = """\
+ and use the tools for what is better computed than thought. Give your final answer without a tool \
+call\
+"""
+
+
+class ReasoningGymData(Puzzle):
+    """`task.data` of this agent."""
+
+    answer_format: Literal["boxed", "plain"] = Field(
+        "boxed",
+        description="Part of the last reply that counts: its last `\\boxed{}`, or all of it.",
+    )
+    tools: list[Literal["bash", "ipython"]] = Field(
+        [], description="Tools that the model may call."
+    )
+    partial_credit: bool = Field(
+        False, description="Reward the library's score; otherwise only a right answer counts."
+    )
+
+    def puzzle(self) -> Puzzle:
+        return Puzzle.model_validate(self.model_dump(include=set(Puzzle.model_fields)))
+
+
+class ReasoningGymAgent(LoopAgent):
+    name: ClassVar[str] = "reasoning_gym"
+    data_model: ClassVar[type[BaseModel] | None] = ReasoningGymData
+    offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+    """Generators that are not run, and why."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.data = ReasoningGymData.model_validate(task.data)
+        if reason := self.refused.get(self.data.generator):
+            raise InvalidRequest(
+                f"data.generator: {self.data.generator!r} is refused: {reason}",
+                hint="take another; docs/reasoning_gym.md lists those that are refused",
+            )
+        self.uses = Requirements(packages={MODULE: EXTRA})
+        self.tools = [TOOLS[name] for name in dict.fromkeys(self.data.tools)]
+        self._puzzle = self.data.puzzle().model_dump_json(exclude_none=True)
+        self._sandbox: Sandbox | None = None
+        self._finish_reason = FinishReason.ERROR
+
+    def prompt(self) -> Prompt:
+        """Returns the task's messages, after this agent's system message if it asks for a box and
+        they have none."""
+        messages = list(self.task.messages)
+        if self.data.answer_format == "boxed":
+            system = SYSTEM_PROMPT.format(tools=WITH_TOOLS if self.tools else "")
+            messages = with_system(system, messages)
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    async def init(self, rollout: RolloutContext) -> None:
+        await self._check(rollout)
+        self._sandbox = await rollout.open_sandbox()
+
+    async def _check(self, rollout: RolloutContext) -> None:
+        """Raises `TaskError` if the library does not make this puzzle."""
+        question = "\n".join(message.content for message in self.task.messages)
+        where = f"generator {self.data.generator!r}, seed {self.data.seed}"
+        try:
+            await rollout.score(check_puzzle, self._puzzle, question)
+        except ScoringAborted as error:
+            raise TaskError(f"{where}: the puzzle cannot be made in time: {error}") from error
+        except EvaluatorError as error:
+            if error.retryable:
+                raise
+            raise TaskError(f"{where}: {error.__cause__ or error}") from error
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        assert self._sandbox is not None
+        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
+        self._finish_reason = await self.turns(rollout, tools)
+        return self._finish_reason
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        answer = self._answer(rollout)
+        score, aborted = 0.0, False
+        if answer is not None:
+            score, aborted = await score_answer(rollout, score_puzzle, answer, self._puzzle)
+        correct = float(score == 1.0)
+        return Verdict(
+            score if self.data.partial_credit else correct,
+            {
+                "correct": correct,
+                "score": score,
+                "answered": float(answer is not None),
+                "scoring_failed": float(aborted),
+            },
+        )
+
+    def _answer(self, rollout: RolloutContext) -> str | None:
+        if self._finish_reason is not FinishReason.FINISHED:
+            return None
+        reply = rollout.answer
+        return boxed(reply) if self.data.answer_format == "boxed" else reply.strip()
+
+
+class EvaluatingReasoningGymAgent(ReasoningGymAgent):
+    """Also runs puzzles whose verifiers evaluate the answer, for operators who trust their policy:
+    `prorl serve --agent prorl_service.agents.reasoning_gym:EvaluatingReasoningGymAgent`. The
+    answers that are evaluated consist of literals, or of arithmetic, alone."""
+
+    name: ClassVar[str] = "reasoning_gym_evaluating"
+    refused: ClassVar[Mapping[str, str]] = UNSOUND

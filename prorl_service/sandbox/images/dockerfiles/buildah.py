@@ -124,7 +124,8 @@ class Buildah:
         options = [*(("--workingdir", config.workdir) if config.workdir else ())]
         options += [*(("--user", config.user) if config.user else ())]
         for variable, value in config.environment.items():
-            options += ["--env", f"{variable}={value}"]
+            # It replaces variables in the value, and $$ by a dollar.
+            options += ["--env", f"{variable}={value.replace('$', '$$')}"]
         return "\n".join(
             [
                 _run("from", "--name", "base", "scratch"),

@@ -17,7 +17,7 @@ SINCE = (1, 5)
 """First version of Apptainer with the bootstrap."""
 
 TRIAL_TIMEOUT_S = 20.0
-_LINE = re.compile(r"^\S*Dockerfile:(\d+)$|^(?:Dockerfile|ERROR).*?:(\d+)\b", re.MULTILINE)
+_LINE = re.compile(r"^\S*Dockerfile:(\d+)\s*$", re.MULTILINE)
 
 
 class BuildKit:
@@ -53,7 +53,7 @@ class BuildKit:
     def explain(self, work: Work, messages: str, error: ProRLError) -> ProRLError:
         """BuildKit ends with `Dockerfile:LINE` and an excerpt, then with `ERROR: ...`."""
         for match in _LINE.finditer(messages):
-            line = int(match[1] or match[2])
+            line = int(match[1])
             for instruction in work.context.dockerfile.instructions:
                 if instruction.line == line:
                     return failed(work.context.dockerfile, instruction, messages)

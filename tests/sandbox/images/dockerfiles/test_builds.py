@@ -189,6 +189,22 @@ async def test_onbuild_of_a_base_is_refused(root: Path, layout: Layout, tmp_path
         await cache.get(context(tmp_path / "one", "FROM local:trigger\n"))
 
 
+async def test_the_configuration_of_a_base_is_kept(
+    root: Path, layout: Layout, tmp_path: Path
+) -> None:
+    require(BUILDAH)
+    environment = ["A=x$HOME ${B} $", "PATH=/opt:/bin"]
+    layout.add("base", config={"Env": environment, "WorkingDir": "/w", "User": "7:8"})
+    cache = ImageCache(root, bases=[f"base=oci:{layout.path}"], build_network=False)
+    config = await cache.config(context(tmp_path / "one", 'FROM base\nENV C="$A!"\n'))
+    assert (config.workdir, config.user) == ("/w", "7:8")
+    assert config.environment == {
+        "A": "x$HOME ${B} $",
+        "C": "x$HOME ${B} $!",
+        "PATH": "/opt:/bin",
+    }
+
+
 class Scripted:
     """A builder that says what it can do and makes nothing."""
 

@@ -25,7 +25,7 @@ while True:
         if os.fork() == 0:
             time.sleep(100)
     except OSError:
-        open("/tmp/full", "w").close()
+        time.sleep(0.01)
 """
 
 
@@ -187,10 +187,12 @@ async def test_limits_hold(making: Making) -> None:
 
 async def test_when_no_process_can_start_a_command_says_so(making: Making) -> None:
     environment = await making.started(processes=20)
-    await environment.exec(f"python3 -c '{FORK_FOREVER}' & until [ -e /tmp/full ]; do :; done")
-    done = await environment.exec("true")
-    message = "no process can be started: Resource temporarily unavailable\n"
-    assert (done.return_code, done.stderr) == (126, message)
+    filling = asyncio.create_task(environment.exec(f"exec python3 -c '{FORK_FOREVER}'"))
+    async with asyncio.timeout(60):
+        while (done := await environment.exec("true")).return_code != 126:
+            assert done.return_code == 0 or "Resource temporarily unavailable" in str(done.stderr)
+    assert done.stderr == "no process can be started: Resource temporarily unavailable\n"
+    filling.cancel()
 
 
 async def test_a_stopped_environment_refuses_and_starts_again_fresh(making: Making) -> None:

@@ -1,6 +1,7 @@
 """What an image says about itself: read from SIF files that Apptainer makes, and from Dockerfiles."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.harbor.environments import Making
-from tests.sandbox.images.debian import debian_directory
 from tests.sandbox.images.oci import Layout
 
 pytestmark = pytest.mark.processes
@@ -46,25 +46,27 @@ def test_the_configuration_is_read_from_the_file(tmp_path: Path) -> None:
     assert config_of(tmp_path / "other") == config_of(tmp_path) == ImageConfig()
 
 
-async def test_commands_start_in_the_images_workdir_with_its_variables(
-    making: Making, tmp_path: Path
-) -> None:
-    layout = Layout(tmp_path / "layout")
-    layout.add_tree(debian_directory(), tag="latest")
-    configured(layout, {"WorkingDir": "/opt/app", "Env": ["PATH=/usr/bin:/bin", "OF_IMAGE=yes"]})
-    image = str(sif(layout.path, tmp_path / "layout.sif"))
-    (tmp_path / "layout.sif").chmod(0o644)
+def with_config(image: Path, config: dict[str, Any]) -> str:
+    """Returns a copy of an image that has a configuration, as those of registries do."""
+    copy, text = image.with_name("configured.sif"), image.with_name("oci-config.json")
+    shutil.copy(image, copy)
+    copy.chmod(0o644)
+    text.write_text(json.dumps(config))
+    command = ["apptainer", "sif", "add", "--datatype", "6", "--groupid", "1", str(copy), str(text)]
+    subprocess.run(command, check=True)
+    return str(copy)
+
+
+async def test_commands_start_in_the_images_workdir(making: Making) -> None:
+    image = with_config(making.image, {"WorkingDir": "/opt/app"})
     environment = await making.started({"docker_image": image})
-    assert (await environment.exec("echo $PWD $OF_IMAGE")).stdout == "/opt/app yes\n"
+    assert (await environment.exec("pwd")).stdout == "/opt/app\n"
     environment = await making.started({"docker_image": image, "workdir": "/mine"})
     assert (await environment.exec("pwd")).stdout == "/mine\n"
 
 
-async def test_an_images_user_is_refused(making: Making, tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "layout")
-    layout.add_tree(debian_directory(), tag="latest")
-    configured(layout, {"User": "agent"})
-    image = str(sif(layout.path, tmp_path / "layout.sif"))
+async def test_an_images_user_is_refused(making: Making) -> None:
+    image = with_config(making.image, {"User": "agent"})
     with pytest.raises(ValueError, match="the image's USER = 'agent'"):
         await making.started({"docker_image": image})
     environment = await making.started({"docker_image": image}, as_root=True)

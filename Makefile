@@ -2,8 +2,9 @@
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
-sandboxes:  ## all kinds of sandbox
+sandboxes:  ## all kinds of sandbox, and what builds images of Dockerfiles
 	scripts/install-sandbox
+	scripts/install-buildah
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
 test: setup sandboxes ## static checks and all tests; as root, also as an ordinary user

@@ -159,6 +159,8 @@ class RolloutContext:
     """Clock of the rollout's work, for its budgets."""
     turns_end_s: float | None = None
     """Reading of `clock` at the end of RUN's budget; None before the first turn."""
+    turns_most_s: float | None = None
+    """Seconds of work for the turns that begin next, at most; None: all that is left for turns."""
     may_sample: bool = True
     """True until RUN ends, since all that is sampled is trained on."""
     open_calls: int = 0
@@ -187,9 +189,17 @@ class RolloutContext:
         if self.on_change is not None:
             self.on_change(self)
 
-    async def open_sandbox(self, limits: SandboxLimits = SandboxLimits()) -> Sandbox:
-        """Starts a sandbox of the task's image. Raises `TaskError`, `SandboxError`."""
-        sandbox = self.sandboxes.create(image=self.task.image, limits=limits)
+    async def open_sandbox(
+        self,
+        limits: SandboxLimits = SandboxLimits(),
+        *,
+        image: str | None = None,
+        user: str | None = None,
+    ) -> Sandbox:
+        """Starts a sandbox of `image`, by default the task's, whose commands run as `user` of the
+        image. Raises `TaskError`, `SandboxError`."""
+        image = self.task.image if image is None else image
+        sandbox = self.sandboxes.create(image=image, limits=limits, user=user)
         self.resources.push_async_callback(sandbox.stop)
         await sandbox.start()
         return sandbox
@@ -262,6 +272,17 @@ class RolloutContext:
         ids.extend(self.chat.delta_ids(messages, after=ids[-1], thinking=thinking))
         return ids
 
+    def begin(self, prompt: Prompt) -> None:
+        """Begins another conversation: its first turn answers this prompt. Limits hold for each."""
+        self.prompt_ids = self.chat.prompt_ids(
+            prompt.messages, tools=prompt.tools, thinking=self.sampling.thinking
+        )
+
+    @property
+    def turns_left_s(self) -> float:
+        """Seconds of work left for turns; infinite before the first."""
+        return math.inf if self.turns_end_s is None else self.turns_end_s - self.clock.worked_s
+
     @asynccontextmanager
     async def turns_budget(self) -> AsyncIterator[asyncio.Timeout]:
         """Raises `TimeoutError` when RUN's budget is used up. The agent then has another
@@ -269,7 +290,8 @@ class RolloutContext:
         if self.turns_end_s is None:
             self.turns_end_s = self.clock.worked_s + self.clock.left_s
             self.clock.extend(WRAP_UP_S)
-        async with self.clock.deadline(self.turns_end_s - self.clock.worked_s) as deadline:
+        most_s = math.inf if self.turns_most_s is None else self.turns_most_s
+        async with self.clock.deadline(min(self.turns_left_s, most_s)) as deadline:
             yield deadline
 
     @property

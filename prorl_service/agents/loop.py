@@ -26,6 +26,11 @@ class LoopAgent(AgentHandler):
         super().__init__(task)
         self.turns = run_turns
 
+    @property
+    def has_own_loop(self) -> bool:
+        """True unless another program is in the loop's place."""
+        return self.turns is run_turns
+
     def brief(self) -> str:
         """Returns the task as text for a program with tools of its own."""
         return "\n\n".join(message.content for message in self.prompt().messages)

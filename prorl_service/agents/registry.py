@@ -15,6 +15,7 @@ from typing import Any
 
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.code.agent import CodeAgent
+from prorl_service.agents.harbor.agent import HarborAgent
 from prorl_service.agents.harness.agent import HarnessAgent
 from prorl_service.agents.math import MathAgent
 from prorl_service.agents.stem import StemAgent
@@ -32,7 +33,7 @@ class AgentRegistry:
         Raises `InvalidRequest` for an agent that is not an `AgentHandler` with a new name.
         """
         self._handlers: dict[str, type[AgentHandler]] = {
-            agent.name: agent for agent in (CodeAgent, MathAgent, StemAgent, SweAgent)
+            agent.name: agent for agent in (CodeAgent, HarborAgent, MathAgent, StemAgent, SweAgent)
         }
         self._handlers[HarnessAgent.name] = HarnessAgent.grading_with(self._handlers)
         for entry_point in entry_points(group=ENTRY_POINT_GROUP):

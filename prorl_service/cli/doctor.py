@@ -42,6 +42,7 @@ HOST = [
     Check("user namespaces", "all sandboxes", host_checks.user_namespaces),
     Check("overlays", "images that sandboxes may write to", host_checks.overlays),
     Check("image files", "images as one file (SIF)", host_checks.image_files),
+    Check("Dockerfiles", "building images of them", host_checks.dockerfiles),
     Check("/dev/fuse", "mounting image files", host_checks.fuse),
     Check("subordinate ids", "building images with several users", host_checks.subordinate_ids),
     Check("system-call filter", "refusing rare kernel interfaces", host_checks.system_call_filter),

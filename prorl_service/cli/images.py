@@ -17,7 +17,14 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 from rich.table import Table
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.sandbox.images import Entry, ImageCache, Pulled, definitions, references
+from prorl_service.sandbox.images import (
+    Entry,
+    ImageCache,
+    Pulled,
+    context_archive,
+    definitions,
+    references,
+)
 from prorl_service.sandbox.images.definitions import Definition
 
 images = App(name="images", help="Pull, build, list and prune sandbox images.")
@@ -30,9 +37,13 @@ class CacheOptions:
     cache: Path | None = None
     """Directory of the cache (default: images in $PRORL_CACHE)."""
 
-    def open(self, budget_gb: float | None = None) -> ImageCache:
+    def open(
+        self, budget_gb: float | None = None, *, bases: Sequence[str] = (), network: bool = True
+    ) -> ImageCache:
         """Opens the cache. `budget_gb`: maximum size of finished images."""
-        return ImageCache(self.cache, budget_bytes=_bytes(budget_gb))
+        return ImageCache(
+            self.cache, budget_bytes=_bytes(budget_gb), bases=bases, build_network=network
+        )
 
 
 Cache = Annotated[CacheOptions, Parameter(name="*")]
@@ -80,6 +91,8 @@ def build(
     debian: str | None = None,
     include: str = "",
     mirror: str | None = None,
+    base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = (),
+    network: bool = True,
     budget: NonNegativeFloat | None = None,
     options: Cache = CacheOptions(),
 ) -> None:
@@ -90,13 +103,18 @@ def build(
     name
         Name of the image; tasks refer to it as local:NAME.
     source
-        A definition, a Dockerfile, a directory, or any reference.
+        A directory with a Dockerfile or of a root file system, a Dockerfile, a definition, or any
+        reference.
     debian
         Debian suite, instead of a source.
     include
         Debian packages, separated by commas.
     mirror
         URL of a Debian mirror (default: where apt looks).
+    base
+        What stands in for an image that a Dockerfile begins with. Repeatable.
+    network
+        Commands of a Dockerfile have the host's network.
     budget
         Maximum size of finished images in the cache, in GB.
     """
@@ -109,7 +127,8 @@ def build(
         )
     else:
         definition = _definition(source or "")
-    made = asyncio.run(options.open(budget).build(name, definition))
+    cache = options.open(budget, bases=base, network=network)
+    made = asyncio.run(cache.build(name, definition))
     print(f"local:{name}  {decimal(made.size_bytes)}  {made.path}")
 
 
@@ -164,8 +183,12 @@ def _from_stdin(given: Sequence[str]) -> Sequence[str]:
 
 def _definition(source: str) -> Definition | str:
     path = Path(source)
-    if path.is_file() and (path.suffix == ".def" or definitions.is_dockerfile(path)):
+    if path.is_file() and path.suffix == ".def":
         return definitions.of_file(path)
+    if path.is_file() and definitions.is_dockerfile(path):
+        return context_archive(path.parent, path)
+    if (path / "Dockerfile").is_file():
+        return context_archive(path)
     return str(path.absolute()) if path.is_dir() else source
 
 

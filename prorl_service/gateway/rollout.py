@@ -197,7 +197,7 @@ class RolloutGateway:
         Returns figures of the rollout. Call it once, when nothing is sampled any more."""
         rollout, calls = self._rollout, self._answered
         kinds = kinds_of(calls)
-        rollout.kinds = {segment: (kind, kind in trained) for segment, kind in kinds.items()}
+        rollout.kinds |= {segment: (kind, kind in trained) for segment, kind in kinds.items()}
         thrown_away = abandoned(calls)
         for number in thrown_away:
             rollout.turns[number].is_abandoned = True

@@ -5,7 +5,7 @@ from typing import Literal
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
-from prorl_service.sandbox.kinds.apptainer import ApptainerProvider, ImageSource
+from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from prorl_service.sandbox.kinds.auto import AutoProvider
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
 from prorl_service.sandbox.kinds.process import ProcessSandboxProvider
@@ -14,7 +14,7 @@ SandboxKind = Literal["auto", "apptainer", "bubblewrap", "process"]
 
 
 def provider(
-    kind: SandboxKind, *, default_image: str | None = None, images: ImageSource | None = None
+    kind: SandboxKind, *, default_image: str | None = None, images: ImageCache | None = None
 ) -> SandboxProvider:
     """Returns the provider of `kind`; `auto` is the strongest that works here, never `process`.
 
@@ -24,7 +24,8 @@ def provider(
     """
 
     def apptainer() -> ApptainerProvider:
-        return ApptainerProvider(images or ImageCache().image, default_image=default_image)
+        cache = images or ImageCache()
+        return ApptainerProvider(cache.image, default_image=default_image, configs=cache.config)
 
     match kind:
         case "apptainer":

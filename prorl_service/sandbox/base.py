@@ -6,8 +6,13 @@ commands; the module of each kind says what that isolates. `ProcessSandbox` isol
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
+
+from prorl_service.errors import TaskError
+from prorl_service.sandbox.images.image_config import ImageConfig
+from prorl_service.sandbox.layers import Guard, Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,24 @@ class Sandbox(Protocol):
         Writes nothing outside the directory: raises `OSError` (`EPERM`) for a tar that tries to.
         """
 
+    async def end_processes(self) -> None:
+        """Ends all processes inside, so that files stand still. Shells and kernels start anew with
+        the next call that needs them. `process` cannot do that: raises `SandboxError`."""
+
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        """Suspends all processes inside for the time of the block. Raises as `end_processes`."""
+
+    async def save_layer(self, *, max_bytes: int) -> Layer:
+        """Returns all that was written inside and what was deleted, apart from /dev/shm.
+
+        End or suspend the processes before. Raises `OSError` (`EFBIG`) for more than `max_bytes`, and
+        `SandboxError` if the kind does not know what was written: `process`.
+        """
+
+    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
+        """Puts a layer on top of the files of a sandbox in which nothing has run yet. Returns the
+        paths that `guard` left out."""
+
     async def listen(self, port: int) -> socket.socket:
         """Opens a port on the loopback inside, and returns its socket, which the caller owns: what
         connects to it inside is accepted here. `port` 0 takes a free one.
@@ -127,12 +150,22 @@ class SandboxProvider(Protocol):
 
     kind: str
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
-        """Makes a sandbox. Raises `TaskError` when this kind cannot provide `image`."""
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
+        """Makes a sandbox. `user` is a name or number of the image (default: root).
+
+        Raises `TaskError` when this kind cannot provide `image`, or `user`.
+        """
 
     def check(self, image: str | None) -> None:
         """Raises the `TaskError` that `create` would. Does no I/O; any thread may call it."""
         return
+
+    async def image_config(self, image: str) -> ImageConfig:
+        """Returns what is known of directory, user and variables of an image. Gets the image if it
+        is missing. Raises `TaskError`, `SandboxError`."""
+        return ImageConfig()
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         """Prepares images in the background, without waiting. Each call replaces the last.
@@ -157,10 +190,21 @@ class SandboxProvider(Protocol):
         await self.close()
 
 
+def refuse_user(user: str | None) -> None:
+    """Raises `TaskError` if a user is named, for kinds whose sandboxes have one user."""
+    if user is not None:
+        raise TaskError(
+            f"the user {user!r} is one of an image, and the task has none",
+            hint="name an image in the task, or leave the user out",
+        )
+
+
 class Elsewhere(SandboxProvider):
     """The provider of a service that runs no rollouts itself: it accepts any image."""
 
     kind = "elsewhere"
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
         raise AssertionError("this service runs no rollouts")

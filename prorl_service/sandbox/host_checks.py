@@ -4,6 +4,7 @@ They try things where they can, as the user that the containers get: `nobody` fo
 kind of sandbox works is up to its provider (`doctor` asks it). Checks change nothing.
 """
 
+import asyncio
 import getpass
 import os
 import platform
@@ -17,6 +18,10 @@ from pathlib import Path
 from prorl_service.sandbox.cache import cache_root
 from prorl_service.sandbox.host import seccomp
 from prorl_service.sandbox.host.zygotes import container_user
+from prorl_service.sandbox.images.dockerfiles.buildah import INSTALL as BUILDAH
+from prorl_service.sandbox.images.dockerfiles.conversion import Conversion
+from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
+from prorl_service.sandbox.images.store import remove_tree
 from prorl_service.sandbox.kinds.apptainer import OPTIONS
 
 COMMAND_TIMEOUT_S = 20.0
@@ -125,6 +130,23 @@ def _empty_image(image: Path) -> list[str]:
             (image / name).mkdir()
             binds.append(f"{path}:{path}:ro")
     return binds
+
+
+def dockerfiles() -> Finding:
+    """Tries the builders of Dockerfiles."""
+    with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as directory:
+        try:
+            failures = asyncio.run(Ladder().failures(Path(directory)))
+        finally:
+            remove_tree(Path(directory))  # files of subordinate ids, too
+    working = [name for name, why in failures.items() if why is None]
+    others = [f"not {name}: {why}" for name, why in failures.items() if why is not None]
+    found = "; ".join([*working, *others])
+    if not working:
+        return Finding(Status.LIMITED, found, BUILDAH)
+    if working == [Conversion.name]:
+        return Finding(Status.LIMITED, f"simple ones only: {found}", BUILDAH)
+    return Finding(Status.OK, found)
 
 
 def fuse() -> Finding:

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from prorl_service.sandbox.base import (
     SandboxProvider,
     ToolResult,
 )
+from prorl_service.sandbox.images.image_config import ImageConfig
+from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.utils.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,7 @@ PING_TIMEOUT_S = 1.0
 class PoolKey:
     image: str | None
     limits: SandboxLimits
+    user: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -82,12 +86,17 @@ class WarmPool(SandboxProvider):
             "misses": self.misses,
         }
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> "WarmSandbox":
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> "WarmSandbox":
         self.check(image)
-        return WarmSandbox(self, PoolKey(image, limits))
+        return WarmSandbox(self, PoolKey(image, limits, user))
 
     def check(self, image: str | None) -> None:
         self._provider.check(image)
+
+    async def image_config(self, image: str) -> ImageConfig:
+        return await self._provider.image_config(image)
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         """Plans spares of these images, with the limits that were requested most often so far."""
@@ -133,7 +142,7 @@ class WarmPool(SandboxProvider):
         return None
 
     def new(self, key: PoolKey) -> Sandbox:
-        return self._provider.create(image=key.image, limits=key.limits)
+        return self._provider.create(image=key.image, limits=key.limits, user=key.user)
 
     def started(self, key: PoolKey, *, was_warm: bool) -> None:
         self.running += 1
@@ -302,6 +311,18 @@ class WarmSandbox:
 
     async def restore(self, path: str, tar: bytes) -> None:
         await self._inner().restore(path, tar)
+
+    async def end_processes(self) -> None:
+        await self._inner().end_processes()
+
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        return self._inner().suspended()
+
+    async def save_layer(self, *, max_bytes: int) -> Layer:
+        return await self._inner().save_layer(max_bytes=max_bytes)
+
+    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
+        return await self._inner().restore_layer(layer, guard)
 
     async def listen(self, port: int) -> socket.socket:
         return await self._inner().listen(port)

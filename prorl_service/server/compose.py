@@ -185,10 +185,10 @@ def _sandboxes(options: SandboxOptions) -> WarmPool:
         options.image_cache,
         budget_bytes=None if budget_gb is None else int(budget_gb * 1e9),
         evict_one=lambda: sandboxes.evict_image(wait_s=ROOM_TIMEOUT_S),
+        bases=options.image_base,
+        build_network=options.image_build_network,
     )
-    provider = sandbox.provider(
-        options.sandbox, default_image=options.default_image, images=images.image
-    )
+    provider = sandbox.provider(options.sandbox, default_image=options.default_image, images=images)
     sandboxes = WarmPool(provider, spares=options.warm_sandboxes)
     log.info("sandboxes: %s, up to %d of them warm", sandboxes.kind, options.warm_sandboxes)
     return sandboxes

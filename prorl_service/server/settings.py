@@ -133,6 +133,11 @@ class SandboxOptions:
     """Directory of the image cache, which nodes may share (default: images in $PRORL_CACHE)."""
     image_budget_gb: NonNegativeFloat | None = None
     """Maximum size of finished images in the cache, in GB (default: no limit)."""
+    image_base: Annotated[tuple[str, ...], Parameter(metavar="IMAGE=REFERENCE")] = ()
+    """What stands in for an image that Dockerfiles begin with, such as
+    'debian:bookworm-slim=local:deb'. Repeatable."""
+    image_build_network: bool = True
+    """Commands of Dockerfiles have the host's network."""
     warm_sandboxes: NonNegativeInt = 8
     """Sandboxes started ahead of their rollouts; 0: none."""
 

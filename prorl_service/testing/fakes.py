@@ -1,12 +1,14 @@
 """Fakes for testing agents without an engine or a sandbox. Not used by the service itself."""
 
 import asyncio
+import json
 import math
 import random
 import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +18,7 @@ from prorl_service.errors import SandboxError
 from prorl_service.inference.answers import LENT, NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
 from prorl_service.inference.base import Generation
 from prorl_service.sandbox.base import OnOutput, SandboxLimits, SandboxProvider, ToolResult
+from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.schemas import Sampling
 from prorl_service.tokens.chat import ChatFormat
 
@@ -114,6 +117,22 @@ class FakeSandbox:
     async def restore(self, path: str, tar: bytes) -> None:
         self.files[path] = tar
 
+    async def end_processes(self) -> None:
+        return
+
+    def suspended(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def save_layer(self, *, max_bytes: int) -> Layer:
+        layer = Layer()
+        layer.append(json.dumps({path: text.hex() for path, text in self.files.items()}).encode())
+        return layer
+
+    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
+        [piece] = layer.pieces()
+        self.files |= {path: bytes.fromhex(text) for path, text in json.loads(piece).items()}
+        return []
+
     async def listen(self, port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
 
@@ -131,7 +150,9 @@ class FakeSandboxes(SandboxProvider):
         self.expected: list[Sequence[str | None]] = []
         self._answer = answer
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> FakeSandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> FakeSandbox:
         self.made.append(FakeSandbox(self._answer))
         return self.made[-1]
 

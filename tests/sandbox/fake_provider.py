@@ -62,7 +62,9 @@ class Provider(SandboxProvider):
         self.may_start.set()
         self.may_answer.set()
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
         self.check(image)
         self.made.append(Sandbox(self, image, limits))
         return self.made[-1]

@@ -33,7 +33,9 @@ class Recording(SandboxProvider):
         self.made: list[RemoteSandbox] = []
         self._provider = provider
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> RemoteSandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> RemoteSandbox:
         sandbox = self._provider.create(image=image, limits=limits)
         assert isinstance(sandbox, RemoteSandbox)
         self.made.append(sandbox)

@@ -116,7 +116,8 @@ class HarnessAgent(AgentHandler):
             if not budget.expired():
                 raise
             reason = FinishReason.TIMEOUT
-        self._figures = gateway.mark(self.data.train)
+        for name, value in gateway.mark(self.data.train).items():
+            self._figures[name] = self._figures.get(name, 0.0) + value
         return reason
 
     async def _driven(

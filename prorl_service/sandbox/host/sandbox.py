@@ -7,11 +7,13 @@ and the death of the service closes it, which ends the sandbox.
 
 import asyncio
 import errno
+import json
 import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from prorl_service.errors import SandboxError
@@ -24,11 +26,17 @@ from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
 from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
 from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
+from prorl_service.sandbox.layers import Guard, Layer
 
 START_TIMEOUT_S = 60.0
 FILE_TIMEOUT_S = 60.0
+LAYER_TIMEOUT_S = 600.0
+"""Seconds for a layer, which may have gigabytes; the stage's own budget is usually shorter."""
 STOP_TIMEOUT_S = 5.0
 """Seconds for a stopped sandbox to end; then its process group is killed."""
+
+MAX_REFUSED_BYTES = 16 << 20
+"""Maximum size of the list of what a guard refused of one piece."""
 
 MARGIN_S = 30.0
 """Seconds beyond a tool's budget for the server to end it and to answer, on a busy host."""
@@ -263,6 +271,51 @@ class RemoteSandbox(ABC):
 
     async def restore(self, path: str, tar: bytes) -> None:
         await self._file_request("restore", path, tar)
+
+    async def end_processes(self) -> None:
+        await self._processes("end_processes")
+
+    @asynccontextmanager
+    async def suspended(self) -> AsyncIterator[None]:
+        await self._processes("suspend_processes")
+        try:
+            yield
+        finally:
+            await self._processes("resume_processes")
+
+    async def _processes(self, operation: str) -> None:
+        try:
+            await self._request(operation, timeout_s=STOP_TIMEOUT_S)
+        except Refused as refusal:
+            raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
+
+    async def save_layer(self, *, max_bytes: int) -> Layer:
+        layer = Layer()
+        await self._layer_request("save_layer", on_part=layer.append, max_bytes=max_bytes)
+        return layer
+
+    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
+        refused: list[str] = []
+        pieces = layer.pieces()
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            parts = _Parts(MAX_REFUSED_BYTES)
+            await self._layer_request(
+                "restore_layer", payload=piece, on_part=parts.append, guard=guard.to_wire()
+            )
+            refused += json.loads(parts.joined())
+        return refused
+
+    async def _layer_request(
+        self, operation: str, *, on_part: OnPart, payload: bytes = b"", **arguments: Any
+    ) -> None:
+        try:
+            await self._request(
+                operation, timeout_s=LAYER_TIMEOUT_S, payload=payload, on_part=on_part, **arguments
+            )
+        except Refused as refusal:
+            if refusal.errno is None:
+                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
+            raise OSError(refusal.errno, refusal.message) from None
 
     async def _file_request(
         self, operation: str, path: str, content: bytes = b"", **arguments: Any

@@ -33,7 +33,9 @@ def isolated(
     }
 
 
-def namespaces(limits: SandboxLimits, *, workdir: str, user: int, of_image: bool) -> dict[str, Any]:
+def namespaces(
+    limits: SandboxLimits, *, workdir: str, user: int | str, of_image: bool
+) -> dict[str, Any]:
     """Returns the arguments of `execd.namespaces.enter`."""
     return {"workdir": workdir, "disk_mb": limits.disk_mb, "user": user, "of_image": of_image}
 

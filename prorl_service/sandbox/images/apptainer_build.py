@@ -9,10 +9,11 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.images.store import CHILD
@@ -29,13 +30,18 @@ _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNOR
 _NETWORK = re.compile(
     r"dial tcp|i/o timeout|TLS handshake|connection (refused|reset)|toomanyrequests|"
     r"no such host|deadline exceeded|unexpected http status|status code 5\d\d|"
-    r"pinging container registry",
+    r"pinging container registry|temporary failure (in name resolution|resolving)|"
+    r"could not resolve|network is unreachable|connection timed out",
     re.IGNORECASE,
 )
 _MACHINE = re.compile(
     r"capability set|subuid|user namespace|unprivileged_userns|mksquashfs|executable file not found"
 )
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|^(INFO|WARNING): .*\n?", re.MULTILINE)
+
+
+Explain = Callable[[str, ProRLError], ProRLError]
+"""Function from messages and the error made of them to a clearer error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +53,60 @@ class Source:
     plain_http: bool = False
     cwd: Path | None = None
     """Base of relative paths in a definition."""
+    explain: Explain | None = None
+
+    async def make(self, made: Path, *, workspace: Path, timeout_s: float) -> Mapping[str, Any]:
+        """Makes the SIF file `made`; all temporary files stay in `workspace`.
+
+        Returns the OCI configuration that the file does not have inside: none. Raises `TaskError`
+        if the source is at fault, `SandboxError` if disk, network or machine are.
+        """
+        messages = workspace / "messages"
+        uri = await asyncio.to_thread(self.prepare, workspace)
+        command = [
+            *("apptainer", "--nocolor", "build", "--disable-cache"),
+            *("--mksquashfs-args", COMPRESSION),
+            *(["--no-https"] if self.plain_http else []),
+            *(str(made), uri),
+        ]
+        cwd = self.cwd or workspace
+        status = await run(
+            command, messages, workspace, cwd=cwd, shown=self.shown, timeout_s=timeout_s
+        )
+        if status != 0:
+            text = await asyncio.to_thread(tail, messages, MESSAGES_BYTES)
+            error = failure(self.shown, status, text)
+            raise error if self.explain is None else self.explain(text, error)
+        return {}
 
 
-async def build(made: Path, source: Source, *, workspace: Path, timeout_s: float) -> None:
-    """Makes the SIF file `made`; all temporary files stay in `workspace`.
+async def run(
+    command: list[str],
+    messages: Path,
+    workspace: Path,
+    *,
+    cwd: Path,
+    shown: str,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Runs a program that works in `workspace`, and ends its processes if the caller leaves.
 
-    Raises `TaskError` if the source is at fault, `SandboxError` if disk, network or machine are.
+    Returns its exit status. Raises `SandboxError` if it takes longer than `timeout_s`.
     """
-    messages = workspace / "messages"
-    uri = await asyncio.to_thread(source.prepare, workspace)
-    command = [
-        *("apptainer", "--nocolor", "build", "--disable-cache"),
-        *("--mksquashfs-args", COMPRESSION),
-        *(["--no-https"] if source.plain_http else []),
-        *(str(made), uri),
-    ]
     try:
         async with asyncio.timeout(timeout_s):
-            status = await _run(command, messages, workspace, cwd=source.cwd or workspace)
+            return await _run(command, messages, workspace, cwd, environment or {})
     except TimeoutError:
         raise SandboxError(
-            f"building {source.shown} took more than {timeout_s:g} s",
+            f"building {shown} took more than {timeout_s:g} s",
             hint="raise the cache's build_timeout_s",
         ) from None
-    if status != 0:
-        text = await asyncio.to_thread(_tail, messages)
-        raise _failure(source.shown, status, text)
 
 
-async def _run(command: list[str], messages: Path, workspace: Path, *, cwd: Path) -> int:
-    environment = {
-        **os.environ,
-        "APPTAINER_TMPDIR": str(workspace),
-        "APPTAINER_CACHEDIR": str(workspace),
-        "TMPDIR": str(workspace),
-    }
+async def _run(
+    command: list[str], messages: Path, workspace: Path, cwd: Path, environment: Mapping[str, str]
+) -> int:
     with messages.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", _RECORD_AND_RUN, str(workspace / CHILD)),
@@ -89,7 +114,13 @@ async def _run(command: list[str], messages: Path, workspace: Path, *, cwd: Path
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=environment,
+            env={
+                **os.environ,
+                "APPTAINER_TMPDIR": str(workspace),
+                "APPTAINER_CACHEDIR": str(workspace),
+                "TMPDIR": str(workspace),
+                **environment,
+            },
             cwd=cwd,
             start_new_session=True,
         )
@@ -102,11 +133,12 @@ async def _run(command: list[str], messages: Path, workspace: Path, *, cwd: Path
             await process.wait()
 
 
-def _failure(shown: str, status: int, messages: str) -> ProRLError:
+def failure(shown: str, status: int, messages: str, *, program: str = "apptainer") -> ProRLError:
+    """Returns the error of a program that failed: whose fault it is, by what it said."""
     said = _NOISE.sub("", messages).strip() or messages.strip() or f"it exited with status {status}"
-    message = f"apptainer cannot make an image of {shown}: {said}"
+    message = f"{program} cannot make an image of {shown}: {said}"
     if status == 127:
-        return SandboxError("apptainer is not installed", hint=INSTALL_HINT, retryable=False)
+        return SandboxError(f"{program} is not installed", hint=INSTALL_HINT, retryable=False)
     if _DISK_FULL.search(messages):
         return SandboxError(message, hint="free space, or move the cache: set PRORL_CACHE")
     if _NETWORK.search(messages):
@@ -119,7 +151,11 @@ def _failure(shown: str, status: int, messages: str) -> ProRLError:
     return TaskError(message)
 
 
-def _tail(messages: Path) -> str:
+def is_network_trouble(messages: str) -> bool:
+    return _NETWORK.search(messages) is not None
+
+
+def tail(messages: Path, size_bytes: int) -> str:
     with messages.open("rb") as file:
-        file.seek(max(0, messages.stat().st_size - MESSAGES_BYTES))
+        file.seek(max(0, messages.stat().st_size - size_bytes))
         return file.read().decode(errors="replace")

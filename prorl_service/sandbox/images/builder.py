@@ -3,15 +3,14 @@
 import asyncio
 import hashlib
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox.images import apptainer_build
 from prorl_service.sandbox.images.aio import in_thread
-from prorl_service.sandbox.images.apptainer_build import Source
 from prorl_service.sandbox.images.leases import Lease, Leases
 from prorl_service.sandbox.images.locks import FileLock, Heartbeat
 from prorl_service.sandbox.images.store import Store
@@ -21,6 +20,18 @@ LOCK_POLL_S = (0.05, 1.0)
 
 WORK_FACTOR = 2
 """Minimum disk of a build, in sizes of its layers: the layers and the image."""
+
+
+class Source(Protocol):
+    @property
+    def shown(self) -> str:
+        """Name that users know it by."""
+
+    async def make(self, made: Path, *, workspace: Path, timeout_s: float) -> Mapping[str, Any]:
+        """Makes the SIF file `made`, with all temporary files in `workspace`.
+
+        Returns the OCI configuration that the file does not have inside.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +74,40 @@ class ImageBuilder:
                 await in_thread(self._check_disk, wanted.source.shown, wanted.size_bytes)
                 await self._make_room(wanted.source.shown, wanted.size_bytes)
             async with self._workspace() as workspace:
-                made = await self._build(wanted.source, workspace)
+                made, oci = await self._build(wanted.source, workspace)
                 if wanted.digest_now and await in_thread(wanted.digest_now) != wanted.digest:
                     raise SandboxError(f"{wanted.source.shown} was changed while it was read")
-                await self._publish(wanted.digest, made, wanted.source.shown)
+                await self._publish(wanted.digest, made, wanted.source.shown, oci)
 
     async def make_local(self, source: Source | Path) -> Lease:
         """Builds a source without a digest, or copies a SIF file; the result's digest names it."""
         shown = str(source) if isinstance(source, Path) else source.shown
         async with self._workspace() as workspace:
+            oci: Mapping[str, Any] = {}
             if isinstance(source, Path):
                 made = Path(await in_thread(shutil.copyfile, source, workspace / "image.sif"))
             else:
-                made = await self._build(source, workspace)
+                made, oci = await self._build(source, workspace)
             digest = await in_thread(_digest_of_file, made)
             lease = await self._leases.lease(digest)
             try:
                 async with self._locked(digest):
                     if not await in_thread(self._store.image(digest).exists):
-                        await self._publish(digest, made, shown)
+                        await self._publish(digest, made, shown, oci)
             except BaseException:
                 await lease.release()
                 raise
         return lease
 
-    async def _build(self, source: Source, workspace: Path) -> Path:
+    async def _build(self, source: Source, workspace: Path) -> tuple[Path, Mapping[str, Any]]:
         made = workspace / "image.sif"
-        await apptainer_build.build(
-            made, source, workspace=workspace, timeout_s=self._build_timeout_s
-        )
-        return made
+        oci = await source.make(made, workspace=workspace, timeout_s=self._build_timeout_s)
+        return made, oci
 
-    async def _publish(self, digest: str, made: Path, shown: str) -> None:
+    async def _publish(self, digest: str, made: Path, shown: str, oci: Mapping[str, Any]) -> None:
         size = await in_thread(lambda: made.stat().st_size)
         await self._make_room(shown, size)
-        await in_thread(self._store.publish, digest, made, shown)
+        await in_thread(self._store.publish, digest, made, shown, oci)
 
     # --- room -----------------------------------------------------------------------------------
 

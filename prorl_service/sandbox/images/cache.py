@@ -10,6 +10,7 @@ the budget by one image, until the next one makes room.
 
 import asyncio
 import functools
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,15 +21,19 @@ from typing import Literal
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.images import oci_layout, registry
+from prorl_service.sandbox.images import oci_layout, registry, sif
 from prorl_service.sandbox.images.aio import SingleFlight, disk_errors, in_thread
 from prorl_service.sandbox.images.apptainer_build import Source
+from prorl_service.sandbox.images.bases import CachedBases, described, substitutes_of
 from prorl_service.sandbox.images.builder import ImageBuilder, Wanted
 from prorl_service.sandbox.images.definitions import Definition
+from prorl_service.sandbox.images.dockerfiles import DockerfileSource, Ladder
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.images.leases import Lease, Leases
 from prorl_service.sandbox.images.locks import Heartbeat
 from prorl_service.sandbox.images.references import (
     ArchiveReference,
+    DockerfileReference,
     LayoutReference,
     LocalReference,
     PathReference,
@@ -40,8 +45,6 @@ from prorl_service.sandbox.images.store import Entry, Ref, Store
 log = logging.getLogger(__name__)
 
 BUILD_TIMEOUT_S = 3600.0
-_SIF_MAGIC = b"SIF_MAGIC"
-_SIF_MAGIC_AT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,17 @@ class ImageCache:
         budget_bytes: int | None = None,
         evict_one: Callable[[], Awaitable[bool]] = _nothing_to_give_up,
         build_timeout_s: float = BUILD_TIMEOUT_S,
+        bases: Iterable[str] = (),
+        build_network: bool = True,
+        ladder: Ladder | None = None,
     ) -> None:
         """`root` defaults to `images` in the service's cache; without a budget there is no limit.
 
         `evict_one` is called when leased images leave no room: it gets a lease or more released, or
         returns False, which is an error. `build_timeout_s` also bounds the wait for another process
-        that makes the same image.
+        that makes the same image. `bases` are pairs `IMAGE=REFERENCE`: what stands in for images
+        that Dockerfiles begin with. Their commands have the host's network if `build_network`.
+        `ladder` is this host's by default. Raises `TaskError` for what is no pair.
         """
         self.root = (root or cache_root() / "images").absolute()
         self._store = Store(self.root)
@@ -89,6 +97,10 @@ class ImageCache:
             evict_one=evict_one,
             build_timeout_s=build_timeout_s,
         )
+        self._substitutes = substitutes_of(bases)
+        self._bases = CachedBases(self.get, self._store, self._substitutes)
+        self._ladder = ladder or Ladder()
+        self._build_network = build_network
         self._flights = SingleFlight()
         self._prepared = False
 
@@ -111,9 +123,17 @@ class ImageCache:
             await self._prepare()
             if isinstance(parsed, RegistryReference):
                 wanted = await self._at_registry(parsed, refresh=refresh)
+            elif isinstance(parsed, DockerfileReference):
+                return await self._built(parsed)
             else:
                 wanted = await in_thread(self._find_here, parsed)
             return await self._obtain(wanted)
+
+    async def config(self, reference: str) -> ImageConfig:
+        """Returns where an image's commands start, as whom and with which variables, as far as that
+        is known; gets the image if it is missing. Raises what `get` raises."""
+        async with await self.get(reference) as lease:
+            return ImageConfig.of_oci((await described(lease, self._store)).oci)
 
     async def prefetch(
         self,
@@ -219,6 +239,14 @@ class ImageCache:
             raise
         return lease
 
+    async def _built(self, parsed: DockerfileReference) -> Lease:
+        wanted = self._of_dockerfile(parsed)
+        lease = await self._obtain(wanted)
+        ref = Ref(str(parsed), wanted.digest, wanted.digest, None)
+        if await in_thread(self._store.ref, ref.reference) != ref:
+            await in_thread(self._store.set_ref, ref)
+        return lease
+
     def _find_here(self, parsed: LayoutReference | ArchiveReference | LocalReference) -> Wanted:
         if isinstance(parsed, LocalReference):
             ref = self._store.ref(str(parsed))
@@ -239,6 +267,18 @@ class ImageCache:
             content.size_bytes,
             digest_now=lambda: oci_layout.inspect(parsed).digest,
         )
+
+    def _of_dockerfile(self, parsed: DockerfileReference) -> Wanted:
+        """The context and what stands in for images identify what is made of them."""
+        digest = parsed.archive
+        if self._substitutes:
+            instead = repr((digest, sorted(self._substitutes.items())))
+            digest = f"sha256:{hashlib.sha256(instead.encode()).hexdigest()}"
+        shown = str(parsed)
+        source = DockerfileSource(
+            shown, parsed.archive, self._ladder, self._bases, self._build_network
+        )
+        return Wanted(digest, source)
 
     async def _at_registry(self, parsed: RegistryReference, *, refresh: bool) -> Wanted:
         ref = await in_thread(self._store.ref, str(parsed))
@@ -292,11 +332,9 @@ def _checked(path: Path) -> Path:
             raise TaskError(f"{path} is not a root file system: it has no bin or usr")
         return path
     try:
-        with path.open("rb") as file:
-            file.seek(_SIF_MAGIC_AT)
-            magic = file.read(len(_SIF_MAGIC))
+        is_sif = sif.is_sif(path)
     except OSError as error:
         raise TaskError(f"the image {path} cannot be read: {error.strerror}") from error
-    if magic != _SIF_MAGIC:
+    if not is_sif:
         raise TaskError(f"{path} is not a SIF file", hint="for archives: docker-archive:FILE")
     return path

@@ -30,14 +30,12 @@ class Definition:
 
 
 def of_file(path: Path) -> Definition:
-    """Reads a definition, or a Dockerfile (Dockerfile*, *.Dockerfile), which spython converts."""
+    """Reads a definition."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} cannot be read: {error}") from error
-    if is_dockerfile(path):
-        text = _of_dockerfile(path)
-    elif not re.search(r"^\s*Bootstrap\s*:", text, re.IGNORECASE | re.MULTILINE):
+    if not re.search(r"^\s*Bootstrap\s*:", text, re.IGNORECASE | re.MULTILINE):
         raise TaskError(f"{path} is not a definition: it has no 'Bootstrap:'")
     return Definition(text, str(path), path.absolute().parent)
 
@@ -90,20 +88,3 @@ def mirror_of(suite: str) -> str:
         hint="name a mirror: --mirror URL",
         retryable=False,
     )
-
-
-def _of_dockerfile(path: Path) -> str:
-    try:
-        from spython.main.parse.parsers import DockerParser
-        from spython.main.parse.writers import SingularityWriter
-    except ImportError as error:
-        raise SandboxError(
-            f"Dockerfiles need spython: {error}", hint="pip install spython", retryable=False
-        ) from error
-    try:
-        definition = str(SingularityWriter(DockerParser(str(path)).parse()).convert())
-    except SystemExit as error:  # spython's way to report a mistake
-        raise TaskError(f"{path} is not a Dockerfile that spython understands") from error
-    # ENV and ARG also hold for later RUN lines; and all of %post runs as root, whatever USER says.
-    definition = definition.replace("\n%post\n", "\n%post\nset -a\n")
-    return re.sub(r"^su - .* # USER .*\n", "", definition, flags=re.MULTILINE)

@@ -6,6 +6,7 @@ oci-archive:FILE              an OCI layout as a tar file, with one image
 docker-archive:FILE           what `docker save` writes, with one image
 /PATH, ./PATH, ../PATH, ~/PATH   a SIF file or the directory of a root file system, used as is
 local:NAME                    what `prorl images build NAME` made
+dockerfile:sha256:HEX         a stored build context, built at first use
 """
 
 import ipaddress
@@ -82,7 +83,23 @@ class LocalReference:
         return f"local:{self.name}"
 
 
-Reference = RegistryReference | LayoutReference | ArchiveReference | PathReference | LocalReference
+@dataclass(frozen=True, slots=True)
+class DockerfileReference:
+    archive: str
+    """Reference of the archive of the build context."""
+
+    def __str__(self) -> str:
+        return f"dockerfile:{self.archive}"
+
+
+Reference = (
+    RegistryReference
+    | LayoutReference
+    | ArchiveReference
+    | PathReference
+    | LocalReference
+    | DockerfileReference
+)
 
 
 def parse(text: str) -> Reference:
@@ -106,6 +123,10 @@ def parse(text: str) -> Reference:
             return ArchiveReference(scheme, _path(rest, text))
         case "local":
             return LocalReference(_checked_tag(rest, text))
+        case "dockerfile":
+            if not _DIGEST.fullmatch(rest):
+                raise _refused(text, "it must be dockerfile:sha256: and 64 hexadecimal digits")
+            return DockerfileReference(rest)
     if rest.startswith("//"):
         raise _refused(text, f"{scheme}:// is not supported")
     return _registry(text, text)

@@ -1,7 +1,8 @@
 """The image cache on disk. Blocking, and not locked within a process: `ImageCache` sees to both.
 
     blobs/sha256-HEX/image.sif    an image, complete if it is there at all
-                     image.json   what it was made of; its modification time is the last use
+                     image.json   what it was made of, and the OCI configuration if the image has
+                                  none inside; its modification time is the last use
                      lock         held by the process that makes or removes it
                      lease.TOKEN  held by a process that uses it
     refs/SHA256.json              what a tag or a local name stands for
@@ -19,13 +20,15 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+from prorl_service.sandbox.images import sif
 from prorl_service.sandbox.images.locks import (
     STALE_S,
     UNFINISHED,
@@ -103,15 +106,21 @@ class Store:
         with suppress(FileNotFoundError):
             os.utime(self._directory(digest) / "image.json")
 
-    def publish(self, digest: str, made: Path, source: str) -> None:
+    def publish(self, digest: str, made: Path, source: str, oci: Mapping[str, Any]) -> None:
         made.chmod(0o644)
         with made.open("rb") as file:
             os.fsync(file.fileno())
         directory = self._directory(digest)
         directory.mkdir(exist_ok=True)
-        _write_json(directory / "image.json", {"source": source})
+        _write_json(directory / "image.json", {"source": source, **({"oci": oci} if oci else {})})
         os.rename(made, self.image(digest))
         _sync_directory(directory)
+
+    def oci_config(self, digest: str) -> dict[str, Any]:
+        """Returns the OCI configuration of an image that is there; empty if it is unknown."""
+        image = self.image(digest)
+        kept = orjson.loads(image.with_name("image.json").read_bytes()).get("oci")
+        return kept if isinstance(kept, dict) else sif.oci_config(image)
 
     def evict(self, digest: str) -> bool:
         """Removes an image and its names. Returns False if a process uses, makes or removes it."""

@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import Zygotes, container_user, try_once
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.images.references import parse
 
 WORKDIR = "/workspace"
@@ -59,17 +60,26 @@ OPTIONS = [
 
 ImageSource = Callable[[str], AbstractAsyncContextManager[Path]]
 """Function that gives an image's file or directory while it is in use. Raises `TaskError`."""
+ConfigSource = Callable[[str], Awaitable[ImageConfig]]
+"""Function that gives an image's configuration. Raises `TaskError`."""
 
 
 class ApptainerProvider(SandboxProvider):
     kind = "apptainer"
 
-    def __init__(self, images: ImageSource, *, default_image: str | None = None) -> None:
+    def __init__(
+        self,
+        images: ImageSource,
+        *,
+        default_image: str | None = None,
+        configs: ConfigSource | None = None,
+    ) -> None:
         """Tries Apptainer once. Raises `SandboxError` with the reason if it does not work.
 
         Tasks without an image get the `default_image`; raises `TaskError` if that is invalid.
         """
         self._images = images
+        self._configs = configs
         self._default_image = default_image
         if default_image is not None:
             self.check(None)
@@ -78,11 +88,18 @@ class ApptainerProvider(SandboxProvider):
         self._try()
         self._zygotes = Zygotes(self._launch, user=container_user())
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> "ApptainerSandbox":
-        return ApptainerSandbox(self._zygotes, self._reference(image), limits)
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> "ApptainerSandbox":
+        return ApptainerSandbox(self._zygotes, self._reference(image), limits, user)
 
     def check(self, image: str | None) -> None:
         self._reference(image)
+
+    async def image_config(self, image: str) -> ImageConfig:
+        if self._configs is None:
+            return ImageConfig()
+        return await self._configs(self._reference(image))
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         self._zygotes.prewarm(map(self._reference, dict.fromkeys(images)))
@@ -131,9 +148,15 @@ class ApptainerProvider(SandboxProvider):
 
 
 class ApptainerSandbox(RemoteSandbox):
+    def __init__(
+        self, zygotes: Zygotes, image: str, limits: SandboxLimits, user: str | None
+    ) -> None:
+        super().__init__(zygotes, image, limits)
+        self._user: int | str = USER if user in (None, "root", "0") else str(user)
+
     def _order(self) -> dict[str, object]:
         environment = spec.environment(home=HOME, user="root")
-        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=USER, of_image=True)
+        namespaces = spec.namespaces(self._limits, workdir=WORKDIR, user=self._user, of_image=True)
         return spec.isolated(self._limits, namespaces, environment)
 
     async def _start(self) -> None:

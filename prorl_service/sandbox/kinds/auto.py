@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import Sandbox, SandboxLimits, SandboxProvider
+from prorl_service.sandbox.images.image_config import ImageConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +37,16 @@ class AutoProvider(SandboxProvider):
     def _of(self, image: str | None) -> SandboxProvider:
         return self._without_image if image is None else self._with_image
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
-        return self._of(image).create(image=image, limits=limits)
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
+        return self._of(image).create(image=image, limits=limits, user=user)
 
     def check(self, image: str | None) -> None:
         self._of(image).check(image)
+
+    async def image_config(self, image: str) -> ImageConfig:
+        return await self._with_image.image_config(image)
 
     def prewarm(self, images: Sequence[str | None]) -> None:
         for provider in (self._with_image, self._without_image):
@@ -62,7 +68,9 @@ class _Missing(SandboxProvider):
     def __init__(self, why: SandboxError) -> None:
         self.why = why
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> Sandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> Sandbox:
         raise self._refusal(image)
 
     def check(self, image: str | None) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from prorl_service.errors import SandboxError, TaskError
-from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, refuse_user
 from prorl_service.sandbox.host import bundle, rootfs, spec
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import Zygotes, container_user, try_once
@@ -52,8 +52,11 @@ class BubblewrapProvider(SandboxProvider):
         try_once("bubblewrap", self._command(spec.PROBE, namespaces), hint=INSTALL_HINT)
         self._zygotes = Zygotes(self._launch, user=container_user())
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> "BubblewrapSandbox":
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> "BubblewrapSandbox":
         self.check(image)
+        refuse_user(user)
         return BubblewrapSandbox(self._zygotes, "", limits)
 
     def check(self, image: str | None) -> None:

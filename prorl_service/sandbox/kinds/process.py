@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 
 from prorl_service.errors import TaskError
 from prorl_service.sandbox import programs
-from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider, refuse_user
 from prorl_service.sandbox.host import bundle, spec
 from prorl_service.sandbox.host.processes import Process
 from prorl_service.sandbox.host.sandbox import RemoteSandbox
@@ -28,8 +28,11 @@ class ProcessSandboxProvider(SandboxProvider):
     def __init__(self) -> None:
         self._zygotes = Zygotes(_launch, user=None)
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> "ProcessSandbox":
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> "ProcessSandbox":
         self.check(image)
+        refuse_user(user)
         return ProcessSandbox(self._zygotes, "", limits)
 
     def check(self, image: str | None) -> None:

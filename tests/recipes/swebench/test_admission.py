@@ -61,7 +61,9 @@ class UnlikeNodes(BubblewrapProvider):
         super().__init__()
         self._file_mb = itertools.cycle([512, 256])
 
-    def create(self, *, image: str | None, limits: SandboxLimits) -> BubblewrapSandbox:
+    def create(
+        self, *, image: str | None, limits: SandboxLimits, user: str | None = None
+    ) -> BubblewrapSandbox:
         return super().create(image=image, limits=replace(limits, file_mb=next(self._file_mb)))
 
 

@@ -28,6 +28,8 @@ PACKAGES = (
     "util-linux",
 )
 # fmt: on
+SMALL = ("base-files", "bash", "coreutils", "dash", "grep", "libc-bin", "sed", "tar")
+"""Packages of an image that many tests build on."""
 UNPACKAGED = ("bin", "sbin", "lib", "lib64", "etc/passwd", "etc/group", "etc/ld.so.cache")
 """Paths made when Debian was installed, not part of a package."""
 DIRECTORIES = ("dev", "proc", "sys", "run", "root", "tmp", "var/tmp", "home")
@@ -40,16 +42,16 @@ _VERSION = "2"
 
 
 @functools.cache
-def debian_image() -> Path:
+def debian_image(wanted: tuple[str, ...] = PACKAGES) -> Path:
     """Returns a SIF file; callers may be inside an event loop."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, _image()).result()
+        return thread.submit(asyncio.run, _image(wanted)).result()
 
 
 @functools.cache
-def debian_directory() -> Path:
+def debian_directory(wanted: tuple[str, ...] = PACKAGES) -> Path:
     """Returns the same system as a root directory."""
-    packages = _closure(_installed())
+    packages = _closure(_installed(), wanted)
     directory = _root() / "directories" / _key(packages)
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -65,8 +67,8 @@ def debian_directory() -> Path:
     return directory
 
 
-async def _image() -> Path:
-    directory = debian_directory()
+async def _image(wanted: tuple[str, ...]) -> Path:
+    directory = debian_directory(wanted)
     cache = ImageCache(_root())
     name = f"debian-{directory.name}"
     try:
@@ -89,15 +91,15 @@ def _installed() -> dict[str, tuple[str, str, str]]:
     return {name: (version, depends, provides) for name, version, depends, provides in fields}
 
 
-def _closure(installed: dict[str, tuple[str, str, str]]) -> dict[str, str]:
-    """Returns `PACKAGES` and all their dependencies, with versions."""
+def _closure(installed: dict[str, tuple[str, str, str]], wanted: tuple[str, ...]) -> dict[str, str]:
+    """Returns `wanted` and all their dependencies, with versions."""
     providers = {
         _bare(virtual): name
         for name, (_, _, provides) in installed.items()
         for virtual in provides.split(",")
     }
     needed: dict[str, str] = {}
-    pending = list(PACKAGES)
+    pending = list(wanted)
     while pending:
         name = pending.pop()
         assert name in installed, f"these tests need the Debian package {name}"

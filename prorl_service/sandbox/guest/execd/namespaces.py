@@ -14,8 +14,9 @@ import os
 import resource
 import socket
 import struct
+from typing import NamedTuple
 
-from . import linux
+from . import accounts, linux
 
 NAMESPACES = (
     linux.CLONE_NEWPID
@@ -61,13 +62,24 @@ HOST_NAME = "sandbox"
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
-def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool) -> None:
+class Written(NamedTuple):
+    """What is written in the sandbox, apart from what was there."""
+
+    prefix: str
+    """Path of the directory inside, without slashes around it."""
+    directory: int
+    """Descriptor of the directory that holds it, without what was there."""
+
+
+def enter(
+    *, runtime: str, workdir: str, disk_mb: int, user: int | str, of_image: bool
+) -> list[Written]:
     """Enters the sandbox. Called once by the first process of `NAMESPACES`, the container's root.
 
     `runtime` is the container's directory with this program; its subdirectory `mnt` is empty,
     and `programs` is a mount.
-    `user` is the process's user afterwards. With `of_image`, all of the root is writable; without,
-    only `workdir` and /tmp, which share `disk_mb`.
+    `user` is the process's user afterwards, by number or by a name of the image. With `of_image`,
+    all of the root is writable; without, only `workdir` and /tmp, which share `disk_mb`.
     """
     linux.set_host_name(HOST_NAME)
     _bring_up_loopback()
@@ -77,13 +89,14 @@ def enter(*, runtime: str, workdir: str, disk_mb: int, user: int, of_image: bool
     for name, limit in TCP_BUFFERS.items():
         _write(proc, f"sys/net/ipv4/{name}", limit)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
-    if of_image:
-        _make_root(runtime, workdir, disk_mb)
-    else:
-        _cover_root(workdir, disk_mb)
-    _enter_user_namespace(proc, user)
+    written = (_make_root if of_image else _cover_root)(runtime, workdir, disk_mb)
+    account = accounts.find(user)
+    _enter_user_namespace(proc, account)
     os.close(proc)
-    linux.keep_capabilities(CAPABILITIES_FOR_FILES if user == 0 else 0)
+    if account.home:
+        accounts.set_variables(account)
+    linux.keep_capabilities(CAPABILITIES_FOR_FILES if account.user == 0 else 0)
+    return written
 
 
 def _write(directory: int, path: str, text: str) -> None:
@@ -94,8 +107,9 @@ def _write(directory: int, path: str, text: str) -> None:
         os.close(fd)
 
 
-def _make_root(runtime: str, workdir: str, disk_mb: int) -> None:
+def _make_root(runtime: str, workdir: str, disk_mb: int) -> list[Written]:
     root = _mount_overlay(f"{runtime}/mnt", disk_mb)
+    upper = _directory(f"{runtime}/mnt/upper")  # out of reach of paths once the root has changed
     _mount_proc(f"{root}/proc")
     _mount_dev(f"{root}/dev")
     os.makedirs(root + runtime, exist_ok=True)
@@ -105,21 +119,27 @@ def _make_root(runtime: str, workdir: str, disk_mb: int) -> None:
     os.makedirs("/tmp", exist_ok=True)
     os.chmod("/tmp", 0o1777)
     os.makedirs(workdir, exist_ok=True)
+    return [Written("", upper)]
 
 
-def _cover_root(workdir: str, disk_mb: int) -> None:
+def _directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _cover_root(runtime: str, workdir: str, disk_mb: int) -> list[Written]:
     temporary_mb = max(1, disk_mb // 4)
     _mount_proc("/proc")
     _mount_pts_and_shm("/dev")
     _mount_memory("/tmp", temporary_mb, "1777")
     _mount_memory(workdir, max(1, disk_mb - temporary_mb), "0755")
+    return [Written(path.strip("/"), _directory(path)) for path in (workdir, "/tmp")]
 
 
-def _enter_user_namespace(proc: int, user: int) -> None:
+def _enter_user_namespace(proc: int, account: accounts.Account) -> None:
     """Enters a user namespace last: it cannot undo earlier mounts, and its resources count."""
     linux.unshare(linux.CLONE_NEWUSER)
-    to_root = f"{user} 0 1"
-    for name, text in (("setgroups", "deny"), ("uid_map", to_root), ("gid_map", to_root)):
+    user, group = f"{account.user} 0 1", f"{account.group} 0 1"
+    for name, text in (("setgroups", "deny"), ("uid_map", user), ("gid_map", group)):
         _write(proc, f"self/{name}", text)
     for name, limit in OF_USER.items():
         with contextlib.suppress(FileNotFoundError):  # a kernel that does not count it

@@ -10,19 +10,22 @@ import os
 import select
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from .bash import BashTool
 from .editor import Editor
+from .ending import end_processes, resume_processes, suspend_processes
 from .fd_passing import receive
 from .files import download, upload
 from .ipython import IPythonTool
+from .layer import restore_layer, save_layer
 from .limits import confine, kill_all_and_exit
 from .listen import listen
 from .loop import Loop
 from .memory import MemoryGuard
+from .namespaces import Written
 from .protocol import FrameDecoder, encode
 from .request import Request
 from .tar import restore, snapshot
@@ -42,6 +45,7 @@ def serve(
     output_bytes: int,
     file_bytes: int,
     kernel: dict[str, Any] | None,
+    written: Sequence[Written] = (),
 ) -> None:
     """Serves until the connection ends."""
     for number in IGNORED_SIGNALS:
@@ -63,6 +67,11 @@ def serve(
         "download": partial(download, max_bytes=file_bytes),
         "snapshot": partial(snapshot, max_bytes=file_bytes),
         "restore": restore,
+        "end_processes": end_processes,
+        "suspend_processes": suspend_processes,
+        "resume_processes": resume_processes,
+        "save_layer": partial(save_layer, written),
+        "restore_layer": restore_layer,
         "tool": partial(call_tool, tools, MemoryGuard(loop, memory_bytes)),
         "return_shell": bash.return_shell,
         "listen": partial(listen, handover),

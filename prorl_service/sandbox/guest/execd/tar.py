@@ -37,7 +37,7 @@ def restore(request: Request) -> None:
 
 
 def _snapshot(root: int, max_bytes: int, out: BinaryIO) -> None:
-    with tarfile.open(fileobj=_Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=Bounded(out, max_bytes), mode="w|") as tar:  # type: ignore[call-overload]
         _add_directory(tar, root, "", MAX_DEPTH)
 
 
@@ -67,11 +67,26 @@ def _add_directory(tar: tarfile.TarFile, directory: int, prefix: str, depth: int
 
 def _add(tar: tarfile.TarFile, directory: int, name: str, prefix: str, depth: int) -> None:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        add_entry(tar, directory, name, prefix)
+        return
+    inner = os.open(name, _DIRECTORY, dir_fd=directory)
+    try:
+        add_entry(tar, directory, name, prefix)
+        _add_directory(tar, inner, f"{prefix}{name}/", depth - 1)
+    finally:
+        os.close(inner)
+
+
+def add_entry(tar: tarfile.TarFile, directory: int, name: str, prefix: str) -> None:
+    """Adds a directory without what it holds, a link, or a regular file; nothing else."""
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     info = tar.tarinfo(prefix + name)
     info.mode = stat.S_IMODE(status.st_mode)
     info.mtime = int(status.st_mtime)
     if stat.S_ISDIR(status.st_mode):
-        _add_subdirectory(tar, info, os.open(name, _DIRECTORY, dir_fd=directory), depth)
+        info.type = b"5"
+        tar.addfile(info)
     elif stat.S_ISLNK(status.st_mode):
         info.type = b"2"
         info.linkname = os.readlink(name, dir_fd=directory)
@@ -82,18 +97,7 @@ def _add(tar: tarfile.TarFile, directory: int, name: str, prefix: str, depth: in
             tar.addfile(info, _Padded(file))  # type: ignore[arg-type]
 
 
-def _add_subdirectory(
-    tar: tarfile.TarFile, info: tarfile.TarInfo, directory: int, depth: int
-) -> None:
-    try:
-        info.type = b"5"
-        tar.addfile(info)
-        _add_directory(tar, directory, info.name + "/", depth - 1)
-    finally:
-        os.close(directory)
-
-
-class _Bounded:
+class Bounded:
     def __init__(self, out: BinaryIO, max_bytes: int) -> None:
         self._out = out
         self._left = max_bytes

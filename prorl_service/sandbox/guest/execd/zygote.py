@@ -75,11 +75,12 @@ def _fork(order: Order, connection: int, messages: int) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.environ.update(order["environment"])
         be_killed_first()
+        written = []
         if order["namespaces"]:
-            namespaces.enter(runtime=RUNTIME, **order["namespaces"])
+            written = namespaces.enter(runtime=RUNTIME, **order["namespaces"])
         if order["filter"]:
             linux.filter_system_calls(bytes.fromhex(order["filter"]))
-        serve(**order["serve"])
+        serve(**order["serve"], written=written)
     except BaseException as error:  # the boundary: the service reads what went wrong
         os.write(2, f"{type(error).__name__}: {error}".encode())
     os._exit(1)

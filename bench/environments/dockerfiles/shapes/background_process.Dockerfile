@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+RUN sleep 86399 & echo started >/f

@@ -1,0 +1,2 @@
+FROM Debian:Bookworm
+RUN true

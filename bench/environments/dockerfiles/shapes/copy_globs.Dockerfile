@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+COPY *.txt dir/?.txt /texts/

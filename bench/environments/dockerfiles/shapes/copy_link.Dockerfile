@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+COPY --link a.txt /a.txt

@@ -1,0 +1,4 @@
+FROM debian:bookworm-slim
+ENTRYPOINT ["/bin/sh", "-c"]
+CMD ["echo never"]
+RUN touch /f

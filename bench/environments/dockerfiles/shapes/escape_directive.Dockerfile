@@ -1,0 +1,4 @@
+# escape=`
+FROM debian:bookworm-slim
+RUN echo a >/f && `
+    echo b >>/f

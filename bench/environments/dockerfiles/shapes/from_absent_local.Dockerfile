@@ -1,0 +1,2 @@
+FROM local:absent-image
+RUN true

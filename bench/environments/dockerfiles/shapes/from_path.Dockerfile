@@ -1,0 +1,2 @@
+FROM /etc
+RUN true

@@ -1,0 +1,4 @@
+FROM debian:bookworm-slim AS base
+FROM scratch
+COPY --from=base / /
+COPY a.txt /only.txt

@@ -1,0 +1,2 @@
+from debian:bookworm-slim as x
+run touch /f

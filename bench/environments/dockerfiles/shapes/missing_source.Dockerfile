@@ -1,0 +1,3 @@
+FROM debian:bookworm-slim
+COPY a.txt \
+  absent.txt /x/

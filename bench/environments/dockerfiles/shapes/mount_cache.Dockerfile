@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+RUN --mount=type=cache,target=/var/cache/x echo 1 >/var/cache/x/f && echo ok >/f

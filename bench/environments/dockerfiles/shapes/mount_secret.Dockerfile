@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+RUN --mount=type=secret,id=token true

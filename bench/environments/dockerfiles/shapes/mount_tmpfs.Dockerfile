@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+RUN --mount=type=tmpfs,target=/scratch echo x >/scratch/f && touch /f

@@ -1,0 +1,1 @@
+FROM --platform=linux/s390x debian:bookworm-slim

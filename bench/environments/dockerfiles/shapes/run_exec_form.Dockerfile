@@ -1,0 +1,2 @@
+FROM debian:bookworm-slim
+RUN ["/bin/bash", "-c", "echo $0 > /f", "zero"]

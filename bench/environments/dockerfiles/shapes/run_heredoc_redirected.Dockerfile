@@ -1,0 +1,6 @@
+FROM debian:bookworm-slim
+RUN cat <<'EOF' >/f && cat <<-"END" >>/f
+first $HOME
+EOF
+	second
+	END

@@ -1,0 +1,3 @@
+FROM debian:bookworm-slim
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+RUN [[ 1 == 1 ]] && echo ${BASH_VERSION} >/f

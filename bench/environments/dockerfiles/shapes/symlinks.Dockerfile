@@ -1,0 +1,3 @@
+FROM debian:bookworm-slim
+RUN mkdir /real && ln -s /real /link && ln -s missing /dangling
+COPY a.txt /link/

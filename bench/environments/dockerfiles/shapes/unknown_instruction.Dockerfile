@@ -1,0 +1,3 @@
+FROM debian:bookworm-slim
+
+RUM true

@@ -1,0 +1,5 @@
+FROM debian:bookworm-slim AS a
+USER nobody
+FROM a
+USER root
+RUN id -u >/f

@@ -1,0 +1,3 @@
+FROM debian:bookworm-slim
+RUN mkdir /data && echo kept >/data/f
+VOLUME ["/data"]

@@ -1,0 +1,5 @@
+FROM debian:bookworm-slim
+WORKDIR /a
+WORKDIR b/c
+RUN pwd >/f
+COPY a.txt .

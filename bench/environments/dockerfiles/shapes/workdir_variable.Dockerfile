@@ -1,0 +1,4 @@
+FROM debian:bookworm-slim
+ENV HOME_DIR=/srv
+WORKDIR $HOME_DIR/x
+RUN touch here

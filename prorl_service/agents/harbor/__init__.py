@@ -1,0 +1,1 @@
+"""Tasks in Harbor's format: their directories, their sandboxes, their verifiers."""

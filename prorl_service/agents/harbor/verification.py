@@ -1,0 +1,175 @@
+"""The verdict on an agent's work: the task's verifier, run in a sandbox in which nothing else runs.
+
+A verifier that shares the agent's sandbox gets a fresh one with what the agent wrote, behind a
+guard. One with a sandbox of its own gets the artifacts only. Nothing that the agent's work does to
+the verifier becomes an error of the service: it is a reward of 0.
+"""
+
+import asyncio
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prorl_service.agents.base import RolloutContext
+from prorl_service.agents.harbor.artifacts import Artifacts
+from prorl_service.agents.harbor.data import HarborData, Step
+from prorl_service.agents.harbor.rewards import (
+    JSON_FILE,
+    TEXT_FILE,
+    NoReward,
+    RewardFiles,
+    Rewards,
+)
+from prorl_service.agents.harbor.workplace import LOGS, Workplace
+from prorl_service.errors import EvaluatorError
+from prorl_service.sandbox.archives import load_archive
+from prorl_service.sandbox.images.image_config import ImageConfig
+from prorl_service.sandbox.layers import Guard, Layer
+
+TESTS, LOG = "/tests", "/logs/verifier/test-stdout.txt"
+MAX_REWARD_BYTES = 64 << 10
+MAX_LOG_BYTES = 16 << 10
+SHOWN_PATHS = 50
+SYSTEM_TREES = ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc/alternatives")
+SYSTEM_PATH = "usr/local/sbin:usr/local/bin:usr/sbin:usr/bin:sbin:bin"
+OURS = (".prorl", "proc", "sys", "dev", "run/prorl")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an agent left at the end of a step, when all its processes had ended."""
+
+    layer: Layer | None
+    """All that it wrote, for a verifier that shares its sandbox; None if that was too much."""
+    artifacts: Artifacts
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    rewards: Rewards
+    problem: str = ""
+    """Reason why there is no reward of the verifier's own, so that it is 0."""
+    refused: list[str] = field(default_factory=list)
+    """Paths that the guard left out."""
+    log: str = ""
+
+
+async def verify(rollout: RolloutContext, data: HarborData, step: Step, work: Work) -> Verified:
+    """Raises `TaskError`, `SandboxError`, and `EvaluatorError` for a verifier that gives no reward
+    for an untouched sandbox either."""
+    if step.verifier.place is None and work.layer is None:
+        return _zero("the agent wrote more than fits into another sandbox")
+    found = await _verified(rollout, data, step, work)
+    if found.problem and not found.problem.startswith(TIMED_OUT):
+        nothing = await _verified(rollout, data, step, None)
+        if nothing.problem:
+            raise EvaluatorError(
+                f"the verifier gives no reward for an untouched sandbox either: {nothing.problem}",
+                hint="run `prorl harbor check` on the task",
+            )
+    return found
+
+
+TIMED_OUT = "the verifier took more than"
+
+
+async def _verified(
+    rollout: RolloutContext, data: HarborData, step: Step, work: Work | None
+) -> Verified:
+    """Runs the verifier once. Without `work`: as if the agent had done nothing."""
+    verifier = step.verifier
+    workplace = await Workplace.opened(rollout, verifier.place or data.place, user=verifier.user)
+    try:
+        refused: list[str] = []
+        if work is not None and verifier.place is not None:
+            await work.artifacts.put(workplace.sandbox)
+        elif work is not None and work.layer is not None:
+            refused = await _restored(workplace, data, work.layer)
+        await workplace.prepare()
+        if verifier.place is not None:
+            await workplace.check_health(verifier.place.healthcheck)
+        named = await _put_tests(workplace, step)
+        log, problem = await _run(workplace, step)
+        files = await _reward_files(workplace)
+    finally:
+        await workplace.sandbox.stop()
+    try:
+        return Verified(files.only(named).read(), "", refused[:SHOWN_PATHS], log)
+    except NoReward as error:
+        return Verified({"reward": 0.0}, problem or str(error), refused[:SHOWN_PATHS], log)
+
+
+def _zero(problem: str) -> Verified:
+    return Verified({"reward": 0.0}, problem)
+
+
+async def _restored(workplace: Workplace, data: HarborData, layer: Layer) -> list[str]:
+    guard = guard_of(data, workplace.config)
+    try:
+        return await workplace.sandbox.restore_layer(layer, guard)
+    except OSError as error:
+        raise EvaluatorError(f"what the agent wrote cannot be restored: {error}") from error
+
+
+def guard_of(data: HarborData, config: ImageConfig) -> Guard:
+    """Returns the guard of an image: its programs, and those of the system."""
+    never = (*OURS, TESTS.strip("/"), "solution", "logs/verifier")
+    if not data.guard:
+        return Guard(never=never)
+    path = config.environment.get("PATH", "")
+    search = dict.fromkeys(part.strip("/") for part in f"{path}:{SYSTEM_PATH}".split(":") if part)
+    workdir = (data.place.workdir or config.workdir or "").strip("/")
+    own = [directory for directory in search if not _is_below(directory, workdir)]
+    trees = [*SYSTEM_TREES, *(directory.removesuffix("/bin") for directory in own)]
+    return Guard(
+        never=never,
+        search=tuple(own),
+        trees=tuple(dict.fromkeys(tree for tree in trees if "/" in tree or tree in SYSTEM_TREES)),
+        allow=tuple(pattern.strip("/") for pattern in data.allow),
+    )
+
+
+def _is_below(path: str, root: str) -> bool:
+    return bool(root) and (path == root or path.startswith(f"{root}/"))
+
+
+async def _put_tests(workplace: Workplace, step: Step) -> list[str]:
+    """Unpacks the tests. Returns the names of reward files that occur in them."""
+    named: set[str] = set()
+    for archive in step.verifier.tests:
+        await workplace.unpack(archive, TESTS)
+        content = await asyncio.to_thread(load_archive, archive)
+        named |= {name for name in (JSON_FILE, TEXT_FILE) if name.encode() in content}
+    await workplace.must(f"chmod +x {TESTS}/test.sh", "the task has no tests/test.sh")
+    return sorted(named)
+
+
+async def _run(workplace: Workplace, step: Step) -> tuple[str, str]:
+    """Runs the verifier. Returns the end of its output, and a problem: its exit code is none."""
+    exports = _exports(step.verifier.environment)
+    command = f"{exports}cd {shlex.quote(workplace.workdir)}; {TESTS}/test.sh"
+    quiet = f"( {command} ) > {LOG} 2>&1 < /dev/null"
+    done = await workplace.bash(quiet, step.verifier.timeout_s)
+    await workplace.sandbox.end_processes()
+    problem = f"{TIMED_OUT} {step.verifier.timeout_s:g} s" if done.data.get("timed_out") else ""
+    log = await _content(workplace, LOG, MAX_LOG_BYTES) or b""
+    return log.decode(errors="replace"), problem
+
+
+def _exports(environment: Mapping[str, str]) -> str:
+    return "".join(f"export {name}={shlex.quote(value)}; " for name, value in environment.items())
+
+
+async def _reward_files(workplace: Workplace) -> RewardFiles:
+    directory = LOGS[-1]
+    return RewardFiles(
+        await _content(workplace, f"{directory}/{JSON_FILE}", MAX_REWARD_BYTES),
+        await _content(workplace, f"{directory}/{TEXT_FILE}", MAX_REWARD_BYTES),
+    )
+
+
+async def _content(workplace: Workplace, path: str, max_bytes: int) -> bytes | None:
+    try:
+        return await workplace.sandbox.download(path, max_bytes=max_bytes)
+    except OSError:
+        return None

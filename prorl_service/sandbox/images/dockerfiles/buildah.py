@@ -1,0 +1,181 @@
+"""Dockerfiles by buildah: needs no daemon, no Docker, and for a user nothing but subordinate ids.
+
+A build runs in a mount and a PID namespace, without a network also in a network namespace, and for
+an ordinary user in a user namespace of the subordinate ids. So the end of one process ends every
+process of RUN and every mount. Storage is in the build's workspace. Images that the file names
+come from the cache: buildah asks no registry.
+
+The commands of RUN are root's in a changed root (`--isolation chroot`), not in a sandbox.
+"""
+
+import asyncio
+import os
+import shlex
+from pathlib import Path
+
+from prorl_service.errors import ProRLError
+from prorl_service.sandbox.images import apptainer_build, sif
+from prorl_service.sandbox.images.dockerfiles.rewriting import HEREDOCS, rewrite
+from prorl_service.sandbox.images.dockerfiles.rungs import Base, Made, Obstacle, Work
+from prorl_service.sandbox.images.dockerfiles.steps import step_failed
+from prorl_service.sandbox.images.image_config import ImageConfig
+
+INSTALL = "scripts/install-buildah"
+DRIVERS = ("overlay", "vfs")
+"""Ways of storage, best first. vfs copies all files for each stage, and works everywhere."""
+
+TRIAL_TIMEOUT_S = 60.0
+LOG_BYTES = 1 << 20
+"""Bytes of the end of buildah's messages that are searched for the step that failed."""
+
+_NEWER = {"parents": "1.38", "exclude": "1.38", "checksum": "1.39", "keep-git-dir": "1.39"}
+"""Flags, and the version of buildah that brought them."""
+
+# Elsewhere, as root, buildah and its libraries keep notes.
+_COVER = """for d in /var/lib/containers /run/containers; do
+  mkdir -p $d 2>/dev/null && mount -t tmpfs tmpfs $d 2>/dev/null || :
+done"""
+
+_LINKS = """for d in bin lib lib32 lib64; do
+  if [ -L /$d ]; then cp -P /$d "$m"; elif [ -d /$d ]; then mkdir "$m/$d"; fi
+done"""
+
+
+class Buildah:
+    name = "buildah"
+
+    def __init__(self) -> None:
+        self._driver = DRIVERS[0]
+
+    async def trial(self, workspace: Path) -> str | None:
+        """Runs a command of the host in an empty image, with each way of storage."""
+        why: str | None = None
+        for self._driver in DRIVERS:
+            directory = workspace / f"trial-{self._driver}"
+            await asyncio.to_thread(directory.mkdir)
+            why = await self._try(directory)
+            if why is None:
+                break
+        return why
+
+    async def _try(self, workspace: Path) -> str | None:
+        script = [
+            *(_run("from", "--name", "trial", "scratch"), f"m=$({_run('mount', 'trial')})"),
+            *('mkdir "$m/tmp" "$m/etc" "$m/proc" "$m/dev" "$m/sys"', _LINKS),
+            f"{_run('run', '--isolation', 'chroot')} {_volumes()} trial -- /usr/bin/true",
+        ]
+        status, text = await self._in_namespaces(
+            script, workspace, "a trial", network=False, timeout_s=TRIAL_TIMEOUT_S
+        )
+        if status == 0:
+            return None
+        lines = text.strip().splitlines()
+        return lines[-1] if lines else f"exit status {status}"
+
+    def obstacle(self, work: Work) -> Obstacle | None:
+        for instruction in work.context.dockerfile.instructions:
+            for flag in instruction.flags:
+                since = _NEWER.get(flag[2:].partition("=")[0])
+                if since is not None:
+                    return Obstacle(f"{flag} needs buildah {since}", instruction)
+        return None
+
+    async def make(self, work: Work) -> Made:
+        script, archive = await asyncio.to_thread(self._prepare, work)
+        status, text = await self._in_namespaces(
+            script, work.workspace, work.shown, network=work.network, timeout_s=work.timeout_s
+        )
+        if status != 0:
+            error = apptainer_build.failure(work.shown, status, text, program="buildah")
+            raise step_failed(work.context.dockerfile, text) or error
+        return Made(f"oci-archive:{archive}")
+
+    def explain(self, work: Work, messages: str, error: ProRLError) -> ProRLError:
+        return error
+
+    def _prepare(self, work: Work) -> tuple[list[str], Path]:
+        """Writes the Dockerfile. Returns the commands, and the archive that they make."""
+        names = {name: f"localhost/prorl-base:{n}" for n, name in enumerate(work.bases)}
+        heredocs = work.workspace / HEREDOCS
+        heredocs.mkdir()
+        text = rewrite(work.context.dockerfile, names, work.environment_of, heredocs)
+        file = work.workspace / "Dockerfile.rewritten"
+        file.write_text(text)
+        archive = work.workspace / "image.tar"
+        build = _run(
+            *("build", "--isolation", "chroot", "--layers=false", "--pull-never"),
+            *("--network", "host", "--build-context", f"{HEREDOCS}={heredocs}"),
+            *("--file", str(file), "--tag", f"oci-archive:{archive}"),
+            str(work.context.directory),
+        )
+        bases = [self._import(base, names[name]) for name, base in work.bases.items()]
+        return [_COVER, *bases, build], archive
+
+    def _import(self, base: Base, name: str) -> str:
+        """Returns commands that make an image of one from the cache."""
+        if base.path.is_dir():
+            copy = f'cp -a {shlex.quote(str(base.path))}/. "$m"'
+        else:
+            offset = sif.file_system_offset(base.path)
+            unpack = f'unsquashfs -quiet -no-progress -force -dest "$m" -offset {offset}'
+            # Status 2: something was left out that only root may make, such as a device.
+            copy = f"{unpack} {shlex.quote(str(base.path))} || [ $? -eq 2 ]"
+        config = ImageConfig.of_oci(base.oci)
+        options = [*(("--workingdir", config.workdir) if config.workdir else ())]
+        options += [*(("--user", config.user) if config.user else ())]
+        for variable, value in config.environment.items():
+            options += ["--env", f"{variable}={value}"]
+        return "\n".join(
+            [
+                _run("from", "--name", "base", "scratch"),
+                f"m=$({_run('mount', 'base')})",
+                copy,
+                'rm -rf "$m/.singularity.d" "$m/.exec" "$m/.run" "$m/.shell" "$m/.test"',
+                'rm -f "$m/environment" "$m/singularity"',
+                *([_run("config", *options, "base")] if options else []),
+                _run("commit", "--quiet", "--rm", "base", name),
+            ]
+        )
+
+    def _function(self) -> str:
+        """Returns the shell function that `_run` calls."""
+        storage = f'--storage-driver {self._driver} --root "$PWD/storage" --runroot "$PWD/run"'
+        return f'in_storage() {{ buildah {storage} "$@"; }}'
+
+    async def _in_namespaces(
+        self, script: list[str], workspace: Path, shown: str, *, network: bool, timeout_s: float
+    ) -> tuple[int, str]:
+        """Runs a shell script. Returns its status and the end of its messages."""
+        messages = workspace / "messages"
+        file = workspace / "script"
+        await asyncio.to_thread(
+            file.write_text, "\n".join(["set -e", self._function(), *script, ""])
+        )
+        command = [
+            *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+            *(["--user", "--map-root-user", "--map-auto"] if os.geteuid() else []),
+            *([] if network else ["--net"]),
+            *("/bin/sh", str(file)),
+        ]
+        own = {name: str(workspace) for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME")}
+        status = await apptainer_build.run(
+            command,
+            messages,
+            workspace,
+            cwd=workspace,
+            shown=shown,
+            timeout_s=timeout_s,
+            environment={**own, "BUILDAH_FORMAT": "oci"},
+        )
+        return status, await asyncio.to_thread(apptainer_build.tail, messages, LOG_BYTES)
+
+
+def _run(*arguments: str) -> str:
+    return shlex.join(["in_storage", *arguments])
+
+
+def _volumes() -> str:
+    """Returns the options with which the host's programs run in an empty image."""
+    paths = [Path("/", name) for name in ("usr", "bin", "lib", "lib32", "lib64")]
+    bound = [path for path in paths if path.is_dir() and not path.is_symlink()]
+    return " ".join(f"--volume {path}:{path}:ro" for path in bound)

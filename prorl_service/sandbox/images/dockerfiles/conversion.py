@@ -1,0 +1,198 @@
+"""Simple Dockerfiles by spython, which converts them to Apptainer definitions.
+
+For hosts without buildah: one stage, copies of whole files to absolute paths, and commands of a
+shell, which all run as root. What spython would silently do otherwise than Docker is an obstacle.
+"""
+
+import asyncio
+import re
+from pathlib import Path
+
+from prorl_service.errors import ProRLError, SandboxError, TaskError
+from prorl_service.sandbox.images import apptainer_build
+from prorl_service.sandbox.images.dockerfiles.checks import SCRATCH
+from prorl_service.sandbox.images.dockerfiles.rungs import Base, Made, Obstacle, Work
+from prorl_service.sandbox.images.dockerfiles.steps import failed
+from prorl_service.sandbox.images.dockerfiles.syntax import Instruction, json_list
+from prorl_service.sandbox.images.dockerfiles.variables import last_stage, unquoted
+from prorl_service.sandbox.images.image_config import ImageConfig
+
+TRIAL_TIMEOUT_S = 60.0
+TRIAL_BYTES = 4096
+_MARK = "prorl: line"
+_MARKED = re.compile(rf"^{_MARK} (\d+)$\n?", re.MULTILINE)
+_GLOB = re.compile(r"[*?\[]")
+_PLAIN = re.compile(r"(?:\w+=(?:\"[^\"\\]*\"|[\w./:,@%+${}-]*)(?:\s+|$))+")
+_IGNORED = ("ENTRYPOINT", "CMD", "HEALTHCHECK", "STOPSIGNAL", "EXPOSE", "VOLUME", "MAINTAINER")
+"""Instructions about running a container, which sandboxes do their own way."""
+
+
+class Conversion:
+    name = "spython"
+
+    async def trial(self, workspace: Path) -> str | None:
+        """Builds a definition with a command on an empty image."""
+        try:
+            await asyncio.to_thread(_import)
+            binds = await asyncio.to_thread(_write_trial, workspace)
+            for arguments in (["empty.sif", "empty"], ["--bind", binds, "made.sif", "trial.def"]):
+                await _apptainer_build(arguments, workspace)
+        except SandboxError as error:
+            return error.message
+        return None
+
+    def obstacle(self, work: Work) -> Obstacle | None:
+        instructions = work.context.dockerfile.instructions
+        stages = [one for one in instructions if one.name == "FROM"]
+        if len(stages) > 1:
+            return Obstacle("it has more than one stage", stages[1])
+        user = None
+        for instruction in instructions:
+            why = _beyond(instruction, user)
+            if why is not None:
+                return Obstacle(why, instruction)
+            if instruction.name == "USER":
+                user = instruction.rest
+        if not work.network:
+            return Obstacle("its commands have the host's network")
+        return None
+
+    async def make(self, work: Work) -> Made:
+        return await asyncio.to_thread(self._convert, work)
+
+    def explain(self, work: Work, messages: str, error: ProRLError) -> ProRLError:
+        """The last mark is that of the command that failed."""
+        marks = list(_MARKED.finditer(messages))
+        for instruction in work.context.dockerfile.instructions:
+            if marks and instruction.line == int(marks[-1][1]):
+                return failed(work.context.dockerfile, instruction, messages[marks[-1].end() :])
+        return error
+
+    def _convert(self, work: Work) -> Made:
+        dockerfile = work.context.dockerfile
+        (base,) = work.bases.values()
+        lines = [
+            _line(one, work.context.directory)
+            for one in dockerfile.instructions
+            if one.name not in _IGNORED
+        ]
+        file = work.workspace / "Dockerfile.rewritten"
+        file.write_text("\n".join([*lines, ""]))
+        sections = _spython(file, dockerfile.shown).partition("\n%")[2]
+        definition = work.workspace / "definition"
+        definition.write_text(f"Bootstrap: localimage\nFrom: {base.path}\n\n%{sections}")
+        return Made(str(definition), _config(work, base).as_oci())
+
+
+def _beyond(instruction: Instruction, user: str | None) -> str | None:
+    """Returns why an instruction is beyond spython, if it is."""
+    if instruction.heredocs:
+        return "it has a here-document"
+    if instruction.flags and instruction.name not in ("FROM", "HEALTHCHECK"):
+        return f"{instruction.flags[0]} is unknown to it"
+    match instruction.name:
+        case "SHELL":
+            return "it knows one shell only"
+        case "FROM" if instruction.rest.split()[0] == SCRATCH:
+            return "it needs an image to begin with"
+        case "FROM" | "WORKDIR" | "USER" if "$" in instruction.rest:
+            return "it replaces no variables here"
+        case "ENV" | "ARG" if not _PLAIN.fullmatch(instruction.rest):
+            return "it needs NAME=VALUE with plain values"
+        case "RUN" if json_list(instruction.rest) is not None:
+            return "it knows commands of a shell only"
+        case "RUN" if user not in (None, "root", "0"):
+            return f"all its commands run as root, not as {user}"
+        case "WORKDIR" if not instruction.rest.startswith("/"):
+            return "it needs an absolute path"
+        case "COPY" | "ADD":
+            return _beyond_copies(instruction)
+    return None
+
+
+def _beyond_copies(instruction: Instruction) -> str | None:
+    words = [unquoted(word) for word in instruction.words()]
+    if "://" in words[0] or re.search(r"\.(tar|tgz|tar\.\w+)$", words[0]):
+        return "it neither downloads nor unpacks"
+    if len(words) != 2 or any(_GLOB.search(word) or "$" in word or " " in word for word in words):
+        return "it copies one file or directory at a time, by its name"
+    if not words[1].startswith("/"):
+        return "it needs an absolute destination"
+    return None
+
+
+def _line(instruction: Instruction, context: Path) -> str:
+    text = f"{instruction.name} {instruction.rest}"
+    match instruction.name:
+        case "FROM":
+            return f"FROM {instruction.rest.split()[0]}"
+        case "RUN":
+            return f"RUN echo '{_MARK} {instruction.line}' >&2\n{text}"
+        case "COPY" | "ADD":
+            source, target = (unquoted(word) for word in instruction.words())
+            # Docker copies what is in a directory, cp the directory itself.
+            source = f"{source.rstrip('/')}/." if (context / source).is_dir() else source
+            return f"COPY {source} {target}"
+    return text
+
+
+def _spython(file: Path, shown: str) -> str:
+    parser, writer = _import()
+    try:
+        definition = str(writer(parser(str(file)).recipe).convert())
+    except SystemExit as error:  # spython's way to report a mistake
+        raise TaskError(f"{shown} is not a Dockerfile that spython understands") from error
+    # ENV and ARG also hold for later RUN lines; and all of %post runs as root, whatever USER says.
+    definition = definition.replace("\n%post\n", "\n%post\nset -ae\n")
+    return re.sub(r"^su - .* # USER .*\n", "", definition, flags=re.MULTILINE)
+
+
+def _import() -> tuple[type, type]:
+    try:
+        from spython.main.parse.parsers import DockerParser
+        from spython.main.parse.writers import SingularityWriter
+    except ImportError as error:
+        raise SandboxError(
+            f"spython is not installed: {error}", hint="pip install spython", retryable=False
+        ) from error
+    return DockerParser, SingularityWriter
+
+
+def _config(work: Work, base: Base) -> ImageConfig:
+    last = last_stage(work.context.dockerfile, work.environment_of)
+    inherited = ImageConfig.of_oci(base.oci)
+    named = {one.name for one in work.context.dockerfile.instructions}
+    return ImageConfig(
+        workdir=last.workdir if "WORKDIR" in named else inherited.workdir,
+        user=last.user if "USER" in named else inherited.user,
+        environment=last.environment,
+    )
+
+
+def _write_trial(workspace: Path) -> str:
+    """Writes an empty image and a definition. Returns the binds that its command needs."""
+    empty = workspace / "empty"
+    for name in ("usr", "etc", "tmp", "var/tmp", "dev", "proc", "sys", "root"):
+        (empty / name).mkdir(parents=True)
+    binds = ["/usr:/usr:ro"]
+    for path in (Path("/", name) for name in ("bin", "lib", "lib32", "lib64")):
+        if path.is_symlink():
+            (empty / path.name).symlink_to(path.readlink())
+        elif path.is_dir():
+            (empty / path.name).mkdir()
+            binds.append(f"{path}:{path}:ro")
+    (workspace / "trial.def").write_text("Bootstrap: localimage\nFrom: empty.sif\n\n%post\ntrue\n")
+    return ",".join(binds)
+
+
+async def _apptainer_build(arguments: list[str], workspace: Path) -> None:
+    """Raises `SandboxError` with the reason if it fails."""
+    command = ["apptainer", "--nocolor", "build", "--disable-cache", *arguments]
+    messages = workspace / "messages"
+    status = await apptainer_build.run(
+        command, messages, workspace, cwd=workspace, shown="a trial", timeout_s=TRIAL_TIMEOUT_S
+    )
+    if status != 0:
+        text = await asyncio.to_thread(apptainer_build.tail, messages, TRIAL_BYTES)
+        fatal = [line for line in text.splitlines() if line.startswith(("ERROR", "FATAL"))]
+        raise SandboxError(fatal[0] if fatal else f"apptainer ended with status {status}")

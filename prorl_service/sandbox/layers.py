@@ -1,0 +1,83 @@
+"""What was written in a sandbox, kept on the host while no sandbox has it.
+
+A layer is a tar as `execd.layer` makes it. It is hostile: the host never unpacks it, but divides it
+into pieces that a sandbox takes.
+"""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+IN_MEMORY_BYTES = 1 << 20
+PIECE_BYTES = 32 << 20
+"""Size at which a piece ends; one with a single large file is as large as that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What of a layer stays out of the sandbox that gets it; `execd.guard` has the rules.
+
+    Paths have no slash at their beginning. Without `trees`, only `never` is left out.
+    """
+
+    never: tuple[str, ...] = ()
+    """Files and directories that are not restored."""
+    search: tuple[str, ...] = ()
+    """Directories in which programs are found: none may come before the image's."""
+    trees: tuple[str, ...] = ()
+    """Directories in which the image's own files stay as they are."""
+    allow: tuple[str, ...] = ()
+    """Patterns of paths that are restored although they are guarded."""
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Layer:
+    """A layer in memory, or in a file without a name if it is large. It is gone with the object."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._file = SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
+
+    def append(self, part: bytes) -> None:
+        self.size_bytes += len(part)
+        self._file.write(part)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yields tars of whole entries, in order. Blocking."""
+        self._file.seek(0)
+        if self.size_bytes <= PIECE_BYTES:
+            yield self._file.read()
+            return
+        with tarfile.open(fileobj=self._file, mode="r|") as tar:
+            piece = _Piece()
+            for entry in tar:
+                piece.add(tar, entry)
+                if piece.size_bytes >= PIECE_BYTES:
+                    yield piece.end()
+                    piece = _Piece()
+            yield piece.end()
+
+    def __del__(self) -> None:
+        self._file.close()
+
+
+class _Piece:
+    def __init__(self) -> None:
+        self._content = io.BytesIO()
+        self._tar = tarfile.open(fileobj=self._content, mode="w|")  # noqa: SIM115
+
+    @property
+    def size_bytes(self) -> int:
+        return self._content.tell()
+
+    def add(self, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
+        self._tar.addfile(entry, tar.extractfile(entry) if entry.isreg() else None)
+
+    def end(self) -> bytes:
+        self._tar.close()
+        return self._content.getvalue()

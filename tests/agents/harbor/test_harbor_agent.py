@@ -1,0 +1,205 @@
+"""Rollouts of Harbor tasks: verdicts, what the verifier sees, and what it does not."""
+
+from pathlib import Path
+
+import pytest
+
+from prorl_service.schemas import Blame, FinishReason
+from prorl_service.testing.replies import call
+from tests.agents.harbor.directories import DONE, SOLVE, TEST, directory, played
+
+
+async def test_a_solved_task_gets_its_reward(tmp_path: Path) -> None:
+    ended = await played(directory(tmp_path), SOLVE)
+    assert ended.reward == 1.0
+    assert ended.rollout.reward_components["verifier_broken"] == 0.0
+
+
+async def test_an_untouched_task_gets_none(tmp_path: Path) -> None:
+    assert (await played(directory(tmp_path))).reward == 0.0
+
+
+async def test_several_rewards_are_components(tmp_path: Path) -> None:
+    test = """echo '{"reward": 0.5, "style": 0.25}' > /logs/verifier/reward.json\n"""
+    ended = await played(directory(tmp_path, test=test))
+    assert ended.reward == 0.5
+    assert ended.rollout.reward_components["style"] == 0.25
+
+
+async def test_the_verifier_sees_no_process_of_the_agent(tmp_path: Path) -> None:
+    test = """
+        sleep 1
+        [ -e /tmp/beat ] && a=$(cat /tmp/beat) && sleep 1 && [ "$a" = "$(cat /tmp/beat)" ]
+        echo $((1 - $?)) > /logs/verifier/reward.txt
+    """
+    daemon = (
+        "(setsid sh -c 'while :; do date +%s%N > /tmp/beat; sleep 0.1; done' >/dev/null 2>&1 &)"
+    )
+    ended = await played(directory(tmp_path, test=test), call("bash", command=daemon + "; sleep 1"))
+    assert ended.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt;"
+        " echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh",
+        "rm -rf /logs/verifier; ln -s /tmp /logs/verifier; echo 1 > /tmp/reward.txt",
+        "for p in cat bash sh; do rm -f /usr/bin/$p; printf '#!/bin/sh\\necho 42' > /usr/bin/$p;"
+        " chmod +x /usr/bin/$p; done",
+        "mkdir -p /usr/local/bin; printf '#!/usr/bin/env python3\\nprint(42)' > /usr/local/bin/cat;"
+        " chmod +x /usr/local/bin/cat",
+        "echo 'echo() { builtin echo 1; }' > ~/.bashrc; export BASH_ENV=~/.bashrc",
+    ],
+)
+async def test_cheats_get_nothing(tmp_path: Path, cheat: str) -> None:
+    assert (await played(directory(tmp_path), call("bash", command=cheat))).reward == 0.0
+
+
+async def test_a_reward_file_that_the_tests_do_not_name_does_not_count(tmp_path: Path) -> None:
+    test = "bash ./work.sh; echo 0 > /logs/verifier/reward.txt\n"
+    name = "reward.json"
+    work = f'echo \'echo "{{\\"reward\\": 1}}" > /logs/verifier/{name}\' > work.sh'
+    assert (await played(directory(tmp_path, test=test), call("bash", command=work))).reward == 0.0
+
+
+async def test_a_verifier_that_the_agent_breaks_is_a_reward_of_zero(tmp_path: Path) -> None:
+    test = "set -e\n[ ! -e broken ]\necho 1 > /logs/verifier/reward.txt\n"
+    ended = await played(directory(tmp_path, test=test), call("bash", command="touch broken"))
+    assert ended.reward == 0.0
+    assert ended.rollout.reward_components["verifier_broken"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("test", "problem"),
+    [
+        ("true", "wrote neither reward.json nor reward.txt"),
+        ("echo nan > /logs/verifier/reward.txt", "no finite number"),
+        ("echo '[1]' > /logs/verifier/reward.json", "no object of rewards"),
+    ],
+)
+async def test_a_verifier_without_a_reward_is_not_the_policys_fault(
+    tmp_path: Path, test: str, problem: str
+) -> None:
+    ended = await played(directory(tmp_path, test=test))
+    assert ended.rollout.error is not None
+    assert ended.rollout.error.blame is Blame.EVALUATOR
+    assert problem in ended.rollout.error.message
+
+
+async def test_a_verifier_that_hangs_is_a_reward_of_zero(tmp_path: Path) -> None:
+    toml = "[metadata]\nlevel = 3\n"
+    task = directory(
+        tmp_path, test="bash ./work.sh\necho 1 > /logs/verifier/reward.txt\n", toml=toml
+    )
+    task.toml.verifier.timeout_sec = 2.0
+    task.toml.verifier.model_fields_set.add("timeout_sec")
+    ended = await played(task, call("bash", command="echo 'sleep 1000' > work.sh"))
+    assert ended.reward == 0.0
+    assert ended.rollout.report is not None
+    assert ended.rollout.report["about"] == {"level": 3}
+
+
+async def test_variables_and_directory_are_the_tasks(tmp_path: Path) -> None:
+    test = '[ "$PWD $A $B" = "/app 1 two words" ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n'
+    toml = 'env = {A = "1", B = "${NOT_SET:-two words}"}\n'
+    ended = await played(
+        directory(tmp_path, test=test, toml=toml), call("bash", command="echo $PWD $B")
+    )
+    assert ended.outputs == ["/app two words"]
+    assert ended.reward == 1.0
+
+
+async def test_a_health_check_that_fails_is_the_tasks_fault(tmp_path: Path) -> None:
+    toml = '[environment.healthcheck]\ncommand = "echo is ill; false"\ninterval_sec = 0.1\n'
+    ended = await played(directory(tmp_path, toml=toml))
+    assert ended.rollout.error is not None
+    assert ended.rollout.error.blame is Blame.TASK
+    assert "is ill" in ended.rollout.error.message
+
+
+async def test_a_service_that_becomes_healthy_is_waited_for(tmp_path: Path) -> None:
+    toml = """
+        [environment.healthcheck]
+        command = "[ -e /tmp/once ] || { touch /tmp/once; false; }"
+        interval_sec = 0.1
+    """
+    assert (await played(directory(tmp_path, toml=toml), SOLVE)).reward == 1.0
+
+
+async def test_a_verifier_of_its_own_gets_the_artifacts_only(tmp_path: Path) -> None:
+    toml = 'artifacts = ["answer.txt"]\n'
+    separate = """
+        [ "$(cat /app/answer.txt)" = 42 ] && [ ! -e /app/other ] && [ "$(cat /logs/artifacts/a)" = a ]
+        echo $((1 - $?)) > /logs/verifier/reward.txt
+    """
+    task = directory(tmp_path, test=separate, toml="")
+    text = (tmp_path / "task.toml").read_text()
+    mode = text.replace("[verifier]", '[verifier]\nenvironment_mode = "separate"')
+    (tmp_path / "task.toml").write_text(toml + mode)
+    task = type(task).read(tmp_path)
+    work = "echo 42 > answer.txt; touch other; echo a > /logs/artifacts/a"
+    assert (await played(task, call("bash", command=work))).reward == 1.0
+
+
+STEPS = """
+[[steps]]
+name = "first"
+min_reward = {least}
+[[steps]]
+name = "second"
+"""
+COUNT = "[ $(wc -l < log.txt) = {lines} ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+
+
+def steps(path: Path, least: float = 0.0, strategy: str = "mean") -> dict[str, str]:
+    return {
+        "steps/first/instruction.md": "Write a line to log.txt.",
+        "steps/first/tests/test.sh": COUNT.format(lines=1),
+        "steps/second/instruction.md": "Write another.",
+        "steps/second/workdir/setup.sh": "touch set-up",
+        "steps/second/tests/test.sh": "[ -e set-up ] || exit 1\n" + COUNT.format(lines=2),
+    }
+
+
+LINE = call("bash", command="echo line >> log.txt; ls /tests 2>/dev/null | wc -l")
+
+
+async def test_steps_are_conversations_in_one_sandbox(tmp_path: Path) -> None:
+    task = directory(tmp_path, toml=STEPS.format(least=1.0), files=steps(tmp_path))
+    ended = await played(task, LINE, DONE, LINE)
+    assert ended.outputs == ["0", "0"]
+    assert ended.reward == 1.0
+    assert [turn.segment for turn in ended.turns] == [0, 0, 1, 1]
+    assert "Write another." in ended.prompts[2]
+    assert "Write a line" not in ended.prompts[2]
+
+
+async def test_a_step_below_its_least_reward_ends_the_task(tmp_path: Path) -> None:
+    task = directory(tmp_path, toml=STEPS.format(least=1.0), files=steps(tmp_path))
+    ended = await played(task)
+    assert ended.reward == 0.0
+    assert len(ended.turns) == 1
+    assert ended.finish_reason is FinishReason.FINISHED
+
+
+async def test_rewards_of_steps_are_averaged(tmp_path: Path) -> None:
+    task = directory(tmp_path, toml=STEPS.format(least=0.0), files=steps(tmp_path))
+    ended = await played(task, LINE, DONE)
+    assert ended.reward == 0.5
+    assert ended.rollout.reward_components["step_first"] == 1.0
+
+
+async def test_a_budget_of_eval_that_is_too_short_is_said(tmp_path: Path) -> None:
+    task = directory(tmp_path)
+    task.toml.verifier.timeout_sec = 500.0
+    ended = await played(task)
+    assert ended.rollout.error is not None
+    assert ended.rollout.error.hint == "raise eval_timeout_s"
+
+
+async def test_the_agent_runs_as_its_user(tmp_path: Path) -> None:
+    toml = '[agent]\nuser = "games"\n'
+    test = "id -un > who; [ \"$(cat who answer)\" = $'root\\ngames' ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    task = directory(tmp_path, toml=toml, test=test)
+    assert (await played(task, call("bash", command="id -un > answer"))).reward == 1.0

@@ -1,0 +1,233 @@
+"""What was written in one sandbox, in another: whole, without what a guard refuses."""
+
+import asyncio
+import errno
+import io
+import tarfile
+from collections.abc import Sequence
+
+import pytest
+
+from prorl_service.errors import SandboxError, TaskError
+from prorl_service.sandbox.base import SandboxLimits, SandboxProvider
+from prorl_service.sandbox.host.sandbox import RemoteSandbox
+from prorl_service.sandbox.layers import Guard, Layer
+from tests.sandbox.images.debian import debian_image
+from tests.sandbox.sandboxes import LIMITS, bash, new_provider, output, running, started
+
+MOST = 64 << 20
+IMAGE_LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=64, file_mb=16)
+GUARD = Guard(
+    never=("tests", "logs/verifier"),
+    search=("usr/local/bin", "usr/bin", "opt/tool/bin"),
+    trees=("usr", "etc/alternatives"),
+)
+
+
+async def saved(sandbox: RemoteSandbox) -> Layer:
+    await sandbox.end_processes()
+    return await sandbox.save_layer(max_bytes=MOST)
+
+
+def names(layer: Layer) -> Sequence[str]:
+    [piece] = layer.pieces()
+    with tarfile.open(fileobj=io.BytesIO(piece)) as tar:
+        return tar.getnames()
+
+
+async def moved(provider: SandboxProvider, script: str, guard: Guard, look: str) -> str:
+    """Runs `script` in one sandbox, and `look` in another that gets what was written."""
+    async with started(provider, IMAGE_LIMITS) as first:
+        await output(first, script)
+        layer = await saved(first)
+    async with started(provider, IMAGE_LIMITS) as second:
+        refused = await second.restore_layer(layer, guard)
+        return f"{await output(second, look)}|{','.join(sorted(refused))}"
+
+
+async def test_files_of_one_sandbox_are_in_another(isolating: SandboxProvider) -> None:
+    script = """
+        mkdir -p tree/deep /tmp/t; echo one > tree/deep/file; chmod 750 tree/deep/file
+        ln -s deep/file tree/link; echo two > /tmp/t/two; touch -d @1000000000 tree/old
+    """
+    look = "stat -c '%n %a %s' tree/deep/file; readlink tree/link; cat /tmp/t/two tree/link; date -r tree/old +%s"
+    expected = "tree/deep/file 750 4\ndeep/file\ntwo\none\n1000000000|"
+    assert await moved(isolating, script, Guard(), look) == expected
+
+
+async def test_what_was_deleted_of_the_image_stays_deleted() -> None:
+    async with new_provider("apptainer") as provider:
+        script = "rm /etc/debian_version; rm -r /usr/share/doc; mkdir /usr/share/doc; touch /usr/share/doc/new"
+        look = "ls /etc/debian_version 2>/dev/null; ls /usr/share/doc; ls -d /usr/share/debconf"
+        assert await moved(provider, script, Guard(), look) == "new\n/usr/share/debconf|"
+
+
+async def test_a_directory_in_the_place_of_a_file_and_the_reverse() -> None:
+    async with new_provider("apptainer") as provider:
+        script = (
+            "rm /etc/debian_version; mkdir /etc/debian_version; rm -r /etc/apt; echo x > /etc/apt"
+        )
+        look = "stat -c %F /etc/debian_version /etc/apt"
+        assert await moved(provider, script, Guard(), look) == "directory\nregular file|"
+
+
+async def test_nothing_runs_when_processes_were_ended(isolated: RemoteSandbox) -> None:
+    await output(isolated, "(setsid sleep 1000 > /dev/null 2>&1 &); sleep 1000 & disown; x=1")
+    await isolated.end_processes()
+    left = await bash(isolated, "echo ${x-gone}; cat /proc/[0-9]*/comm | grep -c sleep")
+    assert left.output.startswith("gone\n0\n")
+    assert left.data["restarted"]
+
+
+async def test_suspended_processes_rest_and_go_on(isolated: RemoteSandbox) -> None:
+    beat = "(while :; do date +%s%N > beat; sleep 0.01; done) > /dev/null 2>&1 & x=kept"
+    await output(isolated, f"{beat}; sleep 0.2")
+    async with isolated.suspended():
+        first = await isolated.download("beat")
+        await asyncio.sleep(0.3)
+        assert await isolated.download("beat") == first
+    assert await output(isolated, "sleep 0.2; echo $x") == "kept"
+    assert await isolated.download("beat") != first
+
+
+async def test_a_fork_bomb_is_ended(isolated: RemoteSandbox) -> None:
+    bomb = asyncio.create_task(bash(isolated, "f() { f | f & }; f; sleep 1000"))
+    await asyncio.sleep(0.5)
+    await isolated.end_processes()
+    await bomb
+    assert await output(isolated, "echo fine") == "fine"
+
+
+async def test_a_layer_without_changes_has_only_directories_of_ours(
+    isolated: RemoteSandbox,
+) -> None:
+    expected = {"workspace", "tmp", "dev", "proc", ".prorl", ".prorl/programs"}
+    assert set(names(await saved(isolated))) <= expected
+
+
+async def test_a_layer_that_is_too_large_says_so(isolated: RemoteSandbox) -> None:
+    await output(isolated, "head -c 1000000 /dev/urandom > big")
+    with pytest.raises(OSError) as caught:
+        await isolated.save_layer(max_bytes=100_000)
+    assert caught.value.errno == errno.EFBIG
+
+
+async def test_a_large_layer_goes_in_pieces() -> None:
+    async with new_provider("apptainer") as provider:
+        script = "mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done; echo end > /zz"
+        assert await moved(provider, script, Guard(), "du -cb /opt/z? | tail -1; cat /zz") == (
+            "45000000\ttotal\nend|"
+        )
+
+
+async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
+    async with new_provider("apptainer") as provider, started(provider, IMAGE_LIMITS) as sandbox:
+        await output(sandbox, "mkdir /s; mkfifo /s/fifo; echo x > /s/closed; chmod 0 /s/closed")
+        written = [name for name in names(await saved(sandbox)) if name.startswith("s")]
+        assert written == ["s", "s/closed"]
+
+
+@pytest.mark.parametrize(
+    ("script", "refused"),
+    [
+        ("mkdir /tests; echo x > /tests/test.sh", "tests,tests/test.sh"),
+        ("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", "logs/verifier,logs/verifier/reward.txt"),
+        ("mkdir /logs; ln -s /tmp /logs/verifier", "logs/verifier"),
+        ("echo x > /usr/bin/env", "usr/bin/env"),
+        ("rm /usr/bin/env", "usr/bin/env"),
+        ("mkdir -p /usr/local/bin; echo x > /usr/local/bin/env", "usr/local/bin/env"),
+        ("mkdir -p /usr/local/bin; echo x > /usr/local/bin/new", ""),
+        ("echo x > /etc/ld.so.preload", "etc/ld.so.preload"),
+        ("echo x > /conftest.py; echo x > /pytest.ini", "conftest.py,pytest.ini"),
+        ("mkdir -p /app; echo x > /app/conftest.py", ""),
+        (
+            "d=/usr/lib/python3/dist-packages; mkdir -p $d; echo import os > $d/a.pth; echo /x > $d/b.pth",
+            "usr/lib/python3/dist-packages/a.pth",
+        ),
+        (
+            "d=/root/.local/lib/python3.11/site-packages; mkdir -p $d; echo x > $d/sitecustomize.py",
+            "root/.local/lib/python3.11/site-packages/sitecustomize.py",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_guard_keeps_the_programs_of_the_verifier(script: str, refused: str) -> None:
+    async with new_provider("apptainer") as provider:
+        assert await moved(provider, script, GUARD, "true") == f"|{refused}"
+
+
+async def test_what_is_allowed_passes_the_guard() -> None:
+    guard = Guard(trees=("usr",), allow=("usr/bin/env",))
+    async with new_provider("apptainer") as provider:
+        assert await moved(provider, "echo x > /usr/bin/env", guard, "cat /usr/bin/env") == "x|"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "a//b"])
+async def test_a_layer_that_leaves_the_root_is_refused(isolated: RemoteSandbox, name: str) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+    layer = Layer()
+    layer.append(content.getvalue())
+    with pytest.raises(OSError) as caught:
+        await isolated.restore_layer(layer, Guard())
+    assert caught.value.errno == errno.EPERM
+
+
+async def test_links_of_a_layer_are_not_followed(isolated: RemoteSandbox) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        link = tarfile.TarInfo("tmp/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/workspace"
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("tmp/link/file"))
+    layer = Layer()
+    layer.append(content.getvalue())
+    assert await isolated.restore_layer(layer, Guard()) == ["tmp/link/file"]
+    assert await output(isolated, "ls /workspace") == ""
+
+
+async def test_a_sandbox_without_isolation_refuses() -> None:
+    async with running("process") as sandbox:
+        with pytest.raises(SandboxError, match="processes of its own"):
+            await sandbox.end_processes()
+        with pytest.raises(SandboxError, match="does not know what was written"):
+            await sandbox.save_layer(max_bytes=MOST)
+
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        (None, "0 root /root"),
+        ("root", "0 root /root"),
+        ("games", "5 games /usr/games"),
+        ("5", "5 games /usr/games"),
+        ("1234:99", "1234  /root"),
+    ],
+)
+async def test_commands_run_as_the_user_of_the_image(user: str | None, shown: str) -> None:
+    async with new_provider("apptainer") as provider:
+        image = str(debian_image())
+        sandbox = provider.create(image=image, limits=LIMITS, user=user)
+        await sandbox.start()
+        try:
+            command = "echo $(id -u) $(getent passwd $(id -u) | cut -d: -f1) $HOME; touch /etc/mine"
+            done = await sandbox.call_tool("bash", {"command": command}, timeout_s=20)
+            assert done.output.split() == shown.split()
+        finally:
+            await sandbox.stop()
+
+
+async def test_an_unknown_user_is_the_tasks_fault() -> None:
+    async with new_provider("apptainer") as provider:
+        sandbox = provider.create(image=str(debian_image()), limits=LIMITS, user="nobody-knows")
+        with pytest.raises(TaskError, match="no user 'nobody-knows'"):
+            await sandbox.start()
+
+
+async def test_a_user_needs_an_image() -> None:
+    async with new_provider("bubblewrap") as provider:
+        with pytest.raises(TaskError, match="one of an image"):
+            provider.create(image=None, limits=LIMITS, user="games")

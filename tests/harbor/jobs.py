@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,11 @@ class Job:
     """A run of Harbor on a task, or a directory of tasks."""
 
     def __init__(self, path: Path, *arguments: str, agent: str = "oracle") -> None:
-        jobs = path.parent / f"{path.name}-{agent}"
+        jobs = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"jobs-{agent}-"))
         self.jobs = jobs
         self.temporary = jobs / "tmp"
-        self.temporary.mkdir(parents=True)
+        self.temporary.mkdir()
         jobs.chmod(0o755)
-        self.temporary.chmod(0o755)
         self._log = jobs / "harbor.txt"
         command = [HARBOR, "run", "--yes", "-p", path, "-e", "prorl_harbor:Environment"]
         command += ["-a", agent, "-o", jobs, "--job-name", "job", *arguments]

@@ -1,5 +1,6 @@
 """What remains of a run of Harbor that is killed or ended early: nothing."""
 
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -16,11 +17,12 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 def waiting(tasks: Path) -> tuple[Job, list[psutil.Process]]:
     """Returns a run of two trials whose agents are at work, and all processes of their sandboxes."""
-    solution = "setsid sleep 3571 & sleep 3571"
+    program = f"sleep {secrets.randbelow(10**9) + 10**6}"
+    solution = f"setsid {program} & {program}"
     task = new_task(tasks, "waits", solution=solution, test="true")
     job = Job(task, "-k", "2", "-n", "2")
     deadline = time.monotonic() + 120
-    while len(processes_with("sleep 3571")) < 4:
+    while len(processes_with(program)) < 4:
         assert job.process.poll() is None, job.log
         assert time.monotonic() < deadline, job.log
         time.sleep(0.1)

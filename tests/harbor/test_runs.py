@@ -111,7 +111,7 @@ def test_a_network_is_refused_before_anything_starts_or_done_without(tasks: Path
     text = (task / "task.toml").read_text()
     (task / "task.toml").write_text(text.replace("no-network", "public"))
     refused = Job(task)
-    assert refused.process.wait(120) != 0 or "network_mode" in str(refused.wait())
+    assert refused.process.wait(120) != 0
     assert "--ek without_network=true" in refused.log
     done = trial(task, "--ek", "without_network=true", agent="oracle")
     assert (done.error, done.rewards) == ("", {"reward": 1.0})

@@ -11,9 +11,9 @@ from typing import Any
 
 from harbor.environments.definition import DOCKERFILE_NAME
 
-from prorl_harbor.image import ImageConfig, config_of_dockerfile
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.base import SandboxLimits
+from prorl_service.sandbox.images.dockerfiles import syntax
 from prorl_service.sandbox.images.references import parse
 
 COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
@@ -107,8 +107,19 @@ def _table(parent: object, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def dockerfile_config(directory: Path) -> ImageConfig:
+def dockerfile_user(directory: Path) -> User:
+    """Returns the USER of the last stage of a Dockerfile; None if there is none, or if its name is
+    known only when the image is built. Raises `ValueError` for a Dockerfile that cannot be read."""
+    path = directory / DOCKERFILE_NAME
+    if not path.exists():
+        return None
+    user = None
     try:
-        return config_of_dockerfile((directory / DOCKERFILE_NAME).read_text(errors="replace"))
-    except FileNotFoundError:
-        return ImageConfig()
+        for instruction in syntax.parse(path.read_text(errors="replace"), str(path)).instructions:
+            if instruction.name == "FROM":
+                user = None
+            elif instruction.name == "USER" and "$" not in instruction.rest:
+                user = instruction.rest.strip("\"'")
+    except TaskError as error:
+        raise ValueError(f"{error.message} ({error.hint})") from None
+    return user

@@ -23,12 +23,11 @@ from harbor.environments.definition import (
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from prorl_harbor import commands, definition, runtime, transfer
-from prorl_harbor.context import dockerfile_reference
 from prorl_harbor.definition import PROCESSES, User
-from prorl_harbor.image import ImageConfig
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.sandbox.host import cgroups
+from prorl_service.sandbox.images.dockerfiles.context import context_archive
 
 T = TypeVar("T")
 
@@ -103,7 +102,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
             raise ValueError(f"mounts: prorl sandboxes see no directory of the host: {targets}")
         if not self._as_root:
             definition.check_users(directory)
-            self._check_user("USER", definition.dockerfile_config(directory).user)
+            self._check_user("USER", definition.dockerfile_user(directory))
         self._limits()
 
     def _validate_network_policy_support(self) -> None:
@@ -156,8 +155,8 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
 
     async def _start(self, force_build: bool) -> None:
         sandboxes = await runtime.sandboxes()
-        reference, config = await self._image(force_build)
-        config = config.over(await sandboxes.config(reference))
+        reference = await self._image(force_build)
+        config = await sandboxes.config(reference)
         self._check_user("the image's USER", config.user)
         self._workdir = self.task_env_config.workdir or config.workdir or "/"
         sandbox = sandboxes.provider.create(image=reference, limits=self._limits())
@@ -172,15 +171,14 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
         )
         await self._upload_environment_dir_after_start()
 
-    async def _image(self, force_build: bool) -> tuple[str, ImageConfig]:
-        """Returns the image's reference, and what the task's Dockerfile sets in it."""
+    async def _image(self, force_build: bool) -> str:
+        """Returns the reference of the task's image, or of its Dockerfile with what is around it."""
         image = self.task_env_config.docker_image
         if should_use_prebuilt_docker_image(
             self.environment_dir, docker_image=image, force_build=force_build
         ):
-            return str(image), ImageConfig()
-        reference = await asyncio.to_thread(dockerfile_reference, self.environment_dir)
-        return reference, definition.dockerfile_config(self.environment_dir)
+            return str(image)
+        return await asyncio.to_thread(context_archive, self.environment_dir)
 
     async def stop(self, delete: bool) -> None:
         """Ends the sandbox, which cannot be kept: `delete` makes no difference."""

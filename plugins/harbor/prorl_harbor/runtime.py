@@ -5,35 +5,30 @@ another program they end with the loop, or earlier by `close`.
 """
 
 import asyncio
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from harbor.utils.async_cleanup import register_async_cleanup
 
-from prorl_harbor.image import ImageConfig, config_of
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.images import ImageCache
+from prorl_service.sandbox.images.image_config import ImageConfig
 from prorl_service.sandbox.kinds.apptainer import ApptainerProvider
 from prorl_service.utils import files
 
-ROOM_TIMEOUT_S = 60.0
 
-
-@dataclass(frozen=True, slots=True)
 class Sandboxes:
-    provider: SandboxProvider
-    images: ImageCache
-    _configs: dict[str, ImageConfig]
+    def __init__(self, provider: SandboxProvider) -> None:
+        self.provider = provider
+        self._configs: dict[str, ImageConfig] = {}
 
-    async def config(self, reference: str) -> ImageConfig:
+    async def config(self, image: str) -> ImageConfig:
         """Returns the configuration of an image, which is fetched or built if it is missing.
 
         Raises `TaskError` and `SandboxError`.
         """
-        if reference not in self._configs:
-            async with self.images.image(reference) as path:
-                self._configs[reference] = await asyncio.to_thread(config_of, path)
-        return self._configs[reference]
+        if image not in self._configs:
+            self._configs[image] = await self.provider.image_config(image)
+        return self._configs[image]
 
 
 _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Sandboxes]] = (
@@ -52,19 +47,18 @@ async def sandboxes() -> Sandboxes:
 
 
 async def _open() -> Sandboxes:
-    images = ImageCache()
-    provider = await asyncio.to_thread(_provider, images)
-    return Sandboxes(provider, images, {})
+    return Sandboxes(await asyncio.to_thread(_provider))
 
 
-def _provider(images: ImageCache) -> SandboxProvider:
+def _provider() -> SandboxProvider:
     files.remove_stale_tempdirs()
-    return ApptainerProvider(images.image)
+    images = ImageCache()
+    return ApptainerProvider(images.image, configs=images.config)
 
 
 def check() -> None:
     """Raises `SandboxError` with the reason if sandboxes do not work here."""
-    _provider(ImageCache())
+    _provider()
 
 
 async def close() -> None:

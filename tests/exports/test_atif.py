@@ -66,7 +66,7 @@ def test_harbors_own_classes_accept_every_document(
         "    assert Trajectory.model_validate(one).to_json_dict() == one\n"
         "print('valid')\n"
     )
-    command = [HARBOR, "-c", program, str(tmp_path / "documents.json")]
+    command = [str(HARBOR), "-c", program, str(tmp_path / "documents.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "valid\n", done.stderr
 

@@ -1,4 +1,7 @@
-"""Tests of Harbor's environment, collected only where Harbor is installed (`scripts/test-harbor`)."""
+"""Tests of Harbor's environment, collected only where Harbor is installed.
+
+`scripts/test-harbor` runs them.
+"""
 
 import os
 import shutil

@@ -31,8 +31,8 @@ class Job:
         self.temporary.mkdir()
         jobs.chmod(0o755)
         self._log = jobs / "harbor.txt"
-        command = [HARBOR, "run", "--yes", "-p", path, "-e", "prorl_harbor:Environment"]
-        command += ["-a", agent, "-o", jobs, "--job-name", "job", *arguments]
+        command = [str(HARBOR), "run", "--yes", "-p", str(path), "-e", "prorl_harbor:Environment"]
+        command += ["-a", agent, "-o", str(jobs), "--job-name", "job", *arguments]
         variables = {"TMPDIR": str(self.temporary), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

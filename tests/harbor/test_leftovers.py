@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def waiting(tasks: Path) -> tuple[Job, list[psutil.Process]]:
-    """Returns a run of two trials whose agents are at work, and all processes of their sandboxes."""
+    """Returns a run of two trials at work, and all processes of their sandboxes."""
     program = f"sleep {secrets.randbelow(10**9) + 10**6}"
     solution = f"setsid {program} & {program}"
     task = new_task(tasks, "waits", solution=solution, test="true")

@@ -66,9 +66,7 @@ def test_a_key_of_environment_is_refused_by_name(
         ({"memory_enforcement_policy": "guarantee"}, "memory"),
     ],
 )
-def test_an_option_is_refused_by_name(
-    making: Making, options: dict[str, Any], named: str
-) -> None:
+def test_an_option_is_refused_by_name(making: Making, options: dict[str, Any], named: str) -> None:
     with pytest.raises((ValueError, RuntimeError), match=named):
         making.new({"memory_mb": 64}, **options)
 

@@ -86,8 +86,12 @@ def test_what_goes_wrong_is_an_exception_of_its_kind(tasks: Path) -> None:
     for name in ("greeting", "separate", "steps"):
         shutil.rmtree(tasks / name)
     scored = "echo 1 >/logs/verifier/reward.txt"
-    new_task(tasks, "slow-test", solution="true", test="sleep 300", more="[verifier]\ntimeout_sec = 2")
-    new_task(tasks, "slow-agent", solution="sleep 300", test=scored, more="[agent]\ntimeout_sec = 2")
+    new_task(
+        tasks, "slow-test", solution="true", test="sleep 300", more="[verifier]\ntimeout_sec = 2"
+    )
+    new_task(
+        tasks, "slow-agent", solution="sleep 300", test=scored, more="[agent]\ntimeout_sec = 2"
+    )
     new_task(tasks, "no-reward", solution="true", test="true")
     new_task(tasks, "no-image", solution="true", test=scored, image="local:no-such-image")
     new_task(tasks, "kills-all", solution="kill -KILL -1; kill -KILL 1; true", test=scored)

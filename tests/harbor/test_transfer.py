@@ -125,7 +125,7 @@ async def test_a_hostile_directory_neither_leads_out_nor_hides_its_files(
     assert (target / "closed" / "file").read_text() == "x\n"
     assert os.readlink(target / "here") == "."
     for name in ("absolute", "up", "fifo", "sparse", "socket"):
-        assert not os.path.lexists(target / name), name
+        assert name not in os.listdir(target)
     with pytest.raises(OSError, match="too large"):
         await environment.download_file("/logs/verifier/sparse", tmp_path / "sparse")
 
@@ -150,7 +150,7 @@ async def test_uploads_replace_what_a_model_has_put_in_their_way(
 async def test_an_upload_that_does_not_fit_is_an_error(making: Making, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(30 << 20))
     environment = await making.started({"storage_mb": 20})
-    with pytest.raises(OSError, match="space|large"):
+    with pytest.raises(OSError, match=r"space|large"):
         await environment.upload_file(tmp_path / "big", "/big")
 
 

@@ -61,8 +61,8 @@ def check_files(directory: Path) -> None:
     for name in COMPOSE_FILES:
         if (directory / name).exists():
             raise ValueError(
-                f"{directory / name}: prorl sandboxes are single containers, without Docker Compose;"
-                " give the task a docker_image or a Dockerfile"
+                f"{directory / name}: prorl sandboxes are single containers, without Docker"
+                " Compose; give the task a docker_image or a Dockerfile"
             )
 
 
@@ -79,9 +79,7 @@ def check_users(directory: Path) -> None:
     """Raises `ValueError` if the task, whose environment is in `directory`, names other users."""
     for key, user in _users(_task(directory)):
         if not is_root(user):
-            raise ValueError(
-                f"{key} = {user!r}: in prorl sandboxes there is only root; {AS_ROOT}"
-            )
+            raise ValueError(f"{key} = {user!r}: in prorl sandboxes there is only root; {AS_ROOT}")
 
 
 def _task(directory: Path) -> dict[str, Any]:

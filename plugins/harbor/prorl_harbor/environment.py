@@ -38,9 +38,9 @@ DOWNLOAD_MB = 1024
 class Environment(BaseEnvironment):  # type: ignore[misc]
     """A sandbox of the rollout service.
 
-    Options, by `--ek NAME=VALUE`: `without_network` lets tasks run that ask for a network, `as_root`
-    those that ask for another user; `processes` limits processes and threads, `download_mb` what
-    one directory may bring out.
+    Options, by `--ek NAME=VALUE`: `without_network` lets tasks run that ask for a network,
+    `as_root` those that ask for another user; `processes` limits processes and threads,
+    `download_mb` what one directory may bring out.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
         await self._upload_environment_dir_after_start()
 
     async def _image(self, force_build: bool) -> str:
-        """Returns the reference of the task's image, or of its Dockerfile with what is around it."""
+        """Returns the reference of the task's image, or of its Dockerfile and its files."""
         image = self.task_env_config.docker_image
         if should_use_prebuilt_docker_image(
             self.environment_dir, docker_image=image, force_build=force_build
@@ -219,16 +219,12 @@ class Environment(BaseEnvironment):  # type: ignore[misc]
         return ExecResult(stdout=stdout, stderr=stderr, return_code=ended.exit_code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        source = Path(source_path)
-        if not source.is_file():
-            raise FileNotFoundError(f"Source file not found: {source}")
-        await transfer.upload(self.sandbox, source, self._absolute(target_path))
+        await transfer.upload(self.sandbox, Path(source_path), self._absolute(target_path), "file")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        source = Path(source_dir)
-        if not source.is_dir():
-            raise FileNotFoundError(f"Source directory not found: {source}")
-        await transfer.upload(self.sandbox, source, self._absolute(target_dir))
+        await transfer.upload(
+            self.sandbox, Path(source_dir), self._absolute(target_dir), "directory"
+        )
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         await self._download(source_path, Path(target_path), "file")

@@ -88,7 +88,10 @@ class Output:
         self._tail_bytes = 0
         self._ended = False
         self.left_out = 0
-        request.loop.watch(pipe, self.read)
+        request.loop.watch(pipe, self._readable)
+
+    def _readable(self) -> None:
+        self.read()
 
     def read(self) -> int:
         """Returns how many bytes there were; 0 if there is nothing now or no more."""
@@ -128,8 +131,8 @@ class Output:
 
 
 def _start(request: Request, child: Callable[[], None]) -> None:
-    """Answers with the exit code of a process of its own session in which `child` runs: 0, the errno
-    of its `OSError`, or what it became."""
+    """Answers with the exit code of a process of its own session in which `child` runs: 0, the
+    errno of its `OSError`, or that of what it became."""
     pipes = os.pipe(), os.pipe()
     try:
         pid = os.fork()
@@ -145,7 +148,9 @@ def _start(request: Request, child: Callable[[], None]) -> None:
         _become(child, pipes[0][1], pipes[1][1])
     for pipe in pipes:
         os.close(pipe[1])
-    outputs = [Output(request, number, pipe[0]) for number, pipe in zip(STREAMS, pipes, strict=True)]
+    outputs = [
+        Output(request, number, pipe[0]) for number, pipe in zip(STREAMS, pipes, strict=True)
+    ]
     _follow(request, pid, outputs)
 
 
@@ -302,7 +307,7 @@ class _Padded(io.RawIOBase):
 
 def _taken(piece: str) -> BinaryIO:
     """Returns the content of an uploaded piece, whose path is gone."""
-    file = open(piece, "rb")
+    file = open(piece, "rb")  # noqa: SIM115
     os.unlink(piece)
     return file
 

@@ -36,14 +36,13 @@ class Piece:
     """Name of the file that it belongs to the end of; None for a tar."""
 
 
-async def upload(sandbox: Sandbox, source: Path, target: str) -> None:
+async def upload(sandbox: Sandbox, source: Path, target: str, kind: Kind) -> None:
     """Copies a file to `target`, or into it if it is a directory; of a directory what is in it.
 
     Raises `OSError` and `SandboxError`.
     """
-    is_file = await asyncio.to_thread(_is_file, source)
-    pieces = _file_pieces(source, source.name) if is_file else _tree_pieces(source)
-    kind: Kind = "file" if is_file else "directory"
+    await asyncio.to_thread(_check_source, source, kind)
+    pieces = _file_pieces(source, source.name) if kind == "file" else _tree_pieces(source)
     while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
         await _put(sandbox, piece, target, kind)
 
@@ -126,11 +125,9 @@ async def download(
 # --- into a sandbox, in threads -----------------------------------------------------------------
 
 
-def _is_file(source: Path) -> bool:
-    mode = source.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(f"{source} is not a file or directory")
-    return stat.S_ISREG(mode)
+def _check_source(source: Path, kind: Kind) -> None:
+    if not (source.is_file() if kind == "file" else source.is_dir()):
+        raise FileNotFoundError(f"Source {kind} not found: {source}")
 
 
 class _Tar:

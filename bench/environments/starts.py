@@ -6,9 +6,9 @@ so that all its starts are cold. A start is `start` up to the end of `exec("true
 run it in .venv-harbor (`python -m bench.environments.starts`, or `measured` from anywhere).
 
 Harbor's environment installs a web server into each container at its start, from PyPI. Here the
-image has that server, which is its best case. As root without subordinate ids Apptainer refuses what
-that environment asks of it: there it is started as `nobody`, as our containers are. What else of Harbor runs on one machine could not be
-run: `NOT_RUN`.
+image has that server, which is its best case. As root without subordinate ids Apptainer refuses
+what that environment asks of it: there it is started as `nobody`, as our containers are. `NOT_RUN`
+says what else of Harbor runs on one machine, and why it could not be run.
 """
 
 import asyncio
@@ -83,7 +83,9 @@ async def _image() -> str:
 
 def _make_root(root: Path) -> None:
     shutil.copytree(debian_directory(), root, symlinks=True)
-    (root / "app").mkdir()  # where Harbor's environment starts commands, unless it finds a Dockerfile
+    (
+        root / "app"
+    ).mkdir()  # where Harbor's environment starts commands, unless it finds a Dockerfile
     system = "/usr/bin/python3"
     venv = root / "opt" / "harbor-server"
     subprocess.run([system, "-m", "venv", "--without-pip", "--symlinks", venv], check=True)
@@ -101,12 +103,18 @@ def _as_nobody(directory: Path) -> None:
     os.environ["PATH"] = f"{directory}:{os.environ['PATH']}"
 
 
-def _environments(image: str, directory: Path) -> dict[str, Callable[[], object]]:
+def _environments(image: str, work: Path) -> dict[str, Callable[[], object]]:
+    """Returns how to make each environment, in an empty working directory."""
     from harbor.environments.singularity import SingularityEnvironment
     from harbor.models.task.config import EnvironmentConfig, NetworkPolicy
     from harbor.models.trial.paths import TrialPaths
 
     from prorl_harbor import Environment
+
+    if os.geteuid() == 0:
+        _as_nobody(work)
+    directory = work / "environment"
+    directory.mkdir()
 
     def new(kind: Callable[..., object], mode: str) -> object:
         return kind(
@@ -145,10 +153,7 @@ async def _measure(rounds: int) -> list[Row]:
     image = await _image()
     times: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        if os.geteuid() == 0:
-            _as_nobody(Path(directory))
-        makers = _environments(image, Path(directory, "environment"))
-        Path(directory, "environment").mkdir()
+        makers = _environments(image, Path(directory))
         for _ in range(rounds):
             for who, make in makers.items():
                 await runtime.sandboxes()  # what a process does once is not part of a start

@@ -25,7 +25,6 @@ else:
 
 from tests.harbor.environments import Making
 from tests.sandbox.images.debian import debian_image
-from tests.sandbox.sandboxes import open_to_others
 
 TASKS = Path(__file__).parent / "tasks"
 
@@ -40,6 +39,14 @@ def own_temporary_directory() -> Iterator[None]:
 
 
 @pytest.fixture
+def tmp_path(own_temporary_directory: None) -> Path:
+    """Replaces pytest's, which every other run of pytest closes to the containers' user."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    return directory
+
+
+@pytest.fixture
 def image(tmp_path: Path) -> Path:
     """A SIF file whose path no other test uses: processes of its containers can be found by it."""
     source, path = debian_image(), tmp_path / "image.sif"
@@ -47,7 +54,6 @@ def image(tmp_path: Path) -> Path:
         path.hardlink_to(source)
     except OSError:  # another file system
         shutil.copy(source, path)
-    open_to_others(tmp_path)
     return path
 
 

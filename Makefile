@@ -25,4 +25,4 @@ test-harnesses: setup sandboxes ## every harness, those that take minutes too
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:
-	rm -rf .venv .venv-vllm .venv-vllm-* .venv-verl .venv-verl-vllm .venv-openenv outputs
+	rm -rf .venv .venv-*/ outputs

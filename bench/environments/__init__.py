@@ -1,0 +1,1 @@
+"""Environments of others' frameworks on our sandboxes, beside their own."""

@@ -22,16 +22,15 @@ from tests.exports.made_rollouts import Made, make
 from tests.traces.collector import collector
 
 ROOT = Path(__file__).parents[2]
-HARBOR = ROOT / ".venv-harbor"
+HARBOR = ROOT / ".venv-harbor" / "bin" / "python"
 TRACED = 64
 VOCAB_SIZE = 1024
 SFT_STEPS = 2
 
 READ_BY_HARBOR = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
+import sys
 from harbor.models.trajectories import Trajectory
-print(sum(bool(Trajectory.model_validate_json(line)) for line in open(sys.argv[2])))
+print(sum(bool(Trajectory.model_validate_json(line)) for line in open(sys.argv[1])))
 """
 
 Row = dict[str, object]
@@ -56,7 +55,7 @@ def atif(rollouts: Made, directory: Path) -> Row:
     texts = [file.read_text() for file in sorted(out.iterdir())]
     together = directory / "documents.jsonl"
     together.write_text("".join(f"{json.dumps(json.loads(text))}\n" for text in texts))
-    command = [sys.executable, "-c", READ_BY_HARBOR, str(HARBOR), str(together)]
+    command = [str(HARBOR), "-c", READ_BY_HARBOR, str(together)]
     by_harbor = subprocess.run(command, capture_output=True, text=True, check=True)
     return {
         "what": "ATIF 1.8",

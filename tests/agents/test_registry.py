@@ -47,9 +47,11 @@ def test_an_operator_adds_an_agent_by_import_path(
     monkeypatch.syspath_prepend(tmp_path)
     assert AgentRegistry(["local_agents:Poet"]).names == [
         "code",
+        "harbor",
         "harness",
         "math",
         "nemo_gym",
+        "openenv",
         "poet",
         "reasoning_gym",
         "stem",

@@ -96,7 +96,9 @@ def transcript(demonstration: Demonstration) -> Transcript:
     question = task.model_copy(update={"messages": task.messages[-1:], "data": _ANY})
     command = {"command": f"{attempt.command} > {ANSWER}"}
     return Transcript(
-        prompt=HarborAgent(question).prompt(), replies=(tool_call("bash", command), DONE), answers=("",)
+        prompt=HarborAgent(question).prompt(),
+        replies=(tool_call("bash", command), DONE),
+        answers=("",),
     )
 
 

@@ -82,7 +82,11 @@ def test_functions_of_a_file_can_be_sent_to_scoring_processes(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("source", "complaint", "hint"),
     [
-        ("nobody", "no agent 'nobody'", "there are code, harbor, harness, math, nemo_gym, openenv, reasoning_gym, stem, swe"),
+        (
+            "nobody",
+            "no agent 'nobody'",
+            "there are code, harbor, harness, math, nemo_gym, openenv,",
+        ),
         ("bards.py", "names no class", "write it as 'bards.py:Class'"),
         ("nowhere.py:Bard", "there is no file", ""),
         ("json:dumps", "is not a subclass of AgentHandler", ""),

@@ -14,6 +14,8 @@ from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.sandbox.egress import Egress, Policy, variables
 from tests.sandbox.sandboxes import output, started
 
+pytestmark = pytest.mark.processes
+
 
 @asynccontextmanager
 async def server() -> AsyncIterator[str]:
@@ -68,11 +70,14 @@ def test_addresses_that_are_not_public_must_be_named(address: str) -> None:
 
 async def test_plain_http_passes_and_is_counted() -> None:
     egress = Egress(Policy("allowlist", ["127.0.0.1"]))
-    async with server() as host, egress.served(listening()) as found:
-        async with httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client:
-            answer = await client.post(f"http://{host}/a/b?c=d", content="body")
-            assert answer.text == "POST /a/b?c=d body"
-            refused = await client.get("http://localhost:1/")
+    async with (
+        server() as host,
+        egress.served(listening()) as found,
+        httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client,
+    ):
+        answer = await client.post(f"http://{host}/a/b?c=d", content="body")
+        assert answer.text == "POST /a/b?c=d body"
+        refused = await client.get("http://localhost:1/")
     assert refused.status_code == 403
     assert "localhost: the task may not reach it" in refused.text
     assert egress.allowed == {"127.0.0.1": 1}
@@ -94,9 +99,11 @@ async def test_a_tunnel_carries_bytes_both_ways() -> None:
 
 async def test_a_name_of_a_private_address_is_refused() -> None:
     egress = Egress(Policy("public"))
-    async with egress.served(listening()) as found:
-        async with httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client:
-            answer = await client.get("http://localhost:9/")
+    async with (
+        egress.served(listening()) as found,
+        httpx.AsyncClient(proxy=found["http_proxy"], trust_env=False) as client,
+    ):
+        answer = await client.get("http://localhost:9/")
     assert answer.status_code == 403
     assert "not public" in answer.text
 
@@ -116,16 +123,20 @@ async def test_what_is_no_proxy_request_is_refused(text: bytes) -> None:
 
 async def test_programs_in_a_sandbox_use_it(isolating: SandboxProvider) -> None:
     egress = Egress(Policy("allowlist", ["127.0.0.1"]))
-    async with server() as host, started(isolating) as sandbox:
-        async with egress.served(await sandbox.listen(0)) as found:
-            exports = "; ".join(f"export {name}={value}" for name, value in found.items())
-            program = (
-                "import urllib.request as r;"
-                f" h = r.ProxyHandler({{'http': '{found['http_proxy']}'}});"
-                f" q = r.Request('http://{host}/in'); q.set_proxy('{found['http_proxy'][7:]}', 'http');"
-                " print(r.build_opener().open(q).read().decode())"
-            )
-            assert await output(sandbox, f'{exports}; python3 -c "{program}"') == "GET /in "
+    async with (
+        server() as host,
+        started(isolating) as sandbox,
+        egress.served(await sandbox.listen(0)) as found,
+    ):
+        proxy = found["http_proxy"]
+        program = (
+            "import urllib.request as r;"
+            f" h = r.ProxyHandler({{'http': '{proxy}'}});"
+            f" q = r.Request('http://{host}/in');"
+            f" q.set_proxy('{proxy.removeprefix('http://')}', 'http');"
+            " print(r.build_opener(h).open(q).read().decode())"
+        )
+        assert await output(sandbox, f'python3 -c "{program}"') == "GET /in "
     assert egress.allowed == {"127.0.0.1": 1}
 
 

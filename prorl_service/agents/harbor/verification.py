@@ -57,8 +57,8 @@ class Verified:
     layer: Layer | None = None
     """All that the verifier wrote, if that was asked for."""
     hosts: Mapping[str, int] = field(default_factory=dict)
-    """Connections of the verifier's programs, by host; an exclamation mark is before those that were
-    refused."""
+    """Connections of the verifier's programs, by host; refused ones begin with an exclamation
+    mark."""
 
 
 async def verify(

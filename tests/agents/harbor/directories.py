@@ -14,7 +14,9 @@ from tests.sandbox.images.debian import debian_image
 LIMITS = Limits(eval_timeout_s=200, tool_timeout_s=60)
 TEST = """\
 #!/bin/bash
-if [ "$(cat answer.txt 2>/dev/null)" = 42 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+reward=0
+[ "$(cat answer.txt 2>/dev/null)" = 42 ] && reward=1
+echo $reward > /logs/verifier/reward.txt
 """
 TOML = """\
 schema_version = "1.4"

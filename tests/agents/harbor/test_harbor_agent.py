@@ -8,6 +8,8 @@ from prorl_service.schemas import Blame, FinishReason
 from prorl_service.testing.replies import call
 from tests.agents.harbor.directories import DONE, SOLVE, directory, played
 
+pytestmark = pytest.mark.processes
+
 
 async def test_a_solved_task_gets_its_reward(tmp_path: Path) -> None:
     ended = await played(directory(tmp_path), SOLVE)
@@ -130,7 +132,8 @@ async def test_a_service_that_becomes_healthy_is_waited_for(tmp_path: Path) -> N
 async def test_a_verifier_of_its_own_gets_the_artifacts_only(tmp_path: Path) -> None:
     toml = 'artifacts = ["answer.txt"]\n'
     separate = """
-        [ "$(cat /app/answer.txt)" = 42 ] && [ ! -e /app/other ] && [ "$(cat /logs/artifacts/a)" = a ]
+        [ "$(cat /app/answer.txt)" = 42 ] && [ ! -e /app/other ] &&
+            [ "$(cat /logs/artifacts/a)" = a ]
         echo $((1 - $?)) > /logs/verifier/reward.txt
     """
     task = directory(tmp_path, test=separate, toml="")
@@ -202,6 +205,7 @@ async def test_a_budget_of_eval_that_is_too_short_is_said(tmp_path: Path) -> Non
 
 async def test_the_agent_runs_as_its_user(tmp_path: Path) -> None:
     toml = '[agent]\nuser = "games"\n'
-    test = "id -un > who; [ \"$(cat who answer)\" = $'root\\ngames' ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    same = """[ "$(cat who answer)" = $'root\\ngames' ]"""
+    test = f"id -un > who; {same}; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
     task = directory(tmp_path, toml=toml, test=test)
     assert (await played(task, call("bash", command="id -un > answer"))).reward == 1.0

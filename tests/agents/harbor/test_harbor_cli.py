@@ -15,6 +15,7 @@ from prorl_service.schemas import Task
 from tests.agents.harbor.directories import TEST, directory
 from tests.sandbox.images.debian import debian_image
 
+pytestmark = pytest.mark.processes
 EXAMPLES = Path(__file__).parents[3] / "examples" / "harbor"
 BASE = f"debian:bookworm-slim={debian_image()}"
 SOLUTION = {"solution/solve.sh": "#!/bin/bash\necho 42 > answer.txt\n"}
@@ -88,12 +89,14 @@ def test_what_a_verifier_fetches_is_kept(tmp_path: Path, server: str) -> None:
 mkdir -p /var/cache/fetched
 [ -e /var/cache/fetched/expected ] || python3 - <<'END'
 import os, urllib.request
-opener = urllib.request.build_opener(urllib.request.ProxyHandler({{"http": os.environ["http_proxy"]}}))
+proxy = os.environ["http_proxy"]
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({{"http": proxy}}))
 request = urllib.request.Request("http://{server}/expected")
-request.set_proxy(os.environ["http_proxy"].removeprefix("http://"), "http")
+request.set_proxy(proxy.removeprefix("http://"), "http")
 open("/var/cache/fetched/expected", "wb").write(opener.open(request).read())
 END
-if diff answer.txt /var/cache/fetched/expected; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+diff answer.txt /var/cache/fetched/expected
+echo $(($? == 0)) > /logs/verifier/reward.txt
 """
     path = tmp_path / "task"
     toml = 'network_mode = "allowlist"\nallowed_hosts = ["127.0.0.1"]\n'
@@ -126,7 +129,7 @@ if diff answer.txt /var/cache/fetched/expected; then echo 1; else echo 0; fi > /
     ],
 )
 def test_what_cannot_be_honoured_is_named(tmp_path: Path, toml: str, problem: str) -> None:
-    with pytest.raises(Exception, match="task.toml"):
+    with pytest.raises(Exception, match=r"task\.toml"):
         directory(tmp_path, toml=toml).task()
     done = prorl("tasks", tmp_path, "-o", tmp_path / "out")
     assert done.returncode == 2

@@ -15,6 +15,8 @@ from prorl_service.sandbox.layers import Guard, Layer
 from tests.sandbox.images.debian import debian_image
 from tests.sandbox.sandboxes import LIMITS, bash, new_provider, output, running, started
 
+pytestmark = [pytest.mark.processes, pytest.mark.unprivileged]
+
 MOST = 64 << 20
 IMAGE_LIMITS = SandboxLimits(memory_mb=512, processes=64, disk_mb=64, file_mb=16)
 GUARD = Guard(
@@ -50,14 +52,20 @@ async def test_files_of_one_sandbox_are_in_another(isolating: SandboxProvider) -
         mkdir -p tree/deep /tmp/t; echo one > tree/deep/file; chmod 750 tree/deep/file
         ln -s deep/file tree/link; echo two > /tmp/t/two; touch -d @1000000000 tree/old
     """
-    look = "stat -c '%n %a %s' tree/deep/file; readlink tree/link; cat /tmp/t/two tree/link; date -r tree/old +%s"
+    look = """
+        stat -c '%n %a %s' tree/deep/file; readlink tree/link
+        cat /tmp/t/two tree/link; date -r tree/old +%s
+    """
     expected = "tree/deep/file 750 4\ndeep/file\ntwo\none\n1000000000|"
     assert await moved(isolating, script, Guard(), look) == expected
 
 
 async def test_what_was_deleted_of_the_image_stays_deleted() -> None:
     async with new_provider("apptainer") as provider:
-        script = "rm /etc/debian_version; rm -r /usr/share/doc; mkdir /usr/share/doc; touch /usr/share/doc/new"
+        script = """
+            rm /etc/debian_version; rm -r /usr/share/doc
+            mkdir /usr/share/doc; touch /usr/share/doc/new
+        """
         look = "ls /etc/debian_version 2>/dev/null; ls /usr/share/doc; ls -d /usr/share/debconf"
         assert await moved(provider, script, Guard(), look) == "new\n/usr/share/debconf|"
 
@@ -107,14 +115,17 @@ async def test_a_layer_without_changes_has_only_directories_of_ours(
 
 async def test_a_layer_that_is_too_large_says_so(isolated: RemoteSandbox) -> None:
     await output(isolated, "head -c 1000000 /dev/urandom > big")
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="File too large") as caught:
         await isolated.save_layer(max_bytes=100_000)
     assert caught.value.errno == errno.EFBIG
 
 
 async def test_a_large_layer_goes_in_pieces() -> None:
     async with new_provider("apptainer") as provider:
-        script = "mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done; echo end > /zz"
+        script = """
+            mkdir -p /opt; for i in 1 2 3 4 5; do head -c 9000000 /dev/zero > /opt/z$i; done
+            echo end > /zz
+        """
         assert await moved(provider, script, Guard(), "du -cb /opt/z? | tail -1; cat /zz") == (
             "45000000\ttotal\nend|"
         )
@@ -131,7 +142,10 @@ async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
     ("script", "refused"),
     [
         ("mkdir /tests; echo x > /tests/test.sh", "tests,tests/test.sh"),
-        ("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", "logs/verifier,logs/verifier/reward.txt"),
+        (
+            "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt",
+            "logs/verifier,logs/verifier/reward.txt",
+        ),
         ("mkdir /logs; ln -s /tmp /logs/verifier", "logs/verifier"),
         ("echo x > /usr/bin/env", "usr/bin/env"),
         ("rm /usr/bin/env", "usr/bin/env"),
@@ -141,11 +155,13 @@ async def test_sockets_fifos_and_unreadable_files_are_left_out() -> None:
         ("echo x > /conftest.py; echo x > /pytest.ini", "conftest.py,pytest.ini"),
         ("mkdir -p /app; echo x > /app/conftest.py", ""),
         (
-            "d=/usr/lib/python3/dist-packages; mkdir -p $d; echo import os > $d/a.pth; echo /x > $d/b.pth",
+            "d=/usr/lib/python3/dist-packages; mkdir -p $d;"
+            " echo import os > $d/a.pth; echo /x > $d/b.pth",
             "usr/lib/python3/dist-packages/a.pth",
         ),
         (
-            "d=/root/.local/lib/python3.11/site-packages; mkdir -p $d; echo x > $d/sitecustomize.py",
+            "d=/root/.local/lib/python3.11/site-packages; mkdir -p $d;"
+            " echo x > $d/sitecustomize.py",
             "root/.local/lib/python3.11/site-packages/sitecustomize.py",
         ),
     ],
@@ -168,7 +184,7 @@ async def test_a_layer_that_leaves_the_root_is_refused(isolated: RemoteSandbox, 
         tar.addfile(tarfile.TarInfo(name))
     layer = Layer()
     layer.append(content.getvalue())
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="not permitted") as caught:
         await isolated.restore_layer(layer, Guard())
     assert caught.value.errno == errno.EPERM
 

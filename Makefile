@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-fast check bench test-vllm test-verl test-harnesses test-slurm clean
+.PHONY: setup sandboxes demo test test-fast check bench test-vllm test-verl test-harnesses test-environments test-slurm clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -22,6 +22,12 @@ test-verl:  ## training with VeRL on CPU, in an environment of its own
 test-harnesses: setup sandboxes ## every harness, those that take minutes too
 	scripts/setup-harnesses --all
 	scripts/test tests/gateway/harnesses
+test-environments: setup sandboxes ## every Dockerfile, puzzle and server of environments
+	scripts/setup-nemo-gym
+	scripts/setup-openenv
+	scripts/setup-reasoning
+	scripts/test -n 2 --dist loadfile tests/sandbox/images tests/agents tests/openenv tests/trl/test_nemo_gym_training.py
+	scripts/test-harbor
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm
 clean:

@@ -213,10 +213,8 @@ def test_a_start_is_logged(service: local.LocalProcess, tiny_model: Path) -> Non
         f"INFO prorl_service.server.run: prorl {__version__} at {service.url}: open it in a browser"
         in log
     )
-    assert (
-        f"model {tiny_model.name}; agents: code, harbor, harness, math, nemo_gym, openenv, reasoning_gym, stem, swe"
-        in log
-    )
+    agents = "code, harbor, harness, math, nemo_gym, openenv, reasoning_gym, stem, swe"
+    assert f"model {tiny_model.name}; agents: {agents}" in log
     assert ", journal in memory" in log
     assert "sandboxes: " in log
 

@@ -111,11 +111,15 @@ async def ran(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_the_librarys_answers_are_right_and_others_are_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.on_demand)])
+async def test_the_librarys_answers_are_right_and_others_are_not(
+    tmp_path: Path, every: int
+) -> None:
     known = generators()
     assert set(NOT_POSED) < set(known)
-    puzzles = [posed(name, seed) for name in known if name not in NOT_POSED for seed in SEEDS]
-    assert len(puzzles) >= 3 * 100
+    named = [name for name in known if name not in NOT_POSED][::every]
+    puzzles = [posed(name, seed) for name in named for seed in SEEDS]
+    assert len(puzzles) >= 3 * 100 // every
     cases = {task.task_id: (task, [box(right), box(WRONG)]) for task, right in puzzles}
     too_kind = set()
     for name, (right, wrong) in (await ran(cases, tmp_path, AnyPuzzleAgent)).items():
@@ -123,7 +127,7 @@ async def test_the_librarys_answers_are_right_and_others_are_not(tmp_path: Path)
         assert right.reward_components["score"] == right.reward == 1.0, name
         if wrong.reward_components["score"] == 1.0:
             too_kind.add(name.rpartition("-")[0])
-    assert too_kind == {"game_of_life_halting"} < set(UNSOUND)
+    assert too_kind == {"game_of_life_halting"} & set(named) <= set(UNSOUND)
 
 
 def box(answer: str) -> str:

@@ -146,6 +146,7 @@ def test_a_policy_is_trained_in_the_template_of_openenv(tmp_path: Path) -> None:
         _has_learnt(*_train(server, tasks, policy, tmp_path))
 
 
+@pytest.mark.on_demand
 def test_a_policy_is_trained_in_an_environment_that_openenv_imports(tmp_path: Path) -> None:
     with ors_server(tmp_path) as server:
         tools = asyncio.run(_schemas(server.url))

@@ -59,7 +59,9 @@ def rows(name: str) -> Dataset:
     )
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize(
+    "name", [SERVERS[0], *(pytest.param(one, marks=pytest.mark.on_demand) for one in SERVERS[1:])]
+)
 def test_a_policy_trains_on_a_servers_rows(
     url: str, policy: Path, tmp_path: Path, name: str
 ) -> None:

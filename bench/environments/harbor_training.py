@@ -5,13 +5,15 @@ it. One of four plausible commands is right; the warm start knows all of them, a
 reward is left to training.
 """
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from pydantic import JsonValue
 
 from prorl_service import local
 from prorl_service.agents.harbor.agent import HarborAgent
@@ -102,7 +104,7 @@ def transcript(demonstration: Demonstration) -> Transcript:
     )
 
 
-_ANY = {"steps": [{"verifier": {}}]}
+_ANY: dict[str, JsonValue] = {"steps": [{"verifier": {}}]}
 
 
 def warm_started(cache: Path, seed: int) -> Path:
@@ -116,6 +118,14 @@ def warm_started(cache: Path, seed: int) -> Path:
         seed=seed,
     )
     return imitation.warm_started(cache, [transcript(one) for one in examples], wanted)
+
+
+def learnt(output: Path, *, steps: int) -> Learnt:
+    """Returns the run in a directory, which is made if it is not there."""
+    file = output / "learnt.json"
+    if not file.exists():
+        file.write_text(json.dumps(asdict(learn(output, steps=steps))))
+    return Learnt(**json.loads(file.read_text()))
 
 
 def learn(output: Path, *, steps: int, seed: int = 0) -> Learnt:

@@ -261,7 +261,7 @@ def main(
 async def _run(options: Options, *, admit: bool) -> Manifest:
     if not admit:
         return await prepare(options)
-    async with provider("auto", images=ImageCache(options.image_cache).image) as sandboxes:
+    async with provider("auto", images=ImageCache(options.image_cache)) as sandboxes:
         return await prepare(options, admit=lambda row: grading.admit(row, sandboxes))
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.agents.nemo_gym import gym_servers
-from tests.agents.nemo_gym.gym_servers import COUNTER, MULTI_REWARD, REASONING, SYNONYMS, WEATHER
+from tests.agents.nemo_gym.gym_servers import NAMES
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +15,7 @@ def gyms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     directory = tmp_path_factory.mktemp("gyms")
     with ExitStack() as stack:
         servers = {
-            name: stack.enter_context(gym_servers.starting(name, directory))
-            for name in (WEATHER, SYNONYMS, COUNTER, REASONING, MULTI_REWARD)
+            name: stack.enter_context(gym_servers.starting(name, directory)) for name in NAMES
         }
         for server in servers.values():
             gym_servers.until_up(server)

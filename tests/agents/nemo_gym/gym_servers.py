@@ -27,6 +27,7 @@ WEATHER, SYNONYMS, COUNTER = (
     "example_session_state_mgmt",
 )
 REASONING, MULTI_REWARD = "reasoning_gym", "example_tool_call_multireward"
+NAMES = (WEATHER, SYNONYMS, COUNTER, REASONING, MULTI_REWARD)
 START_TIMEOUT_S = 300
 NEEDED = pytest.mark.skipif(
     not (ROOT / ".venv-nemo-gym/.installed").is_file(), reason="needs scripts/setup-nemo-gym"

@@ -67,6 +67,11 @@ def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
     """Raises `ProRLError` if `url` is not an HTTP URL."""
     if not url.startswith(("http://", "https://")):
         raise ProRLError(f"{url!r} is not a service's URL", hint=f"write it as 'http://{url}'")
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        message = f"{url!r} is not a service's URL: {error}"
+        raise ProRLError(message, hint="write it as 'http://HOST:PORT'") from None
     accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
     headers = {"Accept": accept, **authorization(url, token)}
     return {"base_url": url, "headers": headers, "trust_env": False}
@@ -80,8 +85,8 @@ class RolloutClient(ViewMethods):
     `retry_s`: seconds for which calls to an unreachable or overloaded service are retried.
     `idle_s`: seconds of silence after which a connection counts as broken.
     `wire`: encoding of token arrays; "packed" is smaller and faster, "json" is readable.
-    Every method raises `ServiceCallError`; the constructor raises `ProRLError` for a URL without
-    'http://' and for a token that cannot be read.
+    Every method raises `ServiceCallError`; the constructor raises `ProRLError` for what is no URL
+    with 'http://' and for a token that cannot be read.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from tqdm.auto import tqdm
 from prorl_service.client import RolloutClient
 from prorl_service.schemas import Group, Limits, Rollout, Sampling, Task
 
-TIMEOUT_S = 300
+TIMEOUT_S = 3600
 
 
 def evaluate(

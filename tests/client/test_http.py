@@ -372,6 +372,13 @@ def test_a_url_without_a_scheme_is_refused_immediately() -> None:
     assert refused.value.hint == "write it as 'http://localhost:8080'"
 
 
+@pytest.mark.parametrize("url", ["http://localhost:80:", "http://localhost:port"])
+def test_a_url_that_cannot_be_read_is_said_in_one_line(url: str) -> None:
+    with pytest.raises(ProRLError, match="is not a service's URL: Invalid port") as refused:
+        RolloutClient(url)
+    assert refused.value.hint == "write it as 'http://HOST:PORT'"
+
+
 class Pieces:
     """Weights that can be sent again."""
 

@@ -70,7 +70,8 @@ def test_the_services_agents_accept_converted_problems(data_set: str, fields: Fi
 
 
 def test_every_data_set_has_a_row_here() -> None:
-    assert {name for name, _ in GOOD} == set(DATA_SETS)
+    generated = {"reasoning_gym"}  # has no published rows
+    assert {name for name, _ in GOOD} == set(DATA_SETS) - generated
 
 
 def test_text_around_a_question_is_removed() -> None:

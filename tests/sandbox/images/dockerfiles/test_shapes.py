@@ -56,7 +56,7 @@ def require(rung: Rung) -> None:
         pytest.skip(f"{rung.name} does not work here: {why}")
 
 
-@pytest.mark.parametrize("shape", chosen(), ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*chosen()], ids=lambda shape: shape.name)
 def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_path: Path) -> None:
     require(BUILDAH)
     base = str(debian_image(SMALL))
@@ -65,7 +65,7 @@ def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_pat
     assert outcome.ok, outcome.outcome
 
 
-@pytest.mark.parametrize("shape", chosen(), ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*chosen()], ids=lambda shape: shape.name)
 def test_spython_makes_of_a_shape_what_it_must_or_names_the_line(
     shape: Shape, root: Path, tmp_path: Path
 ) -> None:

@@ -89,8 +89,10 @@ async def test_commands_have_the_default_handlers_of_signals_and_no_terminal(
     making: Making,
 ) -> None:
     environment = await making.started()
-    done = await environment.exec("grep SigIgn /proc/self/status; tty; read line; echo $?")
-    assert done.stdout == "SigIgn:\t0000000000000000\nnot a tty\n1\n"
+    # Signals 32 and 33 belong to the C library: no program can reset those that it inherits.
+    shown = "echo $((0x$(sed -n 's/SigIgn:.//p' /proc/self/status) & ~(3 << 31)))"
+    done = await environment.exec(f"{shown}; tty; read line; echo $?")
+    assert done.stdout == "0\nnot a tty\n1\n"
     pipe = await environment.exec("yes | head -1; echo ${PIPESTATUS[0]}")
     assert pipe.stdout == "y\n141\n"
 

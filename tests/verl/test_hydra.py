@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
 from prorl_service import local
+from prorl_service.agents.registry import AgentRegistry
 from prorl_service.schemas import Limits
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_verl import contract
@@ -162,9 +163,9 @@ def test_each_mistake_is_reported_in_one_clear_line(
         missing = configuration(service.url, token_file=str(tmp_path / "none"))
         assert "No such file" in complaint(missing, capsys)
         agent = configuration(service.url, **token, agent="chess")
-        assert "prorl.agent=chess is unknown; the service has: code, harness, math" in complaint(
-            agent, capsys
-        )
+        known = ", ".join(AgentRegistry().names)
+        refused = complaint(agent, capsys)
+        assert f"prorl.agent=chess is unknown; the service has: {known}\n" in refused
         misspelt = configuration(service.url, **token, limits={"max_turn": 3})
         assert "prorl.limits.max_turn=3: Extra inputs" in complaint(misspelt, capsys)
     monkeypatch.setattr(contract, "SUPPORTED", SpecifierSet("<0.9"))

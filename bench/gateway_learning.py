@@ -17,8 +17,8 @@ from matplotlib.ticker import PercentFormatter
 from bench import result
 from recipes.demo.report import smooth
 
-RUNS = (("pi", 0), ("mini_swe_agent", 0), ("openai", 0), ("openai", 1), ("openai", 2))
-STEPS = 50
+RUNS = (("pi", 0), ("openai", 0), ("openai", 1), ("openai", 2), ("mini_swe_agent", 0))
+STEPS = 30
 OUTPUT = Path("outputs/gateway_learning")
 
 
@@ -33,14 +33,14 @@ def run(harness: str, seed: int) -> dict[str, Any]:
 
 
 def row(harness: str, seed: int, summary: dict[str, Any]) -> dict[str, object]:
-    found = summary["headline"]
+    found, settings = summary["headline"], summary["settings"]
     return {
         "agent": harness,
         "seed": seed,
         "heldout_before": found["heldout_success_before"],
         "heldout_after": found["heldout_success_after"],
         "logprob_diff_max": found["logprob_diff_max"],
-        "rollouts": STEPS * summary["settings"]["groups_per_step"] * 8,
+        "rollouts": STEPS * settings["groups_per_step"] * settings["rollouts_per_group"],
         "train_minutes": found["train_minutes"],
     }
 

@@ -1,4 +1,4 @@
-"""HTTP clients of the rollout service, one blocking and one for asyncio, with the same methods.
+"""HTTP client of the rollout service; `async_http` has the same methods for asyncio.
 
 `requests` describes each request once, as data; the clients add how they wait. Both do this:
 
@@ -12,10 +12,9 @@
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import aclosing, closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Literal, Self
 
 import httpx
@@ -23,13 +22,12 @@ import httpx
 from prorl_service.client import requests
 from prorl_service.client.errors import (
     ServiceCallError,
-    WaitTimeout,
     raise_for_status,
     readable_errors,
 )
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, Reception
-from prorl_service.client.views import AsyncViewMethods, ViewMethods
+from prorl_service.client.views import ViewMethods
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.keepalive import NOTICE_VANISHED
@@ -48,8 +46,6 @@ from prorl_service.schemas import (
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
 
-__all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]
-
 Wire = Literal["packed", "json"]
 Piece = bytes | memoryview
 """Part of a file to be sent."""
@@ -63,7 +59,7 @@ TRANSPORT: dict[str, Any] = {
 }
 
 
-def _settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
+def settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
     """Raises `ProRLError` if `url` is not an HTTP URL."""
     if not url.startswith(("http://", "https://")):
         raise ProRLError(f"{url!r} is not a service's URL", hint=f"write it as 'http://{url}'")
@@ -99,7 +95,7 @@ class RolloutClient(ViewMethods):
         wire: Wire = "packed",
     ) -> None:
         transport = httpx.HTTPTransport(**TRANSPORT)
-        self._http = httpx.Client(**_settings(url, token, wire), transport=transport)
+        self._http = httpx.Client(**settings(url, token, wire), transport=transport)
         self._retry_s = retry_s
         self._idle_s = idle_s
 
@@ -266,153 +262,3 @@ class RolloutClient(ViewMethods):
                     return request.parse(self._http.send(message))
             except ServiceCallError as error:
                 time.sleep(backoff.delay_s(error))
-
-
-class AsyncRolloutClient(AsyncViewMethods):
-    """`RolloutClient` for asyncio: the same methods with the same meaning, awaited."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        retry_s: float = 60,
-        idle_s: float = requests.IDLE_TIMEOUT_S,
-        wire: Wire = "packed",
-    ) -> None:
-        transport = httpx.AsyncHTTPTransport(**TRANSPORT)
-        self._http = httpx.AsyncClient(**_settings(url, token, wire), transport=transport)
-        self._retry_s = retry_s
-        self._idle_s = idle_s
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
-
-    async def submit(
-        self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
-    ) -> list[Rollout]:
-        return await self._send(requests.submit(groups, invalid))
-
-    async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
-        return await self._send(requests.get(rollout_id, wait_s, shelf))
-
-    async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
-        ended = {
-            rollout.rollout_id: rollout async for rollout in self.stream(rollout_ids, timeout_s)
-        }
-        return [ended[rollout_id] for rollout_id in rollout_ids]
-
-    async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
-        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
-        while reception.pending:
-            message = reception.request().build(self._http, idle_s=self._idle_s)
-            try:
-                with readable_errors(message):
-                    async with aclosing(await self._http.send(message, stream=True)) as response:
-                        if response.is_error:
-                            await response.aread()
-                        raise_for_status(response)
-                        async for chunk in response.aiter_bytes():
-                            for rollout in reception.feed(chunk):
-                                yield rollout
-                        reception.closed()
-            except ServiceCallError as error:
-                await asyncio.sleep(reception.delay_s(error))
-
-    async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        return await self._send(requests.cancel(rollout_ids))
-
-    async def gateway(self, rollout_id: str, wait_s: float = 60) -> GatewayAccess:
-        return await self._send(requests.gateway(rollout_id, wait_s))
-
-    async def end_gateway(self, rollout_id: str) -> None:
-        await self._send(requests.end_gateway(rollout_id))
-
-    async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        await self._send(requests.acknowledge(group_ids))
-
-    async def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
-        return await self._send(requests.create_sampler(sampler_id, spec))
-
-    async def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
-        return await self._send(requests.sampler(sampler_id, after, wait_s))
-
-    async def add_candidates(
-        self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
-    ) -> SamplerStatus:
-        return await self._send(requests.add_candidates(sampler_id, groups, is_last))
-
-    async def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
-        return await self._send(requests.open_draw(sampler_id, draw_id, spec))
-
-    async def delete_sampler(self, sampler_id: str) -> None:
-        await self._send(requests.delete_sampler(sampler_id))
-
-    async def backends(self) -> list[BackendStatus]:
-        return await self._send(requests.BACKENDS)
-
-    async def add_backend(
-        self,
-        url: str,
-        tokenizer: str | None = None,
-        *,
-        api_key: str | None = None,
-        lease_s: float | None = None,
-        max_calls: int | None = None,
-        policy_version: int | None = None,
-        owner: str | None = None,
-    ) -> BackendStatus:
-        return await self._send(
-            requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
-        )
-
-    async def remove_backend(self, backend_id: str) -> BackendStatus:
-        return await self._send(requests.remove_backend(backend_id))
-
-    async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
-        return await self._send(requests.weights_terms(query))
-
-    async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
-        return await self._send(requests.load_weights(path, version, rewind))
-
-    async def stream_weights(
-        self, content: Iterable[Piece], version: int, *, rewind: bool = False
-    ) -> WeightsReport:
-        """Like `RolloutClient.stream_weights`; the pieces are made in a thread."""
-        retry_s = 0 if iter(content) is content else self._retry_s
-        return await self._send(requests.stream_weights(version, rewind), content, retry_s)
-
-    async def status(self) -> ServiceStatus:
-        return await self._send(requests.STATUS)
-
-    async def health(self) -> None:
-        await self._send(requests.HEALTH)
-
-    async def _send(
-        self,
-        request: Request[Answer],
-        content: Iterable[Piece] | None = None,
-        retry_s: float | None = None,
-    ) -> Answer:
-        backoff = Backoff(self._retry_s if retry_s is None else retry_s)
-        while True:
-            pieces = None if content is None else _in_thread(content)
-            message = request.build(self._http, pieces, idle_s=self._idle_s)
-            try:
-                with readable_errors(message):
-                    return request.parse(await self._http.send(message))
-            except ServiceCallError as error:
-                await asyncio.sleep(backoff.delay_s(error))
-
-
-async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:
-    """Yield the pieces of `content`, each of which may take the time of a disk or device copy."""
-    pieces = iter(content)
-    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-        yield piece

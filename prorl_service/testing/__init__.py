@@ -7,11 +7,10 @@ from prorl_service.testing.fakes import (
     FakeSandbox,
     FakeSandboxes,
     ScriptedGenerator,
-    StubEngine,
-    StubJudge,
 )
 from prorl_service.testing.playing import Played, play
 from prorl_service.testing.replies import Reply, call
+from prorl_service.testing.stubs import StubEngine, StubJudge
 
 __all__ = [
     "Answer",

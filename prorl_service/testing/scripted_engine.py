@@ -12,8 +12,8 @@ from aiohttp import web
 
 from prorl_service.schemas import BackendSpec
 from prorl_service.testing import byte_model
-from prorl_service.testing.fakes import StubEngine
 from prorl_service.testing.replies import Reply, token_ids
+from prorl_service.testing.stubs import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 
 CONTEXT_TOKENS = 1 << 20

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,9 +30,9 @@ from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
 from recipes.demo.warm_start import WarmStart, warm_started
 
 HELDOUT_PER_FAMILY = 50
-GROUPS_PER_STEP = {"loop": 8, "harness": 4}
-"""Groups of a step. A harness takes a second of CPU time to start, in each rollout."""
 HELDOUT_ROLLOUTS = 2
+WITH_HARNESS = TrainConfig(groups_per_step=4, updates_per_step=4, learning_rate=5e-4)
+"""A harness takes seconds of CPU time to start, in each rollout: fewer of them, used more."""
 CONTEXT = 512
 SHOWN_AT_EACH_END = 24
 SHOW_EVERY_STEPS = 10
@@ -41,7 +41,7 @@ LOGPROB_GAP = "sampling/sampling_logp_difference/max"
 
 def main(
     seed: Annotated[int, Parameter(help="Seed of tasks, warm start, training.")] = 0,
-    steps: Annotated[PositiveInt, Parameter(help="Optimizer steps.")] = 80,
+    steps: Annotated[PositiveInt, Parameter(help="Batches of rollouts.")] = 80,
     output: Annotated[Path, Parameter(help="Directory for results.")] = Path("outputs/demo"),
     harness: Annotated[
         Literal["pi", "mini_swe_agent", "openai"] | None,
@@ -50,8 +50,8 @@ def main(
 ) -> None:
     """Train a tiny Qwen3 agent through the rollout service, on the CPU."""
     transformers.logging.disable_progress_bar()
-    groups = GROUPS_PER_STEP["loop" if harness is None else "harness"]
-    config = TrainConfig(seed=seed, steps=steps, groups_per_step=groups, program=harness)
+    defaults = TrainConfig() if harness is None else WITH_HARNESS
+    config = replace(defaults, seed=seed, steps=steps, program=harness)
     model = warm_started(output / "cache", WarmStart(seed=seed), program=harness)
     logs_of_run = [output / "engine.log", output / "service.log"]
     for log in logs_of_run:
@@ -98,12 +98,12 @@ class _Run:
     def curve(self) -> list[report.Step]:
         return [
             report.Step(
-                step=entry["step"],
+                step=step,
                 success=entry[SUCCESS],
                 reward=entry["reward"],
                 logprob_diff_max=entry[LOGPROB_GAP],
             )
-            for entry in self.log
+            for step, entry in enumerate(self.log, 1)
         ]
 
     def shown(self) -> list[str]:

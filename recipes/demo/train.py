@@ -27,6 +27,9 @@ SUCCESS = "prorl/reward/correct"
 class TrainConfig:
     seed: int = 0
     steps: int = 80
+    """Batches of rollouts."""
+    updates_per_step: int = 1
+    """Optimizer steps on each batch."""
     groups_per_step: int = 8
     rollouts_per_group: int = 8
     learning_rate: float = 1e-3
@@ -55,7 +58,7 @@ def train(
     observe: Callable[[Sequence[Rollout]], None],
     tasks: Sequence[Task] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the trainer's log, one entry per step. The service then has the final weights.
+    """Returns the trainer's log, one entry for each batch. The service then has the final weights.
     `tasks` replace the demo's."""
     trainer = make_trainer(model, service_url, output, config, observe=observe, tasks=tasks)
     trainer.add_callback(SuccessBar(config.steps))
@@ -96,7 +99,8 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(output / "trainer"),
         seed=config.seed,
-        max_steps=config.steps,
+        max_steps=config.steps * config.updates_per_step,
+        num_iterations=config.updates_per_step,
         per_device_train_batch_size=batch,
         num_generations=config.rollouts_per_group,
         max_completion_length=LIMITS.max_response_tokens,

@@ -6,14 +6,10 @@ and the death of the service closes it, which ends the sandbox.
 """
 
 import asyncio
-import errno
-import json
-import os
 import socket
 import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from prorl_service.errors import SandboxError
@@ -22,27 +18,18 @@ from prorl_service.sandbox.guest.execd import fd_passing
 from prorl_service.sandbox.host import bundle, cgroups
 from prorl_service.sandbox.host.cgroups import ControlGroup
 from prorl_service.sandbox.host.direct_shell import DirectShell
+from prorl_service.sandbox.host.file_verbs import FILE_TIMEOUT_S, MARGIN_S, FileVerbs
 from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
 from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
 from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
-from prorl_service.sandbox.layers import PIECE_BYTES, Guard, Layer
 
 START_TIMEOUT_S = 60.0
-FILE_TIMEOUT_S = 60.0
-LAYER_TIMEOUT_S = 600.0
-"""Seconds for a layer, which may have gigabytes; the stage's own budget is usually shorter."""
 STOP_TIMEOUT_S = 5.0
 """Seconds for a stopped sandbox to end; then its process group is killed."""
 
-MAX_REFUSED_BYTES = 16 << 20
-"""Maximum size of the list of what a guard refused of one piece."""
 
-MARGIN_S = 30.0
-"""Seconds beyond a tool's budget for the server to end it and to answer, on a busy host."""
-
-
-class RemoteSandbox(ABC):
+class RemoteSandbox(FileVerbs):
     _zygote: Zygote | None = None
 
     def __init__(self, zygotes: Zygotes, image: str, limits: SandboxLimits) -> None:
@@ -257,88 +244,6 @@ class RemoteSandbox(ABC):
         assert self._handover is not None
         return checked_listener(self._handover.take(fd_passing.LISTENER))
 
-    async def upload(self, path: str, content: bytes) -> None:
-        """Writes a file. Raises the matching `OSError` when it cannot be written."""
-        await self._file_request("upload", path, content)
-
-    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
-        """Reads a file. Raises the matching `OSError` when it is missing or cannot be read."""
-        limit = {} if max_bytes is None else {"max_bytes": max_bytes}
-        return await self._file_request("download", path, b"", **limit)
-
-    async def snapshot(self, path: str) -> bytes:
-        return await self._file_request("snapshot", path)
-
-    async def restore(self, path: str, tar: bytes) -> None:
-        await self._file_request("restore", path, tar)
-
-    async def end_processes(self) -> None:
-        await self._processes("end_processes")
-
-    @asynccontextmanager
-    async def suspended(self) -> AsyncIterator[None]:
-        await self._processes("suspend_processes")
-        try:
-            yield
-        finally:
-            await self._processes("resume_processes")
-
-    async def _processes(self, operation: str) -> None:
-        try:
-            await self._request(operation, timeout_s=STOP_TIMEOUT_S)
-        except Refused as refusal:
-            raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
-
-    async def save_layer(self, *, max_bytes: int) -> Layer:
-        layer = Layer()
-        await self._layer_request("save_layer", on_part=layer.append, max_bytes=max_bytes)
-        return layer
-
-    async def restore_layer(self, layer: Layer, guard: Guard) -> list[str]:
-        refused: list[str] = []
-        pieces = layer.pieces(min(PIECE_BYTES, self._limits.file_mb << 20))
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            parts = _Parts(MAX_REFUSED_BYTES)
-            await self._layer_request(
-                "restore_layer", payload=piece, on_part=parts.append, guard=guard.to_wire()
-            )
-            refused += json.loads(parts.joined())
-        return refused
-
-    async def _layer_request(
-        self, operation: str, *, on_part: OnPart, payload: bytes = b"", **arguments: Any
-    ) -> None:
-        try:
-            await self._request(
-                operation, timeout_s=LAYER_TIMEOUT_S, payload=payload, on_part=on_part, **arguments
-            )
-        except Refused as refusal:
-            if refusal.errno is None:
-                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
-            raise OSError(refusal.errno, refusal.message) from None
-
-    async def _file_request(
-        self, operation: str, path: str, content: bytes = b"", **arguments: Any
-    ) -> bytes:
-        max_bytes = self._limits.file_mb << 20
-        if len(content) > max_bytes:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-        parts = _Parts(max_bytes)
-        try:
-            _, last = await self._request(
-                operation,
-                timeout_s=FILE_TIMEOUT_S,
-                payload=content,
-                on_part=parts.append,
-                path=path,
-                **arguments,
-            )
-        except Refused as refusal:
-            if refusal.errno is None:
-                raise SandboxError(f"{operation} failed inside: {refusal.message}") from None
-            raise OSError(refusal.errno, refusal.message, path) from None
-        return parts.joined() or last
-
     async def _request(
         self,
         operation: str,
@@ -400,23 +305,6 @@ def _tool_result(result: dict[str, Any], output: bytes) -> ToolResult:
         case {"is_error": bool(is_error), "data": dict(data)}:
             return ToolResult(output.decode("utf-8", "replace"), is_error, data)
     raise SandboxError(f"the sandbox broke its protocol: not the result of a tool: {result}")
-
-
-class _Parts:
-    """A payload that comes in parts. Raises `SandboxError` when it is larger than agreed."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._parts: list[bytes] = []
-        self._left = max_bytes
-
-    def append(self, part: bytes) -> None:
-        self._left -= len(part)
-        if self._left < 0:
-            raise SandboxError("the sandbox broke its protocol: a payload larger than agreed")
-        self._parts.append(part)
-
-    def joined(self) -> bytes:
-        return b"".join(self._parts)
 
 
 async def _wait_for_end(child: Process) -> None:

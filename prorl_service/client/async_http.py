@@ -1,0 +1,177 @@
+"""The client of the rollout service for asyncio: `http` without blocking."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Self
+
+import httpx
+
+from prorl_service.client import requests
+from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
+from prorl_service.client.http import TRANSPORT, Piece, Wire, settings
+from prorl_service.client.requests import Answer, Request
+from prorl_service.client.retries import Backoff, Reception
+from prorl_service.client.views import AsyncViewMethods
+from prorl_service.schemas import (
+    BackendStatus,
+    GatewayAccess,
+    Group,
+    Invalid,
+    Rollout,
+    ServiceStatus,
+    WeightsQuery,
+    WeightsReport,
+    WeightsTerms,
+)
+from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
+
+
+class AsyncRolloutClient(AsyncViewMethods):
+    """`RolloutClient` for asyncio: the same methods with the same meaning, awaited."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retry_s: float = 60,
+        idle_s: float = requests.IDLE_TIMEOUT_S,
+        wire: Wire = "packed",
+    ) -> None:
+        transport = httpx.AsyncHTTPTransport(**TRANSPORT)
+        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=transport)
+        self._retry_s = retry_s
+        self._idle_s = idle_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def submit(
+        self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
+    ) -> list[Rollout]:
+        return await self._send(requests.submit(groups, invalid))
+
+    async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
+        return await self._send(requests.get(rollout_id, wait_s, shelf))
+
+    async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
+        ended = {
+            rollout.rollout_id: rollout async for rollout in self.stream(rollout_ids, timeout_s)
+        }
+        return [ended[rollout_id] for rollout_id in rollout_ids]
+
+    async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
+        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        while reception.pending:
+            message = reception.request().build(self._http, idle_s=self._idle_s)
+            try:
+                with readable_errors(message):
+                    async with aclosing(await self._http.send(message, stream=True)) as response:
+                        if response.is_error:
+                            await response.aread()
+                        raise_for_status(response)
+                        async for chunk in response.aiter_bytes():
+                            for rollout in reception.feed(chunk):
+                                yield rollout
+                        reception.closed()
+            except ServiceCallError as error:
+                await asyncio.sleep(reception.delay_s(error))
+
+    async def cancel(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        return await self._send(requests.cancel(rollout_ids))
+
+    async def gateway(self, rollout_id: str, wait_s: float = 60) -> GatewayAccess:
+        return await self._send(requests.gateway(rollout_id, wait_s))
+
+    async def end_gateway(self, rollout_id: str) -> None:
+        await self._send(requests.end_gateway(rollout_id))
+
+    async def acknowledge(self, group_ids: Sequence[str]) -> None:
+        await self._send(requests.acknowledge(group_ids))
+
+    async def create_sampler(self, sampler_id: str, spec: SamplerSpec) -> SamplerStatus:
+        return await self._send(requests.create_sampler(sampler_id, spec))
+
+    async def sampler(self, sampler_id: str, after: int = -1, wait_s: float = 0) -> SamplerStatus:
+        return await self._send(requests.sampler(sampler_id, after, wait_s))
+
+    async def add_candidates(
+        self, sampler_id: str, groups: Sequence[Group], *, is_last: bool = False
+    ) -> SamplerStatus:
+        return await self._send(requests.add_candidates(sampler_id, groups, is_last))
+
+    async def open_draw(self, sampler_id: str, draw_id: str, spec: DrawSpec) -> SamplerStatus:
+        return await self._send(requests.open_draw(sampler_id, draw_id, spec))
+
+    async def delete_sampler(self, sampler_id: str) -> None:
+        await self._send(requests.delete_sampler(sampler_id))
+
+    async def backends(self) -> list[BackendStatus]:
+        return await self._send(requests.BACKENDS)
+
+    async def add_backend(
+        self,
+        url: str,
+        tokenizer: str | None = None,
+        *,
+        api_key: str | None = None,
+        lease_s: float | None = None,
+        max_calls: int | None = None,
+        policy_version: int | None = None,
+        owner: str | None = None,
+    ) -> BackendStatus:
+        return await self._send(
+            requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
+        )
+
+    async def remove_backend(self, backend_id: str) -> BackendStatus:
+        return await self._send(requests.remove_backend(backend_id))
+
+    async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
+        return await self._send(requests.weights_terms(query))
+
+    async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+        return await self._send(requests.load_weights(path, version, rewind))
+
+    async def stream_weights(
+        self, content: Iterable[Piece], version: int, *, rewind: bool = False
+    ) -> WeightsReport:
+        """Like `RolloutClient.stream_weights`; the pieces are made in a thread."""
+        retry_s = 0 if iter(content) is content else self._retry_s
+        return await self._send(requests.stream_weights(version, rewind), content, retry_s)
+
+    async def status(self) -> ServiceStatus:
+        return await self._send(requests.STATUS)
+
+    async def health(self) -> None:
+        await self._send(requests.HEALTH)
+
+    async def _send(
+        self,
+        request: Request[Answer],
+        content: Iterable[Piece] | None = None,
+        retry_s: float | None = None,
+    ) -> Answer:
+        backoff = Backoff(self._retry_s if retry_s is None else retry_s)
+        while True:
+            pieces = None if content is None else _in_thread(content)
+            message = request.build(self._http, pieces, idle_s=self._idle_s)
+            try:
+                with readable_errors(message):
+                    return request.parse(await self._http.send(message))
+            except ServiceCallError as error:
+                await asyncio.sleep(backoff.delay_s(error))
+
+
+async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:
+    """Yield the pieces of `content`, each of which may take the time of a disk or device copy."""
+    pieces = iter(content)
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

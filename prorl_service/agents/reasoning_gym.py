@@ -5,18 +5,16 @@ puzzle is made again before anything is sampled, so that a task that another ver
 made fails, instead of being scored by another puzzle.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from prorl_service.agents.base import Prompt, RolloutContext, Verdict, with_system
-from prorl_service.agents.loop import LoopAgent
-from prorl_service.agents.math import TOOLS
+from prorl_service.agents.answers import AnswerAgent, AnswerFormat, ToolName
+from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.agents.scoring import score_answer
 from prorl_service.agents.services import Requirements
 from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
-from prorl_service.rewards.math import boxed
 from prorl_service.rewards.pool import ScoringAborted
 from prorl_service.rewards.reasoning import (
     EXTRA,
@@ -27,9 +25,7 @@ from prorl_service.rewards.reasoning import (
     check_puzzle,
     score_puzzle,
 )
-from prorl_service.sandbox.base import Sandbox
-from prorl_service.schemas import FinishReason, Task
-from prorl_service.tools.base import Tool, Toolset, function_schema
+from prorl_service.schemas import Task
 
 SYSTEM_PROMPT = """\
 Solve the user's problem. Reason step by step{tools}. Put your final answer in \\boxed{{}}: the \
@@ -44,13 +40,8 @@ call\
 class ReasoningGymData(Puzzle):
     """`task.data` of this agent."""
 
-    answer_format: Literal["boxed", "plain"] = Field(
-        "boxed",
-        description="Part of the last reply that counts: its last `\\boxed{}`, or all of it.",
-    )
-    tools: list[Literal["bash", "ipython"]] = Field(
-        [], description="Tools that the model may call."
-    )
+    answer_format: AnswerFormat = "boxed"
+    tools: list[ToolName] = Field([], description="Tools that the model may call.")
     partial_credit: bool = Field(
         False, description="Reward the library's score; otherwise only a right answer counts."
     )
@@ -59,39 +50,29 @@ class ReasoningGymData(Puzzle):
         return Puzzle.model_validate(self.model_dump(include=set(Puzzle.model_fields)))
 
 
-class ReasoningGymAgent(LoopAgent):
+class ReasoningGymAgent(AnswerAgent):
     name: ClassVar[str] = "reasoning_gym"
     data_model: ClassVar[type[BaseModel] | None] = ReasoningGymData
-    offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
     refused: ClassVar[Mapping[str, str]] = REFUSED
     """Generators that are not run, and why."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
         self.data = ReasoningGymData.model_validate(task.data)
+        super().__init__(task, self.data.answer_format, self.data.tools)
         if reason := self.refused.get(self.data.generator):
             raise InvalidRequest(
                 f"data.generator: {self.data.generator!r} is refused: {reason}",
                 hint="take another; docs/reasoning_gym.md lists those that are refused",
             )
         self.uses = Requirements(packages={MODULE: EXTRA})
-        self.tools = [TOOLS[name] for name in dict.fromkeys(self.data.tools)]
         self._puzzle = self.data.puzzle().model_dump_json(exclude_none=True)
-        self._sandbox: Sandbox | None = None
-        self._finish_reason = FinishReason.ERROR
 
-    def prompt(self) -> Prompt:
-        """Returns the task's messages, after this agent's system message if it asks for a box and
-        they have none."""
-        messages = list(self.task.messages)
-        if self.data.answer_format == "boxed":
-            system = SYSTEM_PROMPT.format(tools=WITH_TOOLS if self.tools else "")
-            messages = with_system(system, messages)
-        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+    def system_prompt(self) -> str:
+        return SYSTEM_PROMPT.format(tools=WITH_TOOLS if self.tools else "")
 
     async def init(self, rollout: RolloutContext) -> None:
         await self._check(rollout)
-        self._sandbox = await rollout.open_sandbox()
+        await super().init(rollout)
 
     async def _check(self, rollout: RolloutContext) -> None:
         """Raises `TaskError` if the library does not make this puzzle."""
@@ -106,14 +87,8 @@ class ReasoningGymAgent(LoopAgent):
                 raise
             raise TaskError(f"{where}: {error.__cause__ or error}") from error
 
-    async def run(self, rollout: RolloutContext) -> FinishReason:
-        assert self._sandbox is not None
-        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
-        self._finish_reason = await self.turns(rollout, tools)
-        return self._finish_reason
-
     async def eval(self, rollout: RolloutContext) -> Verdict:
-        answer = self._answer(rollout)
+        answer = self.answer(rollout)
         score, aborted = 0.0, False
         if answer is not None:
             score, aborted = await score_answer(rollout, score_puzzle, answer, self._puzzle)
@@ -127,12 +102,6 @@ class ReasoningGymAgent(LoopAgent):
                 "scoring_failed": float(aborted),
             },
         )
-
-    def _answer(self, rollout: RolloutContext) -> str | None:
-        if self._finish_reason is not FinishReason.FINISHED:
-            return None
-        reply = rollout.answer
-        return boxed(reply) if self.data.answer_format == "boxed" else reply.strip()
 
 
 class EvaluatingReasoningGymAgent(ReasoningGymAgent):

@@ -8,7 +8,6 @@ each once.
 import re
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
@@ -18,6 +17,7 @@ from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import state_directory, take_key
+from prorl_service.net.urls import is_base_url
 from prorl_service.pipeline.pipeline import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
@@ -26,10 +26,10 @@ from prorl_service.schemas import BackendSpec
 from prorl_service.server.auth import take_token
 from prorl_service.shelf.policy import ShelfOptions
 from prorl_service.tools.mcp.spec import McpSpec, take_specs
-from prorl_service.tools.nemo_gym import spec as nemo_gym
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
-from prorl_service.tools.openenv import spec as openenv
+from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.openenv.servers import OpenEnvServers
+from prorl_service.tools.openenv.spec import OpenEnvSpec
 from prorl_service.utils.runs import new_run
 
 TRACES_PATH = "/v1/traces"
@@ -169,7 +169,7 @@ class NemoGymOptions:
 
     def servers(self) -> NemoGymServers:
         """Returns the servers. Takes their keys out of the environment. Raises `ProRLError`."""
-        return NemoGymServers(nemo_gym.take_specs(self.nemo_gym))
+        return NemoGymServers(NemoGymSpec.take(self.nemo_gym))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class OpenEnvOptions:
 
     def servers(self) -> OpenEnvServers:
         """Returns the servers. Takes their keys out of the environment. Raises `ProRLError`."""
-        return OpenEnvServers(openenv.take_specs(self.openenv), wait_s=self.openenv_wait_s)
+        return OpenEnvServers(OpenEnvSpec.take(self.openenv), wait_s=self.openenv_wait_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +227,7 @@ class TraceOptions:
             if self.otel_content or self.otel_sample != 1:
                 raise ProRLError("traces need a collector: --otel-endpoint http://host:4318")
             return None
-        try:
-            parts = urlsplit(self.otel_endpoint)
-            is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            is_usable = False
-        if not is_usable or "@" in parts.netloc or parts.query or parts.fragment:
+        if not is_base_url(self.otel_endpoint):
             raise ProRLError(
                 "--otel-endpoint: it is no URL of a collector; write it as http://HOST:PORT",
                 hint="keys go into OTEL_EXPORTER_OTLP_HEADERS, as 'name=value'",

@@ -18,7 +18,7 @@ from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from prorl_service.testing.trial import rollouts
 from prorl_service.tools.openenv import protocol
 from prorl_service.tools.openenv.servers import OpenEnvServers
-from prorl_service.tools.openenv.spec import KEY_VARIABLE, OpenEnvSpec, take_specs
+from prorl_service.tools.openenv.spec import OpenEnvSpec
 from prorl_service.utils.budget import WorkClock
 from tests.openenv.playing import group, guesses, outputs, played, served, settings
 from tests.openenv.processes import guess_server, needs_openenv
@@ -258,11 +258,11 @@ async def test_a_server_that_cannot_be_used_is_reported_at_the_start() -> None:
 
 
 def test_servers_are_named_with_their_urls_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_VARIABLE + "WORDLE", "secret")
-    [spec, other] = take_specs(["wordle=https://host/base/", "other=http://host:8000"])
+    monkeypatch.setenv(OpenEnvSpec.KEY_VARIABLE + "WORDLE", "secret")
+    [spec, other] = OpenEnvSpec.take(["wordle=https://host/base/", "other=http://host:8000"])
     assert (spec.key, other.key) == ("secret", None)
     assert (spec.socket_url, other.socket_url) == ("wss://host/base/ws", "ws://host:8000/ws")
-    assert KEY_VARIABLE + "WORDLE" not in os.environ
+    assert OpenEnvSpec.KEY_VARIABLE + "WORDLE" not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -280,5 +280,5 @@ def test_servers_are_named_with_their_urls_and_keys(monkeypatch: pytest.MonkeyPa
 )
 def test_a_wrong_option_is_refused_without_what_may_be_secret(servers: list[str]) -> None:
     with pytest.raises(ProRLError) as caught:
-        take_specs(servers)
+        OpenEnvSpec.take(servers)
     assert "secret" not in f"{caught.value.message} {caught.value.hint}"

@@ -18,7 +18,7 @@ from prorl_service.schemas import Blame
 from prorl_service.tools.nemo_gym import servers
 from prorl_service.tools.nemo_gym.failures import SessionLost, ToolServerAway
 from prorl_service.tools.nemo_gym.servers import NemoGymServer, NemoGymServers
-from prorl_service.tools.nemo_gym.spec import KEY_VARIABLE, NemoGymSpec, take_specs
+from prorl_service.tools.nemo_gym.spec import NemoGymSpec
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from tests.tools.gym_stub import StubGym, drops, gives, hangs
 
@@ -253,10 +253,10 @@ async def test_a_verdict_is_bounded(
 
 
 def test_servers_are_named_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{KEY_VARIABLE}GYM", "secret")
-    named = take_specs(["gym=http://one:1/base", "other=https://two"])
+    monkeypatch.setenv(f"{NemoGymSpec.KEY_VARIABLE}GYM", "secret")
+    named = NemoGymSpec.take(["gym=http://one:1/base", "other=https://two"])
     assert [(spec.name, spec.key) for spec in named] == [("gym", "secret"), ("other", None)]
-    assert take_specs(["gym=http://one:1"])[0].key is None
+    assert NemoGymSpec.take(["gym=http://one:1"])[0].key is None
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_servers_are_named_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_bad_options_are_refused(texts: list[str], problem: str) -> None:
     with pytest.raises(ProRLError, match=problem):
-        take_specs(texts)
+        NemoGymSpec.take(texts)
 
 
 def test_tasks_choose_among_the_names() -> None:

@@ -19,13 +19,15 @@ from prorl_service.agents.harbor.artifacts import collected
 from prorl_service.agents.harbor.data import HarborData, Step
 from prorl_service.agents.harbor.rewards import NoReward, Rewards
 from prorl_service.agents.harbor.verification import Verified, Work, verify
-from prorl_service.agents.harbor.workplace import Workplace, quietly
+from prorl_service.agents.harbor.workplace import LOGS, Workplace, quietly
 from prorl_service.agents.loop import LoopAgent
+from prorl_service.agents.services import Requirements
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.sandbox.layers import Layer
 from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
+from prorl_service.tools.mcp.inside import started
 from prorl_service.tools.str_replace_editor import StrReplaceEditor
 from prorl_service.tools.submit import Submit
 
@@ -53,14 +55,15 @@ class HarborAgent(LoopAgent):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.data = HarborData.model_validate(task.data)
-        self.tools: list[Tool] = [Bash(), StrReplaceEditor(), Submit()]
+        self.uses = Requirements(packages={"mcp": "mcp"} if self.data.mcp else {})
+        self.tools: list[Tool] = [*self.offers]
         self._workplace: Workplace | None = None
         self._step = self.data.steps[0]
         self._work: list[tuple[Step, Work]] = []
         """Steps whose verdict is still to be found."""
         self._verified: list[tuple[Step, Verified]] = []
 
-    # --- what the policy is told ----------------------------------------------------------------
+    # --- prompts --------------------------------------------------------------------------------
 
     def prompt(self) -> Prompt:
         """Returns the current step's instruction, after this agent's system message unless the
@@ -94,6 +97,24 @@ class HarborAgent(LoopAgent):
         await self._workplace.prepare()
         await self._workplace.check_health(self.data.place.healthcheck)
         await self._begin(self._workplace, self._step)
+        await self._add_tools(rollout, self._workplace)
+
+    async def _add_tools(self, rollout: RolloutContext, workplace: Workplace) -> None:
+        """Starts the task's MCP servers: from then on, prompts offer their tools, too."""
+        if self.data.mcp and not self.has_own_loop:
+            raise TaskError(
+                "the task has MCP servers, and a harness is not told of them",
+                hint="run it with the service's own loop",
+            )
+        for server in self.data.mcp:
+            log_file = f"{LOGS[0]}/mcp-{server.name}.txt"
+            running = started(workplace.sandbox, server.name, server.command, log_file)
+            self.tools += (await rollout.resources.enter_async_context(running)).tools
+        names = [tool.name for tool in self.tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise TaskError(f"several tools have the same name: {', '.join(twice)}")
+        if self.data.mcp:
+            rollout.begin(self.prompt())
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._workplace is not None

@@ -38,6 +38,13 @@ class Network(_Data):
     hosts: list[str] = Field([], description="Host names, `*.` for subdomains, addresses, ranges.")
 
 
+class McpServer(_Data):
+    """A command that speaks MCP on its standard input and output."""
+
+    name: str
+    command: list[str] = Field(min_length=1)
+
+
 class Place(_Data):
     """A sandbox for the agent, or for a verifier."""
 
@@ -106,6 +113,7 @@ class Step(_Data):
 
 class HarborData(_Data):
     place: Place = Place()
+    mcp: list[McpServer] = Field([], description="Servers of tools, run in the sandbox.")
     steps: list[Step] = Field(min_length=1)
     reward: Literal["mean", "final"] = Field("mean", description="Reward of several steps.")
     reward_key: str = Field("reward", description="Key that is the reward, of several.")

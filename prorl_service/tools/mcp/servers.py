@@ -7,20 +7,20 @@ for the model, cut if it is long.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import JsonValue
 
 from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
-from prorl_service.sandbox.base import Sandbox, ToolResult
+from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.tools.mcp.stdio import stdio_transport
-from prorl_service.tools.remote import any_arguments, clipped
+from prorl_service.tools.mcp.tool import McpTool, be_quiet, cause, list_tools, to_result
+from prorl_service.tools.remote import clipped
 from prorl_service.utils.tasks import TaskOwner
 
 if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
@@ -53,7 +53,7 @@ class McpServers:
     async def __aenter__(self) -> Self:
         """Raises `ProRLError` for a server that cannot be used, because prompts need its tools."""
         if self._servers:
-            _be_quiet()
+            be_quiet()
         try:
             for server in self._servers.values():
                 await server.connect()
@@ -75,22 +75,6 @@ class McpServers:
                 f"no MCP server {unknown.args[0]!r}",
                 hint=f"this service has: {known}; `prorl serve --mcp` adds servers",
             ) from None
-
-
-class McpTool:
-    """One tool of a server, as a `Tool` that does not use the sandbox."""
-
-    def __init__(self, server: "McpServer", listed: "mcp_types.Tool") -> None:
-        self.name = listed.name
-        self.description = listed.description or ""
-        self.arguments = any_arguments(listed.input_schema)
-        hints = listed.annotations
-        self.may_repeat = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        self._server = server
-
-    async def call(self, sandbox: Sandbox, arguments: Any, *, timeout_s: float) -> ToolResult:
-        """Raises `ToolServerError` if the server is away for all of `timeout_s`."""
-        return await self._server.call(self, arguments.root, timeout_s=timeout_s)
 
 
 class McpServer:
@@ -129,14 +113,14 @@ class McpServer:
             self._checked(self._client)
             return ToolResult(f"[timed out after {timeout_s:g} s]", is_error=True)
         except Exception as error:  # from the server, the connection or the answer
-            return ToolResult(clipped(f"{tool.name} failed: {_cause(error)}"), is_error=True)
+            return ToolResult(clipped(f"{tool.name} failed: {cause(error)}"), is_error=True)
 
     async def _call(self, tool: McpTool, arguments: dict[str, JsonValue]) -> ToolResult:
         """Calls again if the connection is lost and the server says that repeating does no harm."""
         for is_last in (False, True) if tool.may_repeat else (True,):
             client = await self._connection()
             try:
-                return _to_result(await client.call_tool(tool.name, arguments))
+                return to_result(await client.call_tool(tool.name, arguments))
             except Exception:
                 check = self._checked(client)
                 if is_last:
@@ -164,7 +148,7 @@ class McpServer:
                 await client.list_tools(cache_mode="refresh")
         except Exception as error:
             if client is self._client:
-                log.warning("%s was lost: %s", self._spec, _cause(error))
+                log.warning("%s was lost: %s", self._spec, cause(error))
                 self._lost.set()
                 self._disconnect()
 
@@ -185,7 +169,7 @@ class McpServer:
             try:
                 await self._connect_once(first)
             except Exception as error:
-                log.warning("%s: %s", self._spec, _cause(error))
+                log.warning("%s: %s", self._spec, cause(error))
                 if not first.done():
                     first.set_exception(_unusable(self._spec, error))
             is_steady = time.monotonic() - started > STEADY_S
@@ -201,7 +185,7 @@ class McpServer:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 transport = _transport(self._spec, self._lost.set)
                 client = await resources.enter_async_context(Client(transport))
-                listed = await _list(client)
+                listed = await list_tools(client)
             if not first.done():
                 self.tools = [McpTool(self, tool) for tool in _allowed(self._spec, listed)]
                 first.set_result(None)
@@ -220,16 +204,6 @@ def _transport(spec: McpSpec, on_end: Callable[[], None]) -> "Transport":
     return http_transport(spec.target, spec.key, max_answer_bytes=limit)
 
 
-async def _list(client: "mcp.Client") -> list["mcp_types.Tool"]:
-    tools, cursor = [], None
-    while True:
-        page = await client.list_tools(cursor=cursor)
-        tools += page.tools
-        cursor = page.next_cursor
-        if cursor is None:
-            return tools
-
-
 def _allowed(spec: McpSpec, listed: list["mcp_types.Tool"]) -> list["mcp_types.Tool"]:
     there = [tool.name for tool in listed]
     for name in spec.tools:
@@ -242,38 +216,4 @@ def _unusable(spec: McpSpec, error: Exception) -> ProRLError:
     hint = "check that it runs" if spec.is_url else "read what it printed; try the command"
     if isinstance(error, ImportError):
         hint = "pip install 'prorl-service[mcp]'"
-    return ProRLError(f"{spec} cannot be used: {_cause(error)}", hint=hint)
-
-
-def _cause(error: BaseException) -> str:
-    """Returns the message of the first error, which task groups wrap."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, TimeoutError):
-        return "it does not answer"
-    return str(error) or repr(error)
-
-
-def _to_result(answer: "mcp_types.CallToolResult") -> ToolResult:
-    parts = [_as_text(block) for block in answer.content]
-    if not parts and answer.structured_content is not None:
-        parts = [json.dumps(answer.structured_content, ensure_ascii=False)]
-    return ToolResult(clipped("\n".join(parts).strip()), is_error=answer.is_error)
-
-
-def _as_text(block: "mcp_types.ContentBlock") -> str:
-    match block.type:
-        case "text":
-            return block.text
-        case "resource_link":
-            return f"[{block.name}: {block.uri}]"
-        case "resource" if hasattr(block.resource, "text"):
-            return str(block.resource.text)
-        case kind:
-            return f"[{kind}, which cannot be shown]"
-
-
-def _be_quiet() -> None:
-    """Silences the client's log of requests, because a URL may hold a key."""
-    for name in ("httpx2", "mcp", "client"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    return ProRLError(f"{spec} cannot be used: {cause(error)}", hint=hint)

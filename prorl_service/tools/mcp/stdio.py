@@ -1,4 +1,4 @@
-"""Stdio transport for MCP servers: a child process, its standard input and its standard output.
+"""Stdio transport for MCP servers: the standard input and output of a process, as messages.
 
 The client library's own transport needs time quadratic in the length of an answer (one of 16 MB
 blocks the event loop for 4 s) and does not report when the server ends. This one reads in linear
@@ -38,32 +38,43 @@ async def stdio_transport(
         start_new_session=True,
         limit=max_answer_bytes,
     )
-    to_client, from_server = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
-    to_server, from_client = anyio.create_memory_object_stream["SessionMessage"](0)
+    assert process.stdout is not None
+    assert process.stdin is not None
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, process, to_client, on_end)
-            tasks.start_soon(_write, process, from_client)
-            yield from_server, to_server
-            tasks.cancel_scope.cancel()
+        async with lines_transport(process.stdout, process.stdin, on_end) as streams:
+            yield streams
     finally:
         with anyio.CancelScope(shield=True):
             await _end(process)
 
 
+@asynccontextmanager
+async def lines_transport(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_end: Callable[[], None]
+) -> "AsyncIterator[TransportStreams]":
+    """A message is a line, at most as long as the reader's limit. Calls `on_end` when nothing more
+    can come."""
+    to_client, from_server = anyio.create_memory_object_stream["SessionMessage | Exception"](0)
+    to_server, from_client = anyio.create_memory_object_stream["SessionMessage"](0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_read, reader, to_client, on_end)
+        tasks.start_soon(_write, writer, from_client)
+        yield from_server, to_server
+        tasks.cancel_scope.cancel()
+
+
 async def _read(
-    process: asyncio.subprocess.Process,
+    reader: asyncio.StreamReader,
     to_client: "MemoryObjectSendStream[SessionMessage | Exception]",
     on_end: Callable[[], None],
 ) -> None:
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
-    assert process.stdout is not None
     async with to_client:
         with suppress(anyio.BrokenResourceError):  # nobody listens any more
             try:
-                while line := await process.stdout.readline():
+                while line := await reader.readline():
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
@@ -78,15 +89,14 @@ async def _read(
 
 
 async def _write(
-    process: asyncio.subprocess.Process, from_client: "MemoryObjectReceiveStream[SessionMessage]"
+    writer: asyncio.StreamWriter, from_client: "MemoryObjectReceiveStream[SessionMessage]"
 ) -> None:
-    assert process.stdin is not None
     async with from_client:
         with suppress(OSError, RuntimeError):  # the server has ended; `_read` reports it
             async for item in from_client:
                 line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                process.stdin.write(line.encode() + b"\n")
-                await process.stdin.drain()
+                writer.write(line.encode() + b"\n")
+                await writer.drain()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

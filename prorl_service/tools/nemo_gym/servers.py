@@ -137,7 +137,8 @@ class NemoGymServer:
         """Raises `ToolServerAway` and `_TooLong`."""
         url = f"{self._spec.url.rstrip('/')}/{path}"
         content = json.dumps(body).encode()
-        request = self._http.build_request("POST", url, content=content, headers=self._spec.headers)
+        headers = {"Content-Type": "application/json", **self._spec.headers}
+        request = self._http.build_request("POST", url, content=content, headers=headers)
         cookies.set_cookie_header(request)
         try:
             response = await self._http.send(request, stream=True)

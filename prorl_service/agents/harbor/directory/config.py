@@ -45,6 +45,12 @@ class McpServer(_Table):
     args: list[str] = []
     headers: dict[str, str] = {}
 
+    @model_validator(mode="after")
+    def _has_target(self) -> "McpServer":
+        if self.transport == "stdio" and not self.command:
+            raise ValueError("transport 'stdio' needs a command")
+        return self
+
 
 class Environment(_Phase):
     build_timeout_sec: float = 600.0
@@ -211,6 +217,8 @@ def _refused(found: TaskToml) -> Iterator[str]:
     for at, verifier in verifiers.items():
         if verifier.environment is not None:
             yield from _of_environment(f"{at}.environment", verifier.environment)
+            if verifier.environment.mcp_servers:
+                yield f"{at}.environment.mcp_servers: a verifier calls no tools"
         for hook in verifier.collect:
             if hook.service != MAIN:
                 yield f"{at}.collect.service = {hook.service!r}: there is one service, 'main'"
@@ -228,8 +236,12 @@ def _of_environment(at: str, environment: Environment) -> Iterator[str]:
         yield f"{at}.gpus = {environment.gpus}: sandboxes have no GPU"
     if environment.tpu is not None:
         yield f"{at}.tpu: sandboxes have no TPU"
-    if environment.mcp_servers:
-        yield f"{at}.mcp_servers: servers of a task are not started; `prorl serve --mcp` adds yours"
+    for server in environment.mcp_servers:
+        if server.transport != "stdio":
+            yield (
+                f"{at}.mcp_servers.{server.name}.transport = {server.transport!r}: a sandbox has"
+                " no servers beside it; those of transport 'stdio' run in it"
+            )
 
 
 def _megabytes(size: object) -> object:

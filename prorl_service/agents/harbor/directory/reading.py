@@ -64,6 +64,10 @@ class TaskDirectory:
         place.network = _network(self.toml.agent) or place.network
         data = wire.HarborData(
             place=place,
+            mcp=[
+                wire.McpServer(name=server.name, command=[server.command or "", *server.args])
+                for server in environment.mcp_servers
+            ],
             steps=steps,
             reward=self.toml.multi_step_reward_strategy,
             skills=environment.skills_dir,

@@ -1,0 +1,63 @@
+"""Base of agents whose answer is the last reply: the model may compute in a sandbox before it.
+
+A rollout that stops without an answer (turns or tokens used up, no box) has none: it is wrong, not
+failed. How an answer is scored is the agent's.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from prorl_service.agents.base import Prompt, RolloutContext, with_system
+from prorl_service.agents.loop import LoopAgent
+from prorl_service.rewards.math import boxed
+from prorl_service.sandbox.base import Sandbox
+from prorl_service.schemas import FinishReason, Task
+from prorl_service.tools.base import Tool, Toolset, function_schema
+from prorl_service.tools.bash import Bash
+from prorl_service.tools.ipython import IPython
+
+TOOLS: dict[str, Tool] = {"bash": Bash(), "ipython": IPython()}
+ToolName = Literal["bash", "ipython"]
+AnswerFormat = Annotated[
+    Literal["boxed", "plain"],
+    Field(description="Part of the last reply that counts: its last `\\boxed{}`, or all of it."),
+]
+
+
+class AnswerAgent(LoopAgent):
+    offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
+
+    def __init__(self, task: Task, answer_format: AnswerFormat, tools: Sequence[ToolName]) -> None:
+        super().__init__(task)
+        self.tools = [TOOLS[name] for name in dict.fromkeys(tools)]
+        self._is_boxed = answer_format == "boxed"
+        self._sandbox: Sandbox | None = None
+        self._finish_reason = FinishReason.ERROR
+
+    def system_prompt(self) -> str:
+        """Returns the system message that asks for a box."""
+        raise NotImplementedError
+
+    def prompt(self) -> Prompt:
+        """Returns the task's messages, after this agent's system message if it asks for a box and
+        they have none."""
+        messages = list(self.task.messages)
+        if self._is_boxed:
+            messages = with_system(self.system_prompt(), messages)
+        return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    async def init(self, rollout: RolloutContext) -> None:
+        self._sandbox = await rollout.open_sandbox()
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        assert self._sandbox is not None
+        tools = Toolset(self.tools, self._sandbox, timeout_s=rollout.limits.tool_timeout_s)
+        self._finish_reason = await self.turns(rollout, tools)
+        return self._finish_reason
+
+    def answer(self, rollout: RolloutContext) -> str | None:
+        if self._finish_reason is not FinishReason.FINISHED:
+            return None
+        return boxed(rollout.answer) if self._is_boxed else rollout.answer.strip()

@@ -1,6 +1,6 @@
 """The demo with programs that others wrote as its agent, through TRL: how much a tiny agent learns.
 
-pi and mini-swe-agent on a seed, a file on OpenAI's SDK on three. VeRL trains pi in `bench.verl`.
+pi and mini-swe-agent on a seed, a file on OpenAI's SDK on three. VeRL trains pi: `bench.verl pi`.
 Runs that are in outputs/gateway_learning are not repeated: remove them to run again. Also draws
 bench/results/gateway_learning.png. Takes two hours.
 """
@@ -40,7 +40,9 @@ def row(harness: str, seed: int, summary: dict[str, Any]) -> dict[str, object]:
         "heldout_before": found["heldout_success_before"],
         "heldout_after": found["heldout_success_after"],
         "logprob_diff_max": found["logprob_diff_max"],
-        "rollouts": STEPS * settings["groups_per_step"] * settings["rollouts_per_group"],
+        "rollouts": settings["steps"]
+        * settings["groups_per_step"]
+        * settings["rollouts_per_group"],
         "train_minutes": found["train_minutes"],
     }
 

@@ -83,9 +83,8 @@ async def _image() -> str:
 
 def _make_root(root: Path) -> None:
     shutil.copytree(debian_directory(), root, symlinks=True)
-    (
-        root / "app"
-    ).mkdir()  # where Harbor's environment starts commands, unless it finds a Dockerfile
+    # Harbor's environment starts commands there, unless it finds a Dockerfile.
+    (root / "app").mkdir()
     system = "/usr/bin/python3"
     venv = root / "opt" / "harbor-server"
     subprocess.run([system, "-m", "venv", "--without-pip", "--symlinks", venv], check=True)

@@ -1,9 +1,11 @@
 """VeRL's real trainer on CPU, on rollouts of the service: `scripts/bench verl`.
 
 `mix`: its own filter of groups next to the service's sampler, on the same seed and mix of tasks,
-each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png. Each
-takes a quarter of an hour and may be run alone: the figures of the other are kept then. Needs the
-environment of `scripts/setup-verl`, with `recipes/common/verl_cpu` as the device.
+each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png.
+`pi`: the same task with an unmodified pi as the agent (verl_pi.png). Each takes twenty minutes and
+may be run alone: the figures of the others are kept then. Needs the environment of
+`scripts/setup-verl`, with `recipes/common/verl_cpu` as the device, and for pi
+`prorl harnesses install pi`.
 """
 
 import argparse
@@ -65,6 +67,17 @@ DEMO: dict[str, object] = {
     "trainer.test_freq": EVERY_STEPS,
     "trainer.total_training_steps": DEMO_STEPS,
 }
+PI_STEPS = 30
+PI: dict[str, object] = DEMO | {
+    # A start of pi takes a second of CPU time: few rollouts, each trained on four times.
+    "data.train_batch_size": 4,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 32,
+    "actor_rollout_ref.actor.ppo_epochs": 4,
+    "actor_rollout_ref.actor.optim.lr": 5e-4,
+    "trainer.test_freq": PI_STEPS,
+    "trainer.total_training_steps": PI_STEPS,
+}
 REWARD, HELDOUT = "critic/score/mean", re.compile(r"val-core/.*/acc/mean@1")
 
 
@@ -111,11 +124,15 @@ def _train(directory: Path, policy: Path, overrides: Mapping[str, object]) -> Co
     return run_main_ppo(directory, overrides, timeout_s=3600)
 
 
-def demo(directory: Path) -> CompletedRun:
-    policy = warm_started(Path("outputs/demo/cache").absolute(), WarmStart(seed=0))
-    write_demo(directory, per_family=4 * DEMO_STEPS, heldout_per_family=50, seed=0)
+def demo(
+    directory: Path, settings: Mapping[str, object], program: str | None = None
+) -> CompletedRun:
+    directory.mkdir()
+    cache = Path("outputs/demo/cache").absolute()
+    policy = warm_started(cache, WarmStart(seed=0), program=program)
+    write_demo(directory, per_family=4 * DEMO_STEPS, heldout_per_family=50, seed=0, program=program)
     with local.service([], log=directory / "service.log", options=SERVICE) as service:
-        return _train(directory, policy, {**PRORL, **DEMO, "prorl.url": service.url})
+        return _train(directory, policy, {**PRORL, **settings, "prorl.url": service.url})
 
 
 def curve(run: CompletedRun) -> list[tuple[float, float]]:
@@ -128,13 +145,13 @@ def curve(run: CompletedRun) -> list[tuple[float, float]]:
     ]
 
 
-def draw(run: CompletedRun, path: Path) -> None:
+def draw(run: CompletedRun, path: Path, title: str) -> None:
     figure = Figure(figsize=(7, 3.5), layout="constrained")
     axes = figure.subplots()
     rewards = [step[REWARD] for step in run.metrics if REWARD in step]
     axes.plot(range(1, len(rewards) + 1), rewards, color="tab:gray", label="reward, training")
     axes.plot(*zip(*curve(run), strict=True), marker="o", label="success, held-out tasks")
-    axes.set_title("VeRL trains the demo's agent through the service")
+    axes.set_title(title)
     axes.set_xlabel("step")
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -145,20 +162,23 @@ def draw(run: CompletedRun, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=("mix", "demo"))
+    parser.add_argument("part", nargs="?", choices=("mix", "demo", "pi"))
     part = parser.parse_args().part
     rows: list[dict[str, object]] = []
     headline: dict[str, object] = {}
     with TemporaryDirectory(prefix="prorl-bench-") as scratch:
-        if part != "demo":
+        if part in (None, "mix"):
             rows = _mix_rows(Path(scratch))
             headline |= _mix_headline(rows)
-        if part != "mix":
-            directory = Path(scratch) / "demo"
-            directory.mkdir()
-            run = demo(directory)
-            draw(run, result.RESULTS / "verl.png")
+        if part in (None, "demo"):
+            run = demo(Path(scratch) / "demo", DEMO)
+            title = "VeRL trains the demo's agent through the service"
+            draw(run, result.RESULTS / "verl.png", title)
             headline |= _demo_headline(run)
+        if part in (None, "pi"):
+            run = demo(Path(scratch) / "pi", PI, "pi")
+            draw(run, result.RESULTS / "verl_pi.png", "VeRL trains an unmodified pi")
+            headline |= {f"pi_{name}": value for name, value in _demo_headline(run).items()}
     if part:
         before = json.loads((result.RESULTS / "verl.json").read_text())
         rows, headline = rows or before["rows"], before["headline"] | headline

@@ -4,6 +4,7 @@ from pathlib import Path
 from random import Random
 
 from prorl_verl import task_payload
+from recipes.demo.programs import task_for
 from recipes.demo.tasks import instances
 from tests.verl.data import row, write_rows
 
@@ -33,14 +34,23 @@ def write_mix(directory: Path, count: int, *, seed: int, informative: int) -> in
     return found[informative - 1] + 1
 
 
-def write_demo(directory: Path, *, per_family: int, heldout_per_family: int, seed: int) -> None:
+def write_demo(
+    directory: Path,
+    *,
+    per_family: int,
+    heldout_per_family: int,
+    seed: int,
+    program: str | None = None,
+) -> None:
+    """`program` takes the turns in place of the service's own loop."""
+    task_of = task_for(program)
     for name, split, count in (
         ("train", "train", per_family),
         ("val", "heldout", heldout_per_family),
     ):
         rows = []
         for index, instance in enumerate(instances(split, count, seed=seed)):  # type: ignore[arg-type]
-            task = instance.task()
+            task = task_of(instance)
             payload = task_payload(task_id=task.task_id, agent=task.agent, data=task.data)
             messages = [message.model_dump() for message in task.messages]
             rows.append(row("", index=index) | {"prompt": messages, "prorl": payload})

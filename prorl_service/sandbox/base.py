@@ -114,8 +114,8 @@ class Sandbox(Protocol):
         """
 
     async def end_processes(self) -> None:
-        """Ends all processes inside, so that files stand still. Shells and kernels start anew with
-        the next call that needs them. `process` cannot do that: raises `SandboxError`."""
+        """Ends all processes inside, so that files stand still. The next call starts the shell or
+        kernel that it needs. `process` cannot do that: raises `SandboxError`."""
 
     def suspended(self) -> AbstractAsyncContextManager[None]:
         """Suspends all processes inside for the time of the block. Raises as `end_processes`."""

@@ -15,7 +15,7 @@ AT_REST = "TtZX"
 
 
 def end_processes(request: Request) -> None:
-    """Answers when no other process is left. Shells and kernels are started anew when needed."""
+    """Answers when no other process is left. The next call starts the shell or kernel it needs."""
     if _may_signal(request):
         _end(request)
 

@@ -24,6 +24,7 @@ from bench.environments.dockerfiles.__main__ import measure
 from bench.environments.dockerfiles.corpus import dockerfiles_ok, shapes
 from prorl_service.sandbox.images import ImageCache
 from tests.agents.nemo_gym import gym_servers
+from tests.harbor.template import MODES, template
 from tests.openenv.processes import echo_server, ors_server
 from tests.sandbox.images.debian import SMALL, debian_image
 
@@ -37,12 +38,15 @@ Part = tuple[list[Row], dict[str, object]]
 
 
 def harbor() -> Part:
-    """Checks the examples, and has Harbor itself grade the solutions and doing nothing."""
+    """Checks the examples and the task that `harbor init` makes, filled in; and has Harbor itself
+    grade the solutions and doing nothing."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         tasks = Path(directory, "tasks")
         asyncio.run(ImageCache().build(IMAGE, str(debian_image())))
         _on_local_base(tasks)
+        for mode in MODES:
+            template(HARBOR.with_name("harbor"), tasks, mode, base=f"local:{IMAGE}")
         checked = Path(directory, "checked.json")
         command = [sys.executable, "-m", "prorl_service.cli", "harbor", "check", str(tasks)]
         subprocess.run([*command, "-j", "4", "--json", str(checked)], check=True)

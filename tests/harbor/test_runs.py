@@ -3,12 +3,17 @@
 Harbor's own probes judge tasks of ours: `oracle` runs their solutions, `nop` does nothing.
 """
 
+import asyncio
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.harbor.jobs import Job, Trial, trial
+from prorl_service.sandbox.images import ImageCache
+from tests.harbor.jobs import HARBOR, Job, Trial, trial
+from tests.harbor.template import MODES, template
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -36,6 +41,21 @@ def new_task(
     values = {"name": name, "more": more, "image": image or tasks.parent / "image.sif"}
     (task / "task.toml").write_text(GREETING.format(**values))
     return task
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_template_of_harbor_gets_the_same_rewards_from_both(
+    tmp_path: Path, image: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRORL_CACHE", str(tmp_path / "cache"))
+    asyncio.run(ImageCache().build("base", str(image)))
+    template(HARBOR, tmp_path / "tasks", mode, base="local:base")
+    name = f"template-{mode}"
+    for agent, reward in (("oracle", 1.0), ("nop", 0.0)):
+        assert rewards(Job(tmp_path / "tasks", agent=agent).wait()) == {name: {"reward": reward}}
+    command = [sys.executable, "-m", "prorl_service.cli", "harbor", "check", tmp_path / "tasks"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def rewards(trials: dict[str, list[Trial]]) -> dict[str, dict[str, float] | None]:

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.client.harness import with_harness
 from prorl_service.schemas import Blame, FinishReason
+from prorl_service.testing import play
 from prorl_service.testing.replies import call
-from tests.agents.harbor.directories import DONE, SOLVE, directory, played
+from tests.agents.harbor.directories import DONE, LIMITS, SOLVE, directory, played
 
 pytestmark = pytest.mark.processes
 
@@ -209,3 +212,14 @@ async def test_the_agent_runs_as_its_user(tmp_path: Path) -> None:
     test = f"id -un > who; {same}; echo $((1 - $?)) > /logs/verifier/reward.txt\n"
     task = directory(tmp_path, toml=toml, test=test)
     assert (await played(task, call("bash", command="id -un > answer"))).reward == 1.0
+
+
+async def test_a_harness_works_on_the_task_and_the_tasks_verifier_grades_it(
+    tmp_path: Path,
+) -> None:
+    task = with_harness(directory(tmp_path).task(), "pi")
+    ended = await play(AgentRegistry()["harness"], task, [SOLVE, DONE], limits=LIMITS)
+    assert ended.reward == 1.0
+    assert ended.rollout.reward_components["harness_calls"] == 2
+    idle = await play(AgentRegistry()["harness"], task, [DONE], limits=LIMITS)
+    assert idle.reward == 0.0

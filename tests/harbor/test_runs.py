@@ -53,8 +53,10 @@ def test_the_template_of_harbor_gets_the_same_rewards_from_both(
     name = f"template-{mode}"
     for agent, reward in (("oracle", 1.0), ("nop", 0.0)):
         assert rewards(Job(tmp_path / "tasks", agent=agent).wait()) == {name: {"reward": reward}}
-    command = [sys.executable, "-m", "prorl_service.cli", "harbor", "check", tmp_path / "tasks"]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "prorl_service.cli", "harbor", "check"]
+    checked = subprocess.run(
+        [*command, str(tmp_path / "tasks")], capture_output=True, text=True, check=False
+    )
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

@@ -13,6 +13,7 @@ from prorl_service.tools.base import Tool, function_schema
 from prorl_service.tools.mcp import servers
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.mcp.spec import McpSpec
+from prorl_service.tools.mcp.tool import McpTool
 from prorl_service.tools.remote import MAX_OUTPUT_BYTES
 from prorl_service.utils.tasks import TaskOwner
 from tests.tools.mcp_processes import COMMAND, Transport, misbehaving
@@ -48,7 +49,7 @@ async def test_tools_are_offered_as_the_server_describes_them(
 def test_a_schema_may_allow_anything() -> None:
     schema = {"type": "object", "properties": {"anything": True, "text": {"title": "Text"}}}
     server = servers.McpServer(McpSpec("mis", "true"), TaskOwner())
-    tool = servers.McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
+    tool = McpTool(server, mcp_types.Tool(name="any", input_schema=schema))
     parameters = function_schema(tool)["function"]["parameters"]
     assert parameters["properties"] == {"anything": True, "text": {}}
 

@@ -41,7 +41,7 @@ class Network(_Data):
 class McpServer(_Data):
     """A command that speaks MCP on its standard input and output."""
 
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     command: list[str] = Field(min_length=1)
 
 

@@ -94,13 +94,12 @@ async def _stay_connected(
                 first.set_result(ServerInside(client, await list_tools(client)))
                 budget.reschedule(None)
                 await asyncio.Event().wait()
-    except SandboxError as error:
-        first.set_exception(error)
     except Exception as error:
-        if not first.done():
-            first.set_exception(
-                _NotStarted(f"{cause(error)}; it said: {await _tail(sandbox, log)}")
-            )
+        if first.done():
+            return
+        if not isinstance(error, SandboxError):
+            error = _NotStarted(f"{cause(error)}; it said: {await _tail(sandbox, log)}")
+        first.set_exception(error)
 
 
 @asynccontextmanager

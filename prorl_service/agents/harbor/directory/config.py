@@ -38,7 +38,7 @@ class Healthcheck(_Table):
 
 
 class McpServer(_Table):
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     transport: Literal["stdio", "sse", "streamable-http", "http"] = "sse"
     url: str | None = None
     command: str | None = None

@@ -1,13 +1,16 @@
 """The demo with programs that others wrote as its agent, through TRL: how much a tiny agent learns.
 
 pi and mini-swe-agent on a seed, a file on OpenAI's SDK on three. VeRL trains pi: `bench.verl pi`.
-Runs that are in outputs/gateway_learning are not repeated: remove them to run again. Also draws
-bench/results/gateway_learning.png. Takes two hours.
+`python -m bench.gateway_learning [AGENT-SEED...]`: runs that are not named keep their figures, and
+those in outputs/gateway_learning are not repeated. Also draws bench/results/gateway_learning.png.
+Takes two hours, and a quiet machine.
 """
 
+import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,60 +20,56 @@ from matplotlib.ticker import PercentFormatter
 from bench import result
 from recipes.demo.report import smooth
 
-RUNS = (("pi", 0), ("openai", 0), ("openai", 1), ("openai", 2), ("mini_swe_agent", 0))
+RUNS = ("pi-0", "openai-0", "openai-1", "openai-2", "mini_swe_agent-0")
+NAMES = {"pi": "pi", "openai": "OpenAI's SDK", "mini_swe_agent": "mini-swe-agent"}
 STEPS = 30
 OUTPUT = Path("outputs/gateway_learning")
+Row = dict[str, Any]
 
 
-def run(harness: str, seed: int) -> dict[str, Any]:
-    output = OUTPUT / f"{harness}-{seed}"
+def run(name: str) -> Row:
+    agent, _, seed = name.partition("-")
+    output = OUTPUT / name
     if not (output / "summary.json").exists():
-        command = [sys.executable, "-m", "recipes.demo", "--harness", harness]
-        command += ["--steps", str(STEPS), "--seed", str(seed), "--output", str(output)]
+        command = [sys.executable, "-m", "recipes.demo", "--harness", agent]
+        command += ["--steps", str(STEPS), "--seed", seed, "--output", str(output)]
         subprocess.run(command, check=True)
-    summary: dict[str, Any] = json.loads((output / "summary.json").read_text())
-    return summary
+    return row(agent, int(seed), json.loads((output / "summary.json").read_text()))
 
 
-def row(harness: str, seed: int, summary: dict[str, Any]) -> dict[str, object]:
+def row(agent: str, seed: int, summary: Mapping[str, Any]) -> Row:
     found, settings = summary["headline"], summary["settings"]
+    groups, size = settings["groups_per_step"], settings["rollouts_per_group"]
     return {
-        "agent": harness,
+        "agent": agent,
         "seed": seed,
         "heldout_before": found["heldout_success_before"],
         "heldout_after": found["heldout_success_after"],
         "logprob_diff_max": found["logprob_diff_max"],
-        "rollouts": settings["steps"]
-        * settings["groups_per_step"]
-        * settings["rollouts_per_group"],
+        "rollouts": settings["steps"] * groups * size,
         "train_minutes": found["train_minutes"],
+        "success": [round(point["success"], 3) for point in summary["curve"]],
     }
 
 
-def headline(rows: list[dict[str, object]]) -> dict[str, object]:
-    of = {(one["agent"], one["seed"]): one for one in rows}
-    sdk = [one for one in rows if one["agent"] == "openai"]
-    return {
-        "pi_success_before": of["pi", 0]["heldout_before"],
-        "pi_success_after": of["pi", 0]["heldout_after"],
-        "mini_success_before": of["mini_swe_agent", 0]["heldout_before"],
-        "mini_success_after": of["mini_swe_agent", 0]["heldout_after"],
-        "sdk_success_before_most": max(float(str(one["heldout_before"])) for one in sdk),
-        "sdk_success_after_least": min(float(str(one["heldout_after"])) for one in sdk),
-        "logprob_diff_max": max(float(str(one["logprob_diff_max"])) for one in rows),
-    }
+def headline(rows: Sequence[Row]) -> dict[str, object]:
+    figures: dict[str, object] = {"logprob_diff_max": max(one["logprob_diff_max"] for one in rows)}
+    for agent, name in (("pi", "pi"), ("mini_swe_agent", "mini"), ("openai", "sdk")):
+        of_agent = [one for one in rows if one["agent"] == agent]
+        if of_agent:
+            figures[f"{name}_success_before"] = max(one["heldout_before"] for one in of_agent)
+            figures[f"{name}_success_after"] = min(one["heldout_after"] for one in of_agent)
+    return figures
 
 
-def draw(summaries: dict[tuple[str, int], dict[str, Any]], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    for (harness, seed), summary in summaries.items():
-        steps = [point["step"] for point in summary["curve"]]
-        success = smooth([point["success"] for point in summary["curve"]])
-        name = harness if harness != "openai" else f"OpenAI's SDK, seed {seed}"
-        (line,) = axes.plot(steps, success, linewidth=2, label=name)
-        found = summary["headline"]
-        ends = [found["heldout_success_before"], found["heldout_success_after"]]
+    for one in rows:
+        steps = range(1, len(one["success"]) + 1)
+        label = NAMES[one["agent"]] + (f", seed {one['seed']}" if one["agent"] == "openai" else "")
+        (line,) = axes.plot(steps, smooth(one["success"]), linewidth=2, label=label)
+        ends = [one["heldout_before"], one["heldout_after"]]
         axes.plot([0, steps[-1]], ends, "o", color=line.get_color(), markersize=8)
     axes.set(xlabel="training step", ylabel="success", ylim=(0, 1.03))
     axes.set_title("Success on training tasks (lines) and held-out tasks (dots)")
@@ -82,10 +81,16 @@ def draw(summaries: dict[tuple[str, int], dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    summaries = {one: run(*one) for one in RUNS}
-    rows = [row(*one, summary) for one, summary in summaries.items()]
-    draw(summaries, result.RESULTS / "gateway_learning.png")
-    result.write("gateway_learning", rows, headline(rows))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", nargs="*", choices=[*RUNS], default=[*RUNS])
+    file = result.RESULTS / "gateway_learning.json"
+    before: list[Row] = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = {f"{one['agent']}-{one['seed']}": one for one in before}
+    for name in parser.parse_args().run:
+        rows[name] = run(name)
+        known = [rows[one] for one in RUNS if one in rows]
+        draw(known, result.RESULTS / "gateway_learning.png")
+        result.write("gateway_learning", known, headline(known))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ def test_harbor_tasks_are_trained_on(directory: Path, tmp_path: Path) -> None:
                 "prorl.limits.eval_timeout_s": 200,
                 "prorl.max_tokens_per_turn": 10,
                 "data.max_response_length": 40,
+                # The tiny model's tokens are bytes, and the agent's tools are described in 2 kB.
+                "data.max_prompt_length": 2500,
+                "actor_rollout_ref.rollout.max_model_len": 4096,
             },
         )
     steps = [one for one in run.metrics if "prorl/reward" in one]

@@ -4,6 +4,7 @@ A rollout that stops without an answer (turns or tokens used up, no box) has non
 failed. How an answer is scored is the agent's.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -36,9 +37,9 @@ class AnswerAgent(LoopAgent):
         self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR
 
+    @abstractmethod
     def system_prompt(self) -> str:
         """Returns the system message that asks for a box."""
-        raise NotImplementedError
 
     def prompt(self) -> Prompt:
         """Returns the task's messages, after this agent's system message if it asks for a box and

@@ -26,24 +26,13 @@ PROCESSES_TIMEOUT_S = 5.0
 MAX_REFUSED_BYTES = 16 << 20
 """Maximum size of the list of what a guard refused of one piece."""
 
-MARGIN_S = 30.0
-"""Seconds beyond a request's budget for the server to end it and to answer, on a busy host."""
-
 
 class FileVerbs(ABC):
     _limits: SandboxLimits
 
     @abstractmethod
     async def _request(
-        self,
-        operation: str,
-        *,
-        timeout_s: float,
-        margin_s: float = MARGIN_S,
-        payload: bytes = b"",
-        on_part: OnPart | None = None,
-        stream: bool = False,
-        **arguments: Any,
+        self, operation: str, *, timeout_s: float, **others: Any
     ) -> tuple[dict[str, Any], bytes]:
         """Returns the server's answer. Raises `SandboxError`, and `Refused`."""
 

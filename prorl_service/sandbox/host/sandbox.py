@@ -18,7 +18,7 @@ from prorl_service.sandbox.guest.execd import fd_passing
 from prorl_service.sandbox.host import bundle, cgroups
 from prorl_service.sandbox.host.cgroups import ControlGroup
 from prorl_service.sandbox.host.direct_shell import DirectShell
-from prorl_service.sandbox.host.file_verbs import FILE_TIMEOUT_S, MARGIN_S, FileVerbs
+from prorl_service.sandbox.host.file_verbs import FILE_TIMEOUT_S, FileVerbs
 from prorl_service.sandbox.host.handover import Handover, checked_listener
 from prorl_service.sandbox.host.processes import Process, close_in_forks
 from prorl_service.sandbox.host.rpc import Channel, OnPart, Refused
@@ -27,6 +27,9 @@ from prorl_service.sandbox.host.zygotes import ContainerDied, Zygote, Zygotes
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 """Seconds for a stopped sandbox to end; then its process group is killed."""
+
+MARGIN_S = 30.0
+"""Seconds beyond a request's budget for the server to end it and to answer, on a busy host."""
 
 
 class RemoteSandbox(FileVerbs):

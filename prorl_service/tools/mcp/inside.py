@@ -16,7 +16,14 @@ from pydantic import JsonValue
 from prorl_service.errors import SandboxError, TaskError
 from prorl_service.sandbox.base import Sandbox, ToolResult
 from prorl_service.tools.mcp.stdio import lines_transport
-from prorl_service.tools.mcp.tool import McpTool, be_quiet, cause, list_tools, to_result
+from prorl_service.tools.mcp.tool import (
+    MAX_ANSWER_BYTES,
+    McpTool,
+    be_quiet,
+    cause,
+    list_tools,
+    to_result,
+)
 from prorl_service.tools.remote import clipped
 
 if TYPE_CHECKING:
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 60.0
 """Budget of the command until it has said which tools it has."""
-MAX_ANSWER_BYTES = 16 << 20
 SAID_CHARS = 2000
 _CONNECT = """\
 import os, socket, sys

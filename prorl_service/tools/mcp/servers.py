@@ -19,7 +19,14 @@ from prorl_service.errors import InvalidRequest, ProRLError, ToolServerError
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.tools.mcp.spec import McpSpec
 from prorl_service.tools.mcp.stdio import stdio_transport
-from prorl_service.tools.mcp.tool import McpTool, be_quiet, cause, list_tools, to_result
+from prorl_service.tools.mcp.tool import (
+    MAX_ANSWER_BYTES,
+    McpTool,
+    be_quiet,
+    cause,
+    list_tools,
+    to_result,
+)
 from prorl_service.tools.remote import clipped
 from prorl_service.utils.tasks import TaskOwner
 
@@ -39,8 +46,6 @@ FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0
 """Age at which a connection is steady: its loss is not blamed on the cause of an earlier one."""
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Maximum size of one answer on the wire. The service reconnects after a longer one."""
 
 
 class McpServers:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # imported late: an extra, and 25 MB of memory
     import mcp
     import mcp_types
 
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Maximum size of one answer on the wire. The connection does not survive a longer one."""
+
 
 class Server(Protocol):
     async def call(

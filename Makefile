@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-fast check bench test-vllm test-verl test-harnesses test-environments test-slurm clean
+.PHONY: setup sandboxes demo test test-all test-fast check bench test-vllm test-verl test-harnesses test-environments test-slurm clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -7,8 +7,10 @@ sandboxes:  ## all kinds of sandbox, and what builds images of Dockerfiles
 	scripts/install-buildah
 demo: setup ## train a tiny agent through the service; results in outputs/demo
 	scripts/demo
-test: setup sandboxes ## static checks and all tests; as root, also as an ordinary user
+test: setup sandboxes ## static checks and tests, of long ones a sample; as root, also as an ordinary user
 	scripts/test
+test-all: setup sandboxes ## the same with all tests; takes hours
+	PRORL_TEST_WHOLE=yes scripts/test
 test-fast: setup ## tests without processes and waits, in about a minute
 	scripts/test --fast -n 2 --dist worksteal
 check: setup
@@ -18,7 +20,7 @@ bench: setup sandboxes ## the measurements the docs quote
 test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the contract on three releases
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
-	scripts/test-verl
+	scripts/test-verl -n 2 --dist worksteal
 test-harnesses: setup sandboxes ## every harness, those that take minutes too
 	scripts/setup-harnesses --all
 	scripts/test tests/gateway/harnesses

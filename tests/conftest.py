@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help=f"leave out tests marked {' or '.join(SLOW)}"
     )
+    parser.addoption(
+        "--short",
+        action="store_true",
+        help="leave out tests marked on_demand, and most parameters of those marked sampled",
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -44,10 +49,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = set[pytest.Item]()
     if config.option.fast:
-        slow = [item for item in items if any(map(item.get_closest_marker, SLOW))]
-        items[:] = [item for item in items if item not in slow]
-        config.hook.pytest_deselected(items=slow)
+        left_out |= {item for item in items if any(map(item.get_closest_marker, SLOW))}
+    if config.option.short:
+        left_out |= {item for item in items if item.get_closest_marker("on_demand")}
+        left_out |= _most(item for item in items if item not in left_out)
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[*left_out])
+
+
+def _most(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Returns what a sample of the parameters leaves out."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set[pytest.Item]()
+    for alike in functions.values():
+        mark = alike[0].get_closest_marker("sampled")
+        wanted = mark.args[0] if mark else len(alike)
+        taken = {place * len(alike) // wanted for place in range(wanted)}
+        left_out |= {item for place, item in enumerate(alike) if place not in taken}
+    return left_out
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -174,6 +174,7 @@ def test_a_tool_server_that_does_not_answer_is_reported_at_the_start(tmp_path: P
         (["engine", "--model", "/no/such/model"], "/no/such/model"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_wrong_settings_are_one_clear_line(arguments: list[str], complaint: str) -> None:
     command = [sys.executable, "-m", "prorl_service.cli", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -188,6 +188,7 @@ async def test_a_case_cannot_see_outputs_or_other_inputs() -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE_PROGRAMS, ids=lambda hostile: hostile.name)
+@pytest.mark.sampled(12)
 async def test_hostile_programs_fail_and_harm_nobody(hostile: HostileProgram) -> None:
     report = await graded(hostile.source, hostile.tests, time_limit_s=0.25, partial_credit=True)
     assert report.share == 0.0, report.summary()

@@ -47,6 +47,7 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.sampled(5)
 def test_each_command_has_its_own_help(name: str) -> None:
     assert said(name, "--help").startswith(f"Usage: prorl {name}")
 

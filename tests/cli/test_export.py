@@ -190,6 +190,7 @@ def test_saved_rollouts_get_new_rewards_and_can_be_trained_on(saved: Path, tmp_p
         (["--reward", "rewards.py:turns", "--out", "saved"], "would replace"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_errors_of_a_reward_function_are_one_line(
     saved: Path, tmp_path: Path, arguments: list[str], problem: str
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_traceback_begins_in_the_authors_own_code(tmp_path: Path) -> None:
         ("my_agents.py:Unready", "Unready.prompt raised KeyError: 'nothing'", ""),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_broken_agent_is_one_line(agent: str, problem: str, hint: str, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("\nclass Guess(\n")
     tried = done(arguments(tmp_path, agent, NUMBER, ["60"]), tmp_path)

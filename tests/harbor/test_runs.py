@@ -44,6 +44,7 @@ def new_task(
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.on_demand
 def test_the_template_of_harbor_gets_the_same_rewards_from_both(
     tmp_path: Path, image: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ TEST = {
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @MATRIX
+@pytest.mark.sampled(10)
 def test_every_combination_with_problems_is_valid(task: str, model: str, trainer: str) -> None:
     given = (f"task={task}", f"model={model}")
     composed = settings(Training, "math_code_train", *given, f"trainer={trainer}")

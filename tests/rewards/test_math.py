@@ -112,6 +112,7 @@ async def test_unreadable_gold_is_the_evaluators_failure(
 
 
 @pytest.mark.parametrize("hostile", HOSTILE_ANSWERS, ids=lambda hostile: hostile.name)
+@pytest.mark.sampled(5)
 async def test_hostile_answers_are_wrong_and_harm_nobody(
     pool: ScoringPool, hostile: HostileAnswer
 ) -> None:

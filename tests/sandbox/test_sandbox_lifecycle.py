@@ -90,6 +90,7 @@ async def one_cycle(provider: SandboxProvider) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16, 32])
+@pytest.mark.sampled(6)
 async def test_stop_during_a_start_leaves_nothing(provider: SandboxProvider, delay_ms: int) -> None:
     before = held()
     sandbox = new_sandbox(provider)
@@ -104,6 +105,7 @@ async def test_stop_during_a_start_leaves_nothing(provider: SandboxProvider, del
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16])
+@pytest.mark.sampled(6)
 async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, delay_ms: int) -> None:
     before = held()
     sandbox = new_sandbox(provider)
@@ -118,6 +120,7 @@ async def test_a_cancelled_start_leaves_nothing(provider: SandboxProvider, delay
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 4, 8, 16])
+@pytest.mark.sampled(5)
 async def test_starts_cancelled_repeatedly_do_not_harm_others(
     provider: SandboxProvider, delay_ms: int
 ) -> None:

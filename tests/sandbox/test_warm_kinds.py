@@ -106,6 +106,7 @@ async def test_a_killed_spare_is_not_handed_out(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 2, 5, 10, 20, 50])
+@pytest.mark.sampled(5)
 async def test_closing_while_spares_start_leaves_nothing(kind: Kind, delay_ms: int) -> None:
     image = image_of(kind)
     async with pool_of(kind, spares=1) as pool:
@@ -119,6 +120,7 @@ async def test_closing_while_spares_start_leaves_nothing(kind: Kind, delay_ms: i
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 2, 5, 10])
 @pytest.mark.parametrize("way", ["stop", "cancel"])
+@pytest.mark.sampled(8)
 async def test_ending_a_start_leaves_nothing(kind: Kind, delay_ms: int, way: str) -> None:
     image = image_of(kind)
     async with pool_of(kind, spares=1) as pool:

@@ -16,6 +16,7 @@ LUCK = "printf '0.%05d' $RANDOM > /logs/verifier/reward.txt\n"
 """Verifier for a policy with random weights, which solves nothing."""
 
 
+@pytest.mark.on_demand
 def test_harbor_tasks_are_trained_on(directory: Path, tmp_path: Path) -> None:
     task = task_directory(tmp_path / "task", test=LUCK).task()
     payload = task_payload(task_id=task.task_id, agent=task.agent, image=task.image, data=task.data)

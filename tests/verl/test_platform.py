@@ -21,6 +21,7 @@ def directory(tmp_path: Path, policy: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.on_demand
 def test_stock_verl_trains_in_step_with_its_rollouts(directory: Path) -> None:
     run = run_main_ppo(directory, REWARD)
     assert [step["training/global_step"] for step in run.metrics] == [1, 2]

@@ -61,6 +61,7 @@ class RestartedService:
 
 
 @pytest.mark.parametrize("is_filtered", [False, True], ids=["groups", "dynamic sampling"])
+@pytest.mark.on_demand
 def test_training_continues_after_a_restart_of_the_service(
     directory: Path, is_filtered: bool
 ) -> None:

@@ -43,6 +43,7 @@ STALENESS = "training/off_policy/trajectory_staleness_worst/max"
 pytestmark = pytest.mark.timeout(1800)
 
 
+@pytest.mark.on_demand
 def test_standalone_engines_keep_sampling_while_the_trainer_trains(directory: Path) -> None:
     """Informative tasks take longer than any step except the first."""
     tasks: list[dict[str, Any]] = [{"pause_s": 3}, {"easy": True}] * 8

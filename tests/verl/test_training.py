@@ -125,6 +125,7 @@ def assert_dumped_text(file: Path, *, rollouts: int) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.on_demand
 def test_a_users_reward_function_scores_rollouts_of_the_service(
     directory: Path, service: LocalProcess
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_users_reward_function_scores_rollouts_of_the_service(
     assert_nothing_is_left(service, run)
 
 
+@pytest.mark.on_demand
 def test_a_prompt_whose_rollouts_all_fail_is_replaced(
     directory: Path, service: LocalProcess
 ) -> None:
@@ -166,7 +168,10 @@ def test_a_prompt_whose_rollouts_all_fail_is_replaced(
     assert all(sum(one.error is None for one in some) >= 16 for some in kept)
 
 
-@pytest.mark.parametrize("use_v1", [False, True], ids=["V0", "V1"])
+@pytest.mark.parametrize(
+    "use_v1",
+    [pytest.param(False, marks=pytest.mark.on_demand, id="V0"), pytest.param(True, id="V1")],
+)
 def test_an_agent_loop_of_verl_can_run_rollouts_of_the_service(
     directory: Path, service: LocalProcess, use_v1: bool
 ) -> None:
@@ -204,6 +209,7 @@ def test_dynamic_sampling_trains_only_on_informative_groups(
     assert_nothing_is_left(service, run)
 
 
+@pytest.mark.on_demand
 def test_rollouts_continue_over_updates_of_the_weights(
     directory: Path, service: LocalProcess
 ) -> None:

@@ -52,6 +52,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONPATH": f"{ROOT}:{ROOT / 'plugins/verl'}",
     "PYTHONUNBUFFERED": "1",
+    "RAY_worker_niceness": "0",  # otherwise other tests take all the time from Ray's workers
     **CPU.environment,
 }
 OVERRIDES: dict[str, object] = {

@@ -54,6 +54,7 @@ def assert_nothing_left(run: Played, harness: str) -> None:
 
 
 @pytest.mark.parametrize("harness", EVERY)
+@pytest.mark.sampled(9)
 async def test_a_harness_does_its_work(harness: str, isolating: SandboxProvider) -> None:
     run = await played(harness, work(harness), isolating)
     assert run.rollout.state is RolloutState.DONE, run.rollout.error
@@ -70,6 +71,7 @@ async def test_a_harness_does_its_work(harness: str, isolating: SandboxProvider)
 
 
 @pytest.mark.parametrize("harness", WITH_TOOLS)
+@pytest.mark.sampled(5)
 async def test_broken_calls_reach_the_harness(harness: str, isolating: SandboxProvider) -> None:
     run = await played(harness, bad_calls(harness), isolating)
     assert run.reward == 1.0, report(run)
@@ -86,6 +88,7 @@ async def test_broken_calls_reach_the_harness(harness: str, isolating: SandboxPr
 
 
 @pytest.mark.parametrize("harness", ["pi", "claude_code_bare", "codex"])
+@pytest.mark.sampled(3)
 async def test_a_policy_that_never_stops_is_stopped(
     harness: str, isolating: SandboxProvider
 ) -> None:
@@ -127,6 +130,7 @@ async def test_a_program_that_never_asks_is_an_error_with_its_output(
 
 
 @pytest.mark.parametrize("sdk", ["openai", "openai_agents", "pydantic_ai", "anthropic"])
+@pytest.mark.sampled(4)
 async def test_a_program_of_ones_own(sdk: str, isolating: SandboxProvider) -> None:
     file = OPENAI_AGENT if sdk == "openai" else PROGRAMS / f"{sdk}.py"
     task = with_program(math_task(isolating), file.read_text())

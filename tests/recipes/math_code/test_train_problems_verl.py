@@ -23,7 +23,7 @@ EXACT = 1e-5
 """Largest difference of a probability between engine and trainer, in fp32."""
 
 
-@pytest.mark.parametrize("task", ["math", "code"])
+@pytest.mark.parametrize("task", ["math", pytest.param("code", marks=pytest.mark.on_demand)])
 def test_problems_are_trained_on(task: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
     with TemporaryDirectory(prefix="ray-") as ray_directory:  # its sockets' paths must be short

@@ -23,6 +23,7 @@ TELL_NOTHING = {"source: expect failures", "source: kill all", "source: rewrite 
 
 
 @pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.sampled(6)
 async def test_a_cheat_does_not_resolve(name: str) -> None:
     await asyncio.gather(*(_does_not_resolve(name, instance_id) for instance_id in IDS))
 
@@ -41,6 +42,7 @@ async def _does_not_resolve(name: str, instance_id: str) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.sampled(4)
 async def test_a_general_cheat_does_not_resolve(name: str) -> None:
     rows = [instance(instance_id) for instance_id in IDS]
     patches = [patch_of(row.instance_id, {**GENERAL[name](row), **NOTHING}) for row in rows]

@@ -50,6 +50,7 @@ def patch(name: str, files: Mapping[str, str | None], *, fixed: bool = False) ->
 
 
 @pytest.mark.parametrize("name", ROWS)
+@pytest.mark.sampled(1)
 async def test_the_reference_patch_resolves_and_another_does_not(name: str) -> None:
     row = ROWS[name]()
     report = await graded(row, row.patch)
@@ -127,6 +128,7 @@ def forged(code: int) -> str:
         ("raise SystemExit(1)", SweOutcome.CRASHED),
     ],
 )
+@pytest.mark.sampled(2)
 async def test_lies_in_djangos_log_do_not_resolve(text: str, outcome: SweOutcome) -> None:
     report = await graded(django(), patch("django", {DJANGO_FIX: f"+{text}"}))
     assert report.outcome is outcome, f"{report.summary}\n{report.statuses}\n{report.log}"
@@ -171,6 +173,7 @@ os._exit(1)
         (KNOW_THE_CANARY, SweOutcome.RESOLVED),
     ],
 )
+@pytest.mark.sampled(2)
 async def test_lies_in_sympys_log_are_caught_except_the_documented_one(
     text: str, outcome: SweOutcome
 ) -> None:
@@ -202,6 +205,7 @@ async def test_changes_to_runners_are_dropped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CHEATS if name.startswith("source")])
+@pytest.mark.sampled(3)
 async def test_pytest_cheats_do_not_resolve_by_log(name: str) -> None:
     row = by_pytest()
     report = await graded(row, patch_of(row.instance_id, {**CHEATS[name](row), **NOTHING}))

@@ -23,6 +23,7 @@ IDS = [release.instance_id for release in offline.releases()]
 
 
 @pytest.mark.parametrize("instance_id", IDS)
+@pytest.mark.sampled(4)
 async def test_both_graders_accept_the_reference_patch_and_no_other(instance_id: str) -> None:
     row = instance(instance_id)
     named = reference_grader.patches(row)

@@ -59,6 +59,7 @@ def keys(node: Any, prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize(
     "recipe", [["swebench_train"], *(["math_code_train", f"task={task}"] for task in TASKS)]
 )
+@pytest.mark.sampled(5)
 def test_verl_knows_every_key_that_is_set(recipe: list[str], model: str, tmp_path: Path) -> None:
     """The plug-in's own checks pass as well, apart from those of the service."""
     chosen = settings(Training, *recipe, f"model={model}", "trainer=verl")
@@ -98,6 +99,7 @@ def test_a_remote_service_gets_a_local_model_as_a_directory(tmp_path: Path) -> N
     assert config["prorl"]["tokenizer"] == str(tmp_path)
 
 
+@pytest.mark.on_demand
 def test_training_continues_after_a_kill(tmp_path: Path) -> None:
     output, rows = tmp_path / "output", rows_of_tiny(tmp_path)
     tracker = output / "checkpoints/latest_checkpointed_iteration.txt"

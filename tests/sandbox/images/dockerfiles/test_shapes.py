@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 from bench.environments.dockerfiles.corpus import Shape, shapes, try_shape
 from prorl_service.sandbox.images.dockerfiles.ladder import Ladder
@@ -20,15 +19,6 @@ from tests.sandbox.images.debian import SMALL, debian_image
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 BUILDKIT, BUILDAH, SPYTHON = Ladder().rungs
-
-
-EVERY = 6
-"""One of so many shapes is part of `make test`; `make test-environments` tries all."""
-
-
-def chosen() -> Iterator[ParameterSet]:
-    for number, shape in enumerate(shapes()):
-        yield pytest.param(shape, marks=[pytest.mark.on_demand] if number % EVERY else [])
 
 
 @functools.cache
@@ -56,7 +46,8 @@ def require(rung: Rung) -> None:
         pytest.skip(f"{rung.name} does not work here: {why}")
 
 
-@pytest.mark.parametrize("shape", [*chosen()], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*shapes()], ids=lambda shape: shape.name)
+@pytest.mark.sampled(5)
 def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_path: Path) -> None:
     require(BUILDAH)
     base = str(debian_image(SMALL))
@@ -65,7 +56,8 @@ def test_buildah_makes_of_a_shape_what_it_must(shape: Shape, root: Path, tmp_pat
     assert outcome.ok, outcome.outcome
 
 
-@pytest.mark.parametrize("shape", [*chosen()], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*shapes()], ids=lambda shape: shape.name)
+@pytest.mark.sampled(9)
 def test_spython_makes_of_a_shape_what_it_must_or_names_the_line(
     shape: Shape, root: Path, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_slow_engine_gets_few_calls(tiny_model: Path, tmp_path: Path, chat: Ch
 
 
 @pytest.mark.parametrize("name", BAD_ANSWERS)
+@pytest.mark.sampled(3)
 def test_a_call_that_one_engine_answers_badly_goes_to_another(
     name: str, tiny_model: Path, tmp_path: Path, chat: ChatFormat
 ) -> None:

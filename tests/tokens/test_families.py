@@ -145,6 +145,7 @@ REASONING = {
 @pytest.mark.slow
 @each_family
 @pytest.mark.timeout(60)
+@pytest.mark.sampled(8)
 def test_a_long_hostile_reply_is_read_quickly(family: Family) -> None:
     """A quadratic reader would take minutes."""
     chat = chat_of(family)

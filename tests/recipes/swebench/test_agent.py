@@ -69,6 +69,7 @@ def check_oracle(rollout: Rollout, row: SweInstance) -> None:
     assert rollout.reward_components["fail_to_pass"] == 1.0
 
 
+@pytest.mark.on_demand
 async def test_an_oracle_resolves_all_instances_over_http() -> None:
     rows = list(instances().values())
     assert len(rows) == 19

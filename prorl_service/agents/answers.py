@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from prorl_service.agents.base import Prompt, RolloutContext, with_system
+from prorl_service.agents.base import Prompt, Restores, RolloutContext, with_system
 from prorl_service.agents.loop import LoopAgent
 from prorl_service.rewards.math import boxed
 from prorl_service.sandbox.base import Sandbox
@@ -28,6 +28,7 @@ AnswerFormat = Annotated[
 
 
 class AnswerAgent(LoopAgent):
+    restores: ClassVar[Restores] = "sandbox"
     offers: ClassVar[Sequence[Tool]] = tuple(TOOLS.values())
 
     def __init__(self, task: Task, answer_format: AnswerFormat, tools: Sequence[ToolName]) -> None:

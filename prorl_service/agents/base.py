@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, ParamSpec
+from typing import ClassVar, Literal, ParamSpec, Protocol
 
 from pydantic import BaseModel, JsonValue
 
@@ -40,6 +40,7 @@ from prorl_service.tools.base import Tool
 from prorl_service.utils.budget import WorkClock
 
 P = ParamSpec("P")
+Restores = Literal["nothing", "conversation", "sandbox"]
 
 SCORE_TIMEOUT_S = 90.0
 """Budget of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit on CPU
@@ -115,6 +116,10 @@ class AgentHandler(ABC):
     task's image."""
     data_model: ClassVar[type[BaseModel] | None] = None
     """Model of `task.data`, whose JSON schema is shown to people. `__init__` has to apply it."""
+    restores: ClassVar[Restores] = "nothing"
+    """What a rollout needs, to go on from its last whole turn after the service's process has
+    ended: the conversation alone, or also the files of the one sandbox that INIT opens. INIT runs
+    again before. With "nothing" it begins anew."""
     offers: ClassVar[Sequence[Tool]] = ()
     """All tools that a task may be offered, to be shown to people."""
     uses: Requirements = Requirements()
@@ -129,6 +134,13 @@ class AgentHandler(ABC):
     def prompt(self) -> Prompt:
         """Returns the first prompt. Pure; called at submission."""
 
+    def state(self) -> JsonValue:
+        """Returns what this handler has learned in INIT and RUN, and `restore` needs."""
+        return None
+
+    def restore(self, state: JsonValue) -> None:  # noqa: B027 - most agents have none
+        """Takes over the state of an earlier process. Called after INIT."""
+
     @abstractmethod
     async def init(self, rollout: "RolloutContext") -> None: ...
 
@@ -137,6 +149,10 @@ class AgentHandler(ABC):
 
     @abstractmethod
     async def eval(self, rollout: "RolloutContext") -> Verdict: ...
+
+
+class Keeper(Protocol):
+    async def keep(self, rollout: "RolloutContext", next_prompt: Sequence[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -168,6 +184,14 @@ class RolloutContext:
     begun_calls: int = 0
     """Number of model calls so far, of which each has a seed of its own."""
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    opened: list[Sandbox] = field(default_factory=list)
+    """Sandboxes in the order in which they were opened."""
+    keeper: Keeper | None = None
+    """What keeps whole turns."""
+    resumed_prompt: Sequence[int] = ()
+    """Prompt of the next turn, if an earlier process sampled those in `turns`."""
+    resumed_note: str = ""
+    """What the model is told about its sandbox then, before the output of its next tool call."""
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
     kinds: dict[int, tuple[SegmentKind, bool]] = field(default_factory=dict)
@@ -202,6 +226,7 @@ class RolloutContext:
         sandbox = self.sandboxes.create(image=image, limits=limits, user=user)
         self.resources.push_async_callback(sandbox.stop)
         await sandbox.start()
+        self.opened.append(sandbox)
         return sandbox
 
     async def score(self, function: Callable[P, float], *args: P.args, **kwargs: P.kwargs) -> float:
@@ -271,6 +296,12 @@ class RolloutContext:
         thinking = self.sampling.thinking
         ids.extend(self.chat.delta_ids(messages, after=ids[-1], thinking=thinking))
         return ids
+
+    async def turn_ended(self, next_prompt: Sequence[int]) -> None:
+        """Call this when all of a turn is done and the next prompt is known: a later process can
+        go on from here. May not return, if the service is about to end."""
+        if self.keeper is not None:
+            await self.keeper.keep(self, next_prompt)
 
     def begin(self, prompt: Prompt) -> None:
         """Begins another conversation: its first turn answers this prompt. Limits hold for each."""

@@ -51,8 +51,12 @@ async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
 
 
 async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
-    prompt_ids = rollout.prompt_ids
-    for _ in range(rollout.limits.max_turns):
+    prompt_ids, first = rollout.prompt_ids, 0
+    if rollout.resumed_prompt:
+        prompt_ids, first = rollout.resumed_prompt, len(rollout.turns)
+        if any(turn.tool_calls for turn in rollout.turns):
+            tools.note = rollout.resumed_note
+    for _ in range(first, rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         turn = await rollout.sample(prompt_ids)
@@ -63,6 +67,7 @@ async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
         if tools.ended_rollout:
             return FinishReason.FINISHED
         prompt_ids = rollout.next_prompt(answers)
+        await rollout.turn_ended(prompt_ids)
     return FinishReason.MAX_TURNS
 
 

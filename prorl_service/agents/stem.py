@@ -12,7 +12,14 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict, with_system
+from prorl_service.agents.base import (
+    AgentHandler,
+    Prompt,
+    Restores,
+    RolloutContext,
+    Verdict,
+    with_system,
+)
 from prorl_service.agents.loop import run_turns
 from prorl_service.agents.scoring import score_answer
 from prorl_service.agents.services import Requirements
@@ -83,6 +90,7 @@ class StemData(BaseModel):
 
 class StemAgent(AgentHandler):
     name: ClassVar[str] = "stem"
+    restores: ClassVar[Restores] = "sandbox"
     tools = (IPython(), Bash())
     data_model: ClassVar[type[BaseModel] | None] = StemData
     offers: ClassVar[Sequence[Tool]] = tools

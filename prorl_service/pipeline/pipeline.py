@@ -11,17 +11,18 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain, islice
-from typing import Literal
+from typing import Self
 
-from pydantic import PositiveInt, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import ValidationError
 
 from prorl_service.agents.base import AgentHandler, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import AgentError, EvaluatorError, ProcessDied, StageTimeout
 from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.pipeline.execution import Execution
+from prorl_service.pipeline.kept import KeptRollouts
 from prorl_service.pipeline.queues import FairQueue, FifoQueue
 from prorl_service.pipeline.stage import StagePool
 from prorl_service.pipeline.suspects import Suspects
@@ -36,32 +37,12 @@ from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import ErrorInfo, FinishReason, RolloutState, Stage, Task
 from prorl_service.utils.budget import WorkClock
 
-OnTimeout = Literal["grade", "fail"]
-
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """Seconds before the first retry of a rollout; doubled with each retry."""
 EXPECTED_SANDBOXES = 256
 """Most sandboxes announced to their provider before they are needed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineConfig:
-    init_workers: PositiveInt = 8
-    """Workers of INIT, which prepares sandboxes."""
-    run_workers: PositiveInt = 64
-    """Workers of RUN: rollouts that sample at the same time."""
-    eval_workers: PositiveInt = 8
-    """Workers of EVAL, which scores."""
-    ready_rollouts: PositiveInt = 8
-    """Rollouts that INIT may finish ahead of RUN; each holds a sandbox."""
-    max_attempts: PositiveInt = 3
-    """Most attempts of a rollout: it is retried after a failure that a retry may mend, and after
-    the service's process died."""
-    on_timeout: OnTimeout = "grade"
-    """Fate of a rollout that used up RUN's budget by its own work: graded like one that ran out of
-    turns, or failed."""
 
 
 class Pipeline(RolloutExecutor):
@@ -83,6 +64,9 @@ class Pipeline(RolloutExecutor):
         self._max_attempts = config.max_attempts
         self._suspects = Suspects(self._begin)
         self._grades_timeouts = config.on_timeout == "grade"
+        self._kept = KeptRollouts(
+            journal, save_every_s=config.save_every_s, on_left=self._on_change
+        )
         self._slots = config.run_workers + config.ready_rollouts
         self._backends = backends
         self._sandboxes = sandboxes
@@ -133,8 +117,18 @@ class Pipeline(RolloutExecutor):
             for number in range(pool.workers):
                 self.background.start(pool.serve(), name=f"{pool.stage} worker {number}")
 
+    async def __aenter__(self) -> Self:
+        await self._kept.tidy()
+        return await super().__aenter__()
+
+    async def drain(self, budget_s: float) -> None:
+        """Rollouts that can go on in another process stop at the end of their turn."""
+        self._kept.leave()
+        await super().drain(budget_s)
+
     async def __aexit__(self, *exc_info: object) -> None:
         await super().__aexit__(*exc_info)
+        self._kept.flush()
         for record in self._inflight:
             if record.state is not RolloutState.QUEUED and record.outcome is None:
                 record.take_back_attempt()
@@ -143,7 +137,9 @@ class Pipeline(RolloutExecutor):
         await self._scoring.close()
 
     def _is_running(self) -> bool:
-        return bool(self._run.running or self._eval.running or self._eval.waiting)
+        have_left = self._kept.count_left(self._run.running)
+        is_running = len(self._run.running) > have_left
+        return bool(is_running or self._eval.running or self._eval.waiting)
 
     @property
     def slots(self) -> int:
@@ -190,9 +186,10 @@ class Pipeline(RolloutExecutor):
 
     def _queue(self, record: RolloutRecord) -> None:
         """Begins a rollout. One with earlier attempts was at work when an earlier process died."""
-        if record.attempt >= self._max_attempts:
+        fruitless = record.fruitless_attempts
+        if fruitless >= self._max_attempts:
             self._end(record, RolloutState.FAILED, _died_with(record).info())
-        elif record.attempt and record.attempt == self._max_attempts - 1:
+        elif fruitless and fruitless == self._max_attempts - 1:
             self._suspects.add(record)
         else:
             self._begin(record)
@@ -209,6 +206,7 @@ class Pipeline(RolloutExecutor):
             return False
         log.info("rollout %s is retried: %s", record.rollout_id, problem.message)
         self._executions.pop(record, None)
+        self._kept.forget(record)
         record.stages[-1].retried = problem
         record.start_over()
         delay_s = RETRY_S * 2 ** (record.attempt - 1)
@@ -230,6 +228,7 @@ class Pipeline(RolloutExecutor):
             execution = self._executions[record] = await self._prepare(record, clock)
             execution.context.enter(Stage.INIT)
             await execution.handler.init(execution.context)
+            await self._kept.resume(record, execution)
 
     async def _prepare(self, record: RolloutRecord, clock: WorkClock) -> Execution:
         model = self._backends.model.require()
@@ -261,7 +260,9 @@ class Pipeline(RolloutExecutor):
                 resources=resources.pop_all(),
                 on_change=self._inflight.observers.on_change,
             )
-        return Execution(handler, context)
+        execution = Execution(handler, context)
+        self._kept.watch(record, execution)
+        return execution
 
     async def _to_ready(self, record: RolloutRecord) -> None:
         record.move(RolloutState.READY)
@@ -277,6 +278,7 @@ class Pipeline(RolloutExecutor):
         handler = execution.handler
         async with self._budget(Stage.RUN, record, execution.clock):
             execution.context.enter(Stage.RUN)
+            self._kept.run_begins(record, execution)
             reason = await handler.run(execution.context)
             if reason not in tuple(FinishReason):
                 raise AgentError(
@@ -352,6 +354,7 @@ class Pipeline(RolloutExecutor):
     def _end(
         self, record: RolloutRecord, state: RolloutState, error: ErrorInfo | None = None
     ) -> None:
+        self._kept.forget(record)
         if (execution := self._executions.pop(record, None)) is not None:
             record.finish(execution.answer(record, state, error))
         else:

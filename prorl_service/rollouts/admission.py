@@ -140,6 +140,10 @@ class Admission:
         except ProRLError as error:
             admitted.problem = error.info()
         for record in self._inflight.add(
-            admitted, unfinished.created_at, unfinished.attempts, unfinished.ended
+            admitted,
+            unfinished.created_at,
+            unfinished.attempts,
+            unfinished.kept_attempts,
+            unfinished.ended,
         ):
             self._begin(record)

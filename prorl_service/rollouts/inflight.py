@@ -56,9 +56,11 @@ class InflightGroups:
         admitted: Admitted,
         created_at: float,
         attempts: Mapping[str, int] = MappingProxyType({}),
+        kept_attempts: Mapping[str, int] = MappingProxyType({}),
         ended: Collection[str] = (),
     ) -> list[RolloutRecord]:
-        """Adds a group. `attempts`: those of rollouts that were begun before. Makes no records of
+        """Adds a group. `attempts`: those of rollouts that were begun before; `kept_attempts`: of
+        these, those in which the last turn was kept. Makes no records of
         `ended` rollouts."""
         group = admitted.group
         indices = (i for i in range(group.n) if group.rollout_id(i) not in ended)
@@ -69,6 +71,7 @@ class InflightGroups:
         for record in records:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
+            record.kept_attempt = kept_attempts.get(record.rollout_id, 0)
             self._rollouts[record.rollout_id] = record
             record.watch(self._one_ended)
         self.observers.accepted(group)

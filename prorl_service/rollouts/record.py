@@ -16,7 +16,7 @@ from typing import Protocol
 
 from prorl_service import metrics
 from prorl_service.rollouts.figures import Figures
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import (
     LEGAL_MOVES,
@@ -24,6 +24,7 @@ from prorl_service.schemas import (
     Blame,
     ErrorInfo,
     Group,
+    Resumption,
     Rollout,
     RolloutState,
     Stage,
@@ -81,6 +82,13 @@ class RolloutRecord:
     on_end: Callable[["RolloutRecord", EndedRow], None] | None = None
     """Callback after its end, with what the journal has of it."""
     attempt: int = 0
+    kept_attempt: int = 0
+    """Attempt in which its last whole turn was kept; 0: it begins anew."""
+    resumed: list[Resumption] = field(default_factory=list)
+    worked_s: float = 0.0
+    """Seconds of RUN's budget that an earlier process used for the turns that were kept."""
+    layers: list[str] = field(default_factory=list)
+    """Names of the files with what its sandbox held, the newest last."""
     state: RolloutState = RolloutState.QUEUED
     outcome: Rollout | None = None
     """Answer with which it ends, without trajectory and report; perhaps not yet written."""
@@ -120,7 +128,8 @@ class RolloutRecord:
         return time.monotonic() - self.waiting_since
 
     def budget_s(self, stage: Stage) -> float:
-        return float(getattr(self.group.limits, f"{stage.value}_timeout_s"))
+        budget_s = float(getattr(self.group.limits, f"{stage.value}_timeout_s"))
+        return budget_s - self.worked_s if stage is Stage.RUN else budget_s
 
     def seed(self) -> int | None:
         """Returns a seed, far enough from those of its siblings that turns do not collide."""
@@ -150,10 +159,21 @@ class RolloutRecord:
     def _write_attempt(self) -> asyncio.Future[None]:
         return self.journal.begin(self.rollout_id, self.attempt)
 
+    @property
+    def fruitless_attempts(self) -> int:
+        """Number of attempts since the one that kept its last whole turn."""
+        return self.attempt - self.kept_attempt
+
     def start_over(self) -> None:
         """Marks the rollout as queued again, from scratch."""
+        self.forget_turns()
         self.move(RolloutState.QUEUED)
         self.is_waiting = True
+
+    def forget_turns(self) -> None:
+        """Deletes the turns that were kept."""
+        self.resumed, self.worked_s, self.kept_attempt = [], 0.0, 0
+        self.journal.write(partial(turns.drop, rollout_id=self.rollout_id))
 
     def request_cancel(self, reason: ErrorInfo | None = None) -> None:
         """Requests a cancellation. The worker that holds the rollout ends it; the executor ends one
@@ -174,15 +194,15 @@ class RolloutRecord:
         state = self.state if self.outcome is None else self.outcome.state
         if not answer.is_terminal or answer.state not in LEGAL_MOVES[state]:
             raise IllegalMove(f"{self.rollout_id}: {state} -> {answer.state}")
-        turns = answer.trajectory.turns if answer.trajectory is not None else []
+        sampled = answer.trajectory.turns if answer.trajectory is not None else []
         try:
             row = self._row(answer)
         except Exception as problem:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
             answer = unwritable(answer, problem)
             row = self._row(answer)
-        self.turns, self.work = len(turns), None
-        metrics.rollout_ended(answer.state, answer.error, sampled=_have_sampled(turns))
+        self.turns, self.work = len(sampled), None
+        metrics.rollout_ended(answer.state, answer.error, sampled=_have_sampled(sampled))
         return self._write(answer, row)
 
     def _row(self, answer: Rollout) -> EndedRow:
@@ -256,6 +276,7 @@ class RolloutRecord:
             error=error,
             timings=self.timings,
             stages=self.stages,
+            resumed=self.resumed,
             created_at=self.created_at,
         )
 

@@ -5,11 +5,12 @@ into pieces that a sandbox takes.
 """
 
 import io
+import shutil
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
-from typing import Any
+from typing import IO, Any
 
 IN_MEMORY_BYTES = 1 << 20
 PIECE_BYTES = 32 << 20
@@ -47,6 +48,19 @@ class Layer:
     def append(self, part: bytes) -> None:
         self.size_bytes += len(part)
         self._file.write(part)
+
+    @classmethod
+    def read_from(cls, file: IO[bytes]) -> "Layer":
+        """Blocking."""
+        layer = cls()
+        while part := file.read(IN_MEMORY_BYTES):
+            layer.append(part)
+        return layer
+
+    def write_to(self, file: IO[bytes]) -> None:
+        """Blocking."""
+        self._file.seek(0)
+        shutil.copyfileobj(self._file, file)
 
     def pieces(self, most_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
         """Yields tars of whole entries, in order; only a single file may be larger. Blocking."""

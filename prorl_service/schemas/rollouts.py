@@ -190,6 +190,13 @@ class StageTime(WireModel):
     )
 
 
+class Resumption(WireModel):
+    """A start of the service after which a rollout went on instead of beginning anew."""
+
+    turn: int = Field(description="Number of its turns that were kept.")
+    away_s: float = Field(description="Seconds between the last of them and the next.")
+
+
 class Rollout(WireModel):
     """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
 
@@ -218,6 +225,10 @@ class Rollout(WireModel):
         default_factory=list,
         description="Visits to stages that have ended, in order, of all attempts since the service "
         "was started.",
+    )
+    resumed: list[Resumption] = Field(
+        default_factory=list,
+        description="Starts of the service after which it went on from its last whole turn.",
     )
     created_at: float = Field(description="Unix time in seconds.")
 

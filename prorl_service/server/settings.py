@@ -18,7 +18,7 @@ from prorl_service.front.discovery import Announcement, announcement
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import state_directory, take_key
 from prorl_service.net.urls import is_base_url
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import KEY_VARIABLE, JudgeConfig
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox import SandboxKind

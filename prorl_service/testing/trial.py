@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import BackendSpec, Group, Rollout
 from prorl_service.server.compose import rollout_service

@@ -67,6 +67,11 @@ class Chain:
         self._logprobs.extend(logprobs)
         self._versions.extend(versions)
 
+    def part(self, start: int, stop: int) -> "tuple[array[int], array[float], array[int]]":
+        """Returns ids, logprobs and versions of `response_ids[start:stop]`."""
+        ids = self.ids[self.prompt_len + start : self.prompt_len + stop]
+        return ids, self._logprobs[start:stop], self._versions[start:stop]
+
     def to_segment(self) -> Segment:
         return Segment(
             prompt_ids=self.ids[: self.prompt_len].tolist(),
@@ -96,6 +101,10 @@ class Ledger:
         """Returns the ids of a segment up to `response_ids[start]`."""
         chain = self.chains[segment]
         return chain.ids[: chain.prompt_len + start]
+
+    def sampled(self, span: Span) -> "tuple[array[int], array[float], array[int]]":
+        """Returns the ids, logprobs and policy versions of one call's sampled tokens."""
+        return self.chains[span.segment].part(span.start, span.stop)
 
     def record(
         self,

@@ -68,19 +68,22 @@ class Toolset:
         self.sandbox = cast(Sandbox, sandbox)
         self._timeout_s = timeout_s
         self.schemas: list[ToolSchema] = [function_schema(tool) for tool in tools]
+        self.note = ""
+        """Text for the model that goes before the output of the next call."""
         self.ended_rollout = False
         """True once a call has ended the rollout; later calls must not be made."""
 
     async def call(self, call: ToolCall) -> ToolCallRecord:
         started, started_at = time.monotonic(), time.time()
         result = await self._run(call)
+        output, self.note = self.note + result.output, ""
         self.ended_rollout = result.ends_rollout
         took_s = time.monotonic() - started
         metrics.tool_called(call.name if call.name in self._tools else "unknown", took_s=took_s)
         return ToolCallRecord(
             name=call.name,
             arguments=call.arguments,
-            output=result.output,
+            output=output,
             is_error=result.is_error,
             duration_s=took_s,
             started_at=started_at,

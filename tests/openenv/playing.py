@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from prorl_service.agents.registry import AgentRegistry
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import Group, Limits, Message, Rollout, Task
 from prorl_service.server.compose import rollout_service
 from prorl_service.server.service import Service

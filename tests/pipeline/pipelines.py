@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from prorl_service.agents.base import AgentHandler
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
+from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.rollouts.observers import Observer

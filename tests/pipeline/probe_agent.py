@@ -10,7 +10,8 @@ from pathlib import Path
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
+from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.schemas import FinishReason, Group, Limits, Stage
 from prorl_service.testing import FakeSandboxes, StubEngine

@@ -13,7 +13,7 @@ from prorl_service.agents.loop import run_turns
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.transfer.ways import WeightDirectory
 from prorl_service.inference.weights import Weights
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,
     Blame,

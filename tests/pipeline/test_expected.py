@@ -12,7 +12,8 @@ from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verd
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import InvalidRequest, TaskError
 from prorl_service.inference.pool import BackendPool
-from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
+from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sandbox.base import ToolResult
 from prorl_service.sandbox.warm_pool import WarmPool

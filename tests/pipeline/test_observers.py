@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.agents.base import RolloutContext
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.rollouts.observers import Observer, Observers
 from prorl_service.rollouts.record import RolloutRecord

@@ -12,7 +12,8 @@ from prorl_service.errors import (
     NotFound,
     Overloaded,
 )
-from prorl_service.pipeline.pipeline import Pipeline, PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
+from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.admission import SLICE
 from prorl_service.rollouts.journal.tables import Retention
 from prorl_service.sandbox.base import ToolResult

@@ -9,7 +9,7 @@ import pytest
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.errors import AgentError, SandboxError
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,
     Blame,

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.inference.pool import PoolConfig
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import JudgeConfig
 from prorl_service.sandbox import SandboxKind
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, Task

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import BackendStatus, RolloutState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     NOT_SAMPLED,
     BackendSpec,

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from prorl_service.agents.base import (
     Prompt,
+    Restores,
     RolloutContext,
     Verdict,
     put_files,
@@ -68,6 +69,7 @@ async def time_scale(rollout: RolloutContext) -> float:
 
 class CodeAgent(LoopAgent):
     name: ClassVar[str] = "code"
+    restores: ClassVar[Restores] = "sandbox"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = CodeData
     offers: ClassVar[Sequence[Tool]] = (Bash(), StrReplaceEditor(), IPython())

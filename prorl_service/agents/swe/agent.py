@@ -14,9 +14,9 @@ import logging
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
-from prorl_service.agents.base import Prompt, RolloutContext, Verdict, with_system
+from prorl_service.agents.base import Prompt, Restores, RolloutContext, Verdict, with_system
 from prorl_service.agents.loop import LoopAgent
 from prorl_service.agents.swe.data import SweData
 from prorl_service.agents.swe.evaluation import grade_patch, unapplied
@@ -52,6 +52,7 @@ SUBMIT = " Call `submit` when you are done."
 
 class SweAgent(LoopAgent):
     name: ClassVar[str] = "swe"
+    restores: ClassVar[Restores] = "sandbox"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = SweData
     offers: ClassVar[Sequence[Tool]] = (Bash(), StrReplaceEditor(), Submit(), IPython())
@@ -95,6 +96,12 @@ class SweAgent(LoopAgent):
         done = await self._sandbox.call_tool("bash", shell, timeout_s=ACTIVATE_TIMEOUT_S)
         if done.is_error:
             raise TaskError(f"the environment cannot be activated: {done.output[-2000:]}")
+
+    def state(self) -> JsonValue:
+        return self._base
+
+    def restore(self, state: JsonValue) -> None:
+        self._base = str(state)
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None

@@ -67,7 +67,17 @@ DROP TABLE groups_2;
 DROP TABLE rollouts_2;
 DROP TABLE ended;
 UPDATE samplers SET state = CAST(json_remove(CAST(state AS TEXT), '$.opened_at') AS BLOB);
-"""
+""",
+    3: """
+CREATE TABLE turns (
+    rollout INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    layer TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (rollout, number)
+) STRICT;
+""",
 }
 """Steps to the next version, keyed by the version that they start from. The step from 2 restarts
 the time for which results are kept, since their ages were measured by a wall clock."""

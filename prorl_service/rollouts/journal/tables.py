@@ -16,7 +16,7 @@ from pydantic import dataclasses as validated
 from prorl_service.rollouts.figures import Figures
 from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
-VERSION = 3
+VERSION = 4
 """Version of the tables and of the JSON in them: increased when older code would misread a journal,
 or newer code an older one. Each version has a step in `migrations`."""
 STRIDE = 4096
@@ -48,6 +48,14 @@ CREATE TABLE rollouts (
     summary BLOB,
     answer BLOB
 ) STRICT;
+CREATE TABLE turns (
+    rollout INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    layer TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (rollout, number)
+) STRICT;
 CREATE TABLE garbage (number INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE totals (bytes INTEGER NOT NULL, uptime_s REAL NOT NULL) STRICT;
 INSERT INTO totals VALUES (0, 0.0);
@@ -72,7 +80,8 @@ CREATE TABLE candidates (
 number. A group without a row there is forgotten, immediately and for all readers; its content is
 deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
-rollout as packed JSON, `summary` the same without trajectory and report. Large columns come last,
+rollout as packed JSON, `summary` the same without trajectory and report. `turns` has whole turns of
+rollouts that have not ended (`journal.turns`). Large columns come last,
 so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
 Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
 groups, `uptime_s` the total uptime of this journal's services. `placements` says where a front has
@@ -112,6 +121,8 @@ class UnfinishedGroup:
     created_at: float
     attempts: dict[str, int] = field(default_factory=dict)
     """Attempts of the rollouts that were begun and have not ended."""
+    kept_attempts: dict[str, int] = field(default_factory=dict)
+    """Attempts in which those with kept turns wrote their last."""
     ended: set[str] = field(default_factory=set)
 
 
@@ -163,9 +174,11 @@ def end(
 ) -> Counter[str]:
     """Writes an ended rollout. If it is the last of its group, forgets others; returns as
     `forget`."""
+    own_id = _own_row_id(db, row.rollout_id)
+    db.execute("DELETE FROM turns WHERE rollout = ?", (own_id,))
     db.execute(
         "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?)",
-        (_own_row_id(db, row.rollout_id), row.attempt, row.state, row.summary, row.answer),
+        (own_id, row.attempt, row.state, row.summary, row.answer),
     )
     ended_at, size = db.execute(
         "UPDATE groups SET unended = unended - 1, bytes = bytes + ?,"
@@ -199,10 +212,10 @@ def forget(db: sqlite3.Connection, group_ids: Iterable[str]) -> Counter[str]:
 
 
 def _own_row_id(db: sqlite3.Connection, rollout_id: str) -> int:
-    row_id = _row_id(db, rollout_id)
-    if row_id is None:
+    found = row_id(db, rollout_id)
+    if found is None:
         raise LookupError(f"{rollout_id} does not belong to an accepted group")
-    return row_id
+    return found
 
 
 def remember(db: sqlite3.Connection, name: str, value: bytes) -> None:
@@ -296,12 +309,12 @@ def answer(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
 
 
 def _of_rollout(db: sqlite3.Connection, rollout_id: str, column: str) -> bytes | None:
-    row_id = _row_id(db, rollout_id)
-    row = db.execute(f"SELECT {column} FROM rollouts WHERE id = ?", (row_id,)).fetchone()
+    own_id = row_id(db, rollout_id)
+    row = db.execute(f"SELECT {column} FROM rollouts WHERE id = ?", (own_id,)).fetchone()
     return None if row is None else row[0]
 
 
-def _row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
+def row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
     """Returns None if the id cannot be one of a known group."""
     group_id, _, index = rollout_id.rpartition(".")
     number = _number(db, group_id)
@@ -309,6 +322,11 @@ def _row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
     if number is None or not is_index or int(index) >= STRIDE:
         return None
     return number * STRIDE + int(index)
+
+
+def has_ended(db: sqlite3.Connection, own_id: int) -> bool:
+    row = db.execute("SELECT state FROM rollouts WHERE id = ?", (own_id,)).fetchone()
+    return row is not None and row[0] is not None
 
 
 def _number(db: sqlite3.Connection, group_id: str) -> int | None:
@@ -336,15 +354,21 @@ def _unfinished(
     db: sqlite3.Connection, number: int, group_id: str, group: UnfinishedGroup
 ) -> UnfinishedGroup:
     first = number * STRIDE
-    for row_id, attempt, state in db.execute(
-        "SELECT id, attempt, state FROM rollouts WHERE id >= ? AND id < ?",
-        (first, first + STRIDE),
+    within = (first, first + STRIDE)
+    for own_id, attempt, state in db.execute(
+        "SELECT id, attempt, state FROM rollouts WHERE id >= ? AND id < ?", within
     ):
-        rollout_id = f"{group_id}.{row_id - first}"
+        rollout_id = f"{group_id}.{own_id - first}"
         if state is None:
             group.attempts[rollout_id] = attempt
         else:
             group.ended.add(rollout_id)
+    for own_id, attempt in db.execute(
+        "SELECT rollout, max(attempt) FROM turns WHERE rollout >= ? AND rollout < ?"
+        " GROUP BY rollout",
+        within,
+    ):
+        group.kept_attempts[f"{group_id}.{own_id - first}"] = attempt
     return group
 
 

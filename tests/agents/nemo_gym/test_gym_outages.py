@@ -11,7 +11,7 @@ import pytest
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import InvalidRequest
 from prorl_service.local import free_port
-from prorl_service.pipeline.pipeline import PipelineConfig
+from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import BackendSpec, Group, Limits, Message, Rollout, RolloutState
 from prorl_service.server.compose import rollout_service
 from prorl_service.server.service import Service

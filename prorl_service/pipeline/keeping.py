@@ -1,0 +1,196 @@
+"""Keeping rollouts' whole turns, so that another process can go on from them.
+
+`RolloutKeeper` decides for one rollout when a turn can be gone on from: at once if the agent needs
+the conversation alone, else when what its sandbox holds is saved, too. `TurnWriter` writes turns of
+all rollouts, a batch at a time; a kill loses the last `BATCH_S`. `pipeline.resuming` reads them.
+"""
+
+import asyncio
+import logging
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from prorl_service.agents.base import AgentHandler, RolloutContext
+from prorl_service.agents.kept import KeptTurn, TurnState
+from prorl_service.errors import SandboxError
+from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.rollouts.journal.turns import TurnRow
+from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.sandbox.layer_files import LayerFiles
+from prorl_service.tokens.ledger import Span
+
+log = logging.getLogger(__name__)
+
+BATCH_S = 0.05
+"""Seconds for which turns are collected before they are written."""
+MAX_LAYER_BYTES = 4 << 30
+"""Largest layer that is kept. A rollout whose sandbox holds more begins anew."""
+
+
+class TurnWriter:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._rows: list[TurnRow] = []
+        self._written: list[Callable[[], object]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, rows: Sequence[TurnRow], on_written: Callable[[], object]) -> None:
+        """Calls `on_written` once the rows are on disk."""
+        self._rows += rows
+        self._written.append(on_written)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BATCH_S, self.flush)
+
+    def flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._rows:
+            return
+        rows, self._rows = self._rows, []
+        written, self._written = self._written, []
+        # Not kept while the disk is full: the rollout begins anew then, and nothing piles up here.
+        writing = self._journal.write(partial(turns.keep, rows=rows), is_kept=False)
+        writing.add_done_callback(partial(_after, written))
+
+
+def _after(written: Sequence[Callable[[], object]], writing: "asyncio.Future[None]") -> None:
+    if writing.cancelled() or writing.exception() is not None:
+        return
+    for call in written:
+        call()
+
+
+class RolloutKeeper:
+    """Keeps the turns of one attempt."""
+
+    def __init__(
+        self,
+        record: RolloutRecord,
+        handler: AgentHandler,
+        writer: TurnWriter,
+        layers: LayerFiles,
+        *,
+        every_s: float,
+        on_left: Callable[[], object],
+    ) -> None:
+        """`every_s`: fewest seconds between two layers of the sandbox. `on_left` is called when the
+        rollout has stopped."""
+        self._record = record
+        self._handler = handler
+        self._writer = writer
+        self._layers = layers
+        self._every_s = every_s
+        self._on_left = on_left
+        self._kept = 0
+        """Number of turns that are kept or wait in `_rows`."""
+        self._next_prompt = array("i")
+        self._rows: list[KeptTurn] = []
+        """Whole turns that wait for a layer."""
+        self._layer = ""
+        self._is_changed = False
+        """True if a tool ran since the layer was saved."""
+        self._saved_at = time.monotonic()
+        self._gives_up = handler.restores == "nothing"
+        self.leaves = False
+        """True if the rollout stops at the end of its turn, to go on in another process."""
+        self.has_left = False
+        self._run_began_s = 0.0
+
+    def run_begins(self, rollout: RolloutContext) -> None:
+        self._run_began_s = rollout.clock.worked_s
+        self._saved_at = time.monotonic()
+
+    def went_on(self, kept: int, next_prompt: "array[int]", layer: str) -> None:
+        """Takes over from an earlier attempt."""
+        self._kept, self._next_prompt, self._layer = kept, next_prompt, layer
+
+    async def keep(self, rollout: RolloutContext, next_prompt: Sequence[int]) -> None:
+        if self._gives_up:
+            return
+        self._collect(rollout, array("i", next_prompt))
+        if self._handler.restores == "sandbox" and self._is_changed:
+            if not self.leaves and time.monotonic() - self._saved_at < self._every_s:
+                return
+            await self._save_layer(rollout)
+        self._write()
+        if self.leaves and not self._gives_up:
+            await self._leave(rollout)
+
+    def _collect(self, rollout: RolloutContext, next_prompt: "array[int]") -> None:
+        """Makes kept turns of those since the last call; only the last of them is whole."""
+        for turn in rollout.turns[self._kept :]:
+            is_last = turn is rollout.turns[-1]
+            prompt = rollout.ledger.before(turn.segment, turn.start)
+            span = Span(turn.segment, turn.start, turn.stop)
+            state = TurnState(
+                turn=turn,
+                begun_calls=rollout.begun_calls,
+                worked_s=self._record.worked_s + rollout.clock.worked_s - self._run_began_s,
+                kept_at=time.time(),
+                agent=self._handler.state() if is_last else None,
+                resumed=self._record.resumed if is_last else [],
+            )
+            following = next_prompt[len(rollout.ledger.ids) :] if is_last else array("i")
+            self._rows.append(
+                KeptTurn(
+                    array("i") if prompt == self._next_prompt else prompt,
+                    *rollout.ledger.sampled(span),
+                    following,
+                    state,
+                )
+            )
+            self._next_prompt = next_prompt
+            self._is_changed |= bool(turn.tool_calls)
+            self._kept += 1
+
+    async def _save_layer(self, rollout: RolloutContext) -> None:
+        """Gives up, for this attempt, if the sandbox cannot be saved."""
+        try:
+            [sandbox] = rollout.opened
+            with rollout.clock.waiting():
+                async with sandbox.suspended():
+                    layer = await sandbox.save_layer(max_bytes=MAX_LAYER_BYTES)
+                self._layer = await asyncio.to_thread(self._layers.save, layer)
+            self._record.layers.append(self._layer)
+        except (SandboxError, OSError, ValueError) as error:
+            log.info("rollout %s: its turns are not kept: %s", rollout.rollout_id, error)
+            self._gives_up = True
+        self._is_changed = False
+        self._saved_at = time.monotonic()
+
+    def _write(self) -> None:
+        if self._gives_up:
+            return
+        first = self._kept - len(self._rows)
+        rows = [
+            TurnRow(
+                self._record.rollout_id,
+                first + index,
+                self._record.attempt,
+                kept.to_bytes(),
+                self._layer,
+            )
+            for index, kept in enumerate(self._rows)
+        ]
+        self._rows = []
+        self._writer.add(rows, partial(self._written, self._layer))
+
+    def _written(self, layer: str) -> None:
+        """Removes the layers that came before: nothing needs them any more."""
+        record = self._record
+        record.kept_attempt = record.attempt
+        if layer in record.layers:
+            old = record.layers[: record.layers.index(layer)]
+            record.layers = record.layers[len(old) :]
+            asyncio.get_running_loop().run_in_executor(None, self._layers.remove, old)
+
+    async def _leave(self, rollout: RolloutContext) -> None:
+        """Waits until the service ends."""
+        self._writer.flush()
+        self.has_left = True
+        self._on_left()
+        with rollout.clock.waiting():
+            await asyncio.Event().wait()

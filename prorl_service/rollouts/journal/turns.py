@@ -1,0 +1,53 @@
+"""The journal's table of whole turns of rollouts that have not ended: what they go on from.
+
+Functions of a connection, as in `tables`. A turn is bytes here; `agents.kept` has their form.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prorl_service.rollouts.journal import tables
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    rollout_id: str
+    number: int
+    """Number of the turn in its rollout, from 0."""
+    attempt: int
+    content: bytes
+    layer: str = ""
+    """Name of the file with what the sandbox held after the turn; empty: nothing is needed."""
+
+
+def keep(db: sqlite3.Connection, rows: Iterable[TurnRow]) -> None:
+    """Writes turns. Leaves out those of rollouts that have ended or were forgotten."""
+    for row in rows:
+        row_id = tables.row_id(db, row.rollout_id)
+        if row_id is not None and not tables.has_ended(db, row_id):
+            db.execute(
+                "INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?)",
+                (row_id, row.number, row.attempt, row.layer, row.content),
+            )
+
+
+def kept(db: sqlite3.Connection, rollout_id: str) -> list[TurnRow]:
+    """Returns a rollout's turns in order."""
+    return [
+        TurnRow(rollout_id, number, attempt, content, layer)
+        for number, attempt, layer, content in db.execute(
+            "SELECT number, attempt, layer, content FROM turns WHERE rollout = ? ORDER BY number",
+            (tables.row_id(db, rollout_id),),
+        )
+    ]
+
+
+def drop(db: sqlite3.Connection, rollout_id: str) -> None:
+    """Deletes a rollout's turns: it begins anew."""
+    db.execute("DELETE FROM turns WHERE rollout = ?", (tables.row_id(db, rollout_id),))
+
+
+def layers(db: sqlite3.Connection) -> set[str]:
+    """Returns the names of all files that turns need."""
+    return {name for (name,) in db.execute("SELECT DISTINCT layer FROM turns WHERE layer != ''")}

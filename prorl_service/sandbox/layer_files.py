@@ -1,0 +1,47 @@
+"""Layers of sandboxes on disk, for rollouts that go on after the service's process has ended.
+
+A file is complete or not there. Blocking: call it in a thread.
+"""
+
+import os
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+
+from prorl_service.sandbox.layers import Layer
+
+_UNFINISHED = ".unfinished"
+
+
+class LayerFiles:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def save(self, layer: Layer) -> str:
+        """Returns the name of a new file. Raises `OSError`."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = uuid.uuid4().hex
+        unfinished = self._directory / f"{name}{_UNFINISHED}"
+        try:
+            with unfinished.open("xb") as file:
+                layer.write_to(file)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(self._directory / name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        return name
+
+    def load(self, name: str) -> Layer:
+        """Raises `OSError`."""
+        with (self._directory / name).open("rb") as file:
+            return Layer.read_from(file)
+
+    def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            (self._directory / name).unlink(missing_ok=True)
+
+    def remove_all_but(self, names: Collection[str]) -> None:
+        if self._directory.is_dir():
+            self.remove([one for one in os.listdir(self._directory) if one not in names])

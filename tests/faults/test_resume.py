@@ -1,0 +1,170 @@
+"""A service that is killed or stopped in the middle of rollouts: they go on from their last whole
+turn, with the tokens that they had."""
+
+import asyncio
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.pipeline.resuming import FILES_KEPT
+from prorl_service.schemas import Group, Limits, Message, Rollout, RolloutState, Task
+from prorl_service.testing import StubEngine, byte_model, call
+from prorl_service.testing.replies import Reply, token_ids
+from prorl_service.tokens.chat import ChatFormat
+from tests.faults.processes import WAIT_S, ids_of, port_to_come_back_to
+
+pytestmark = pytest.mark.processes
+
+TURNS = 10
+COMMAND = "echo {number} >> log; wc -l < log"
+
+
+class Counting(StubEngine):
+    """Asks for one command after the other, by the number of answers in the prompt; then answers
+    with that number."""
+
+    def __init__(self, model: Path, latency_s: float) -> None:
+        super().__init__(model, lambda _: (), latency_s=latency_s, max_model_len=1 << 20)
+        self.chat = ChatFormat.load(str(model), None)
+        self.seen = Counter[tuple[int, ...]]()
+        """Numbers of calls with each prompt."""
+
+    def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
+        self.seen[tuple(prompt)] += 1
+        return token_ids(self.reply(prompt), self.chat)
+
+    def reply(self, prompt: list[int]) -> Reply:
+        answers = self.chat.decode(prompt, stopped=False).count("<tool_response>")
+        if answers == TURNS - 1:
+            return str(answers)
+        return call("bash", command=COMMAND.format(number=answers))
+
+
+@contextmanager
+def counting(directory: Path, latency_s: float) -> Iterator[Counting]:
+    directory.mkdir()
+    byte_model.write(directory)
+    engine = Counting(directory, latency_s)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(WAIT_S)
+        yield engine
+    finally:
+        asyncio.run_coroutine_threadsafe(engine.__aexit__(), loop).result(WAIT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def service(
+    engine: Counting, directory: Path, *options: str, port: int | None = None
+) -> Iterator[local.LocalProcess]:
+    journal = ["--journal", str(directory / "journal.sqlite"), "--resume"]
+    kept = ["--sandbox", "bubblewrap", "--save-every-s", "0"]
+    with local.service(
+        [engine.url],
+        log=directory / "service.log",
+        port=port,
+        options=[*journal, *kept, *options],
+    ) as running:
+        yield running
+
+
+def group(name: str, n: int) -> Group:
+    messages = [Message(role="user", content=f"Count, {name}.")]
+    data = {"answer": str(TURNS - 1), "answer_format": "plain"}
+    task = Task(task_id=name, agent="math", messages=messages, data=data)
+    limits = Limits(max_turns=TURNS, run_timeout_s=WAIT_S)
+    return Group(group_id=name, task=task, n=n, limits=limits)
+
+
+def assert_exact(rollout: Rollout, engine: Counting) -> None:
+    """Each call's prompt is one that the engine saw, and what it sampled is its answer to that."""
+    assert rollout.state is RolloutState.DONE, rollout.error
+    assert rollout.reward == 1.0
+    assert rollout.trajectory is not None
+    [segment] = rollout.trajectory.segments
+    assert len(rollout.trajectory.turns) == TURNS
+    for turn in rollout.trajectory.turns:
+        prompt = [*segment.prompt_ids, *segment.response_ids[: turn.start]]
+        assert tuple(prompt) in engine.seen
+        assert segment.response_ids[turn.start : turn.stop] == engine.answer(prompt, "")[0]
+        engine.seen[tuple(prompt)] -= 1  # this look does not count
+        assert set(segment.loss_mask[turn.start : turn.stop]) == {1}
+        assert set(segment.logprobs[turn.start : turn.stop]) == {-0.5}
+
+
+def outputs(rollout: Rollout) -> list[str]:
+    assert rollout.trajectory is not None
+    return [one.output for turn in rollout.trajectory.turns for one in turn.tool_calls]
+
+
+def assert_counted(rollout: Rollout) -> None:
+    """The file has a line more after each command: none was lost, none ran twice. What the model
+    was told about a restart stands before the outputs of its first command after it."""
+    told = outputs(rollout)
+    notes = [output.startswith(FILES_KEPT) for output in told]
+    lines = [output.removeprefix(FILES_KEPT).strip() for output in told]
+    assert lines == [str(number + 1) for number in range(TURNS - 1)]
+    after = {one.turn for one in rollout.resumed if 0 < one.turn < TURNS - 1}
+    assert {number for number, has_note in enumerate(notes) if has_note} == after
+
+
+def test_rollouts_go_on_after_kills(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    port = port_to_come_back_to()
+    groups = [group(f"g{number}", n=4) for number in range(4)]
+    with counting(tmp_path / "model", latency_s=0.1) as engine:
+        for kill in range(4):
+            with service(engine, tmp_path, port=port) as running:
+                with RolloutClient(running.url) as client:
+                    client.submit(groups)
+                    if kill == 3:
+                        ended = client.wait(ids_of(groups), WAIT_S)
+                    else:
+                        time.sleep(rng.uniform(0.5, 1.5))
+                if kill < 3:
+                    running.kill()
+        sampled = engine.calls
+        for rollout in ended:
+            assert_exact(rollout, engine)
+            assert_counted(rollout)
+    assert any(rollout.resumed for rollout in ended)
+    assert all(one.away_s > 0 for rollout in ended for one in rollout.resumed)
+    assert sampled <= len(ended) * TURNS * 1.3
+    assert [*(tmp_path / "journal.sqlite.layers").glob("*")] == []
+
+
+def test_a_drain_stops_at_the_end_of_turns_and_nothing_is_sampled_again(tmp_path: Path) -> None:
+    port = port_to_come_back_to()
+    groups = [group("g", n=8)]
+    with counting(tmp_path / "model", latency_s=0.2) as engine:
+        with service(engine, tmp_path, "--save-every-s", "1000", port=port) as running:
+            with RolloutClient(running.url) as client:
+                client.submit(groups)
+                while engine.calls < 24:
+                    time.sleep(0.01)
+            running.process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            running.process.wait(WAIT_S)
+            assert time.monotonic() - began < 20
+        assert engine.calls < 8 * TURNS
+        with service(engine, tmp_path, port=port) as running, RolloutClient(running.url) as client:
+            ended = client.wait(ids_of(groups), WAIT_S)
+        assert engine.calls == 8 * TURNS
+        for rollout in ended:
+            assert_exact(rollout, engine)
+            assert_counted(rollout)
+            assert (len(rollout.resumed), rollout.attempt) == (1, 1)

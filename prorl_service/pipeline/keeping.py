@@ -181,7 +181,6 @@ class RolloutKeeper:
     def _written(self, layer: str) -> None:
         """Removes the layers that came before: nothing needs them any more."""
         record = self._record
-        record.kept_attempt = record.attempt
         if layer in record.layers:
             old = record.layers[: record.layers.index(layer)]
             record.layers = record.layers[len(old) :]

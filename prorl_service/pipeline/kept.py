@@ -49,7 +49,7 @@ class KeptRollouts:
     async def resume(self, record: RolloutRecord, execution: Execution) -> None:
         """Gives an attempt, after its INIT, what an earlier process kept. Raises `SandboxError`."""
         keeper = self._keepers.get(record)
-        if not record.kept_attempt:
+        if not record.has_kept_turns:
             return
         found = None
         if keeper is not None:

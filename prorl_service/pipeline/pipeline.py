@@ -186,10 +186,10 @@ class Pipeline(RolloutExecutor):
 
     def _queue(self, record: RolloutRecord) -> None:
         """Begins a rollout. One with earlier attempts was at work when an earlier process died."""
-        fruitless = record.fruitless_attempts
-        if fruitless >= self._max_attempts:
+        counted = record.counted_attempts
+        if counted >= self._max_attempts:
             self._end(record, RolloutState.FAILED, _died_with(record).info())
-        elif fruitless and fruitless == self._max_attempts - 1:
+        elif counted and counted == self._max_attempts - 1:
             self._suspects.add(record)
         else:
             self._begin(record)
@@ -202,14 +202,14 @@ class Pipeline(RolloutExecutor):
         """Begins the rollout from scratch after a delay, unless it used up RUN's budget, as it
         would again. Returns whether it does."""
         is_over_budget = (problem.kind, problem.stage) == (StageTimeout.__name__, Stage.RUN)
-        if not problem.retryable or is_over_budget or record.attempt >= self._max_attempts:
+        if not problem.retryable or is_over_budget or record.counted_attempts >= self._max_attempts:
             return False
         log.info("rollout %s is retried: %s", record.rollout_id, problem.message)
         self._executions.pop(record, None)
         self._kept.forget(record)
         record.stages[-1].retried = problem
         record.start_over()
-        delay_s = RETRY_S * 2 ** (record.attempt - 1)
+        delay_s = RETRY_S * 2 ** (record.counted_attempts - 1)
         asyncio.get_running_loop().call_later(delay_s, self._begin, record)
         return True
 

@@ -71,7 +71,9 @@ class InflightGroups:
         for record in records:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
-            record.kept_attempt = kept_attempts.get(record.rollout_id, 0)
+            if record.rollout_id in kept_attempts:
+                record.has_kept_turns = True
+                record.excused_attempts = min(record.attempt, kept_attempts[record.rollout_id])
             self._rollouts[record.rollout_id] = record
             record.watch(self._one_ended)
         self.observers.accepted(group)

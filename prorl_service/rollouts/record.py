@@ -82,8 +82,10 @@ class RolloutRecord:
     on_end: Callable[["RolloutRecord", EndedRow], None] | None = None
     """Callback after its end, with what the journal has of it."""
     attempt: int = 0
-    kept_attempt: int = 0
-    """Attempt in which its last whole turn was kept; 0: it begins anew."""
+    excused_attempts: int = 0
+    """Number of attempts that ended with the service's process after they had kept turns."""
+    has_kept_turns: bool = False
+    """True if it goes on from turns that an earlier process kept."""
     resumed: list[Resumption] = field(default_factory=list)
     worked_s: float = 0.0
     """Seconds of RUN's budget that an earlier process used for the turns that were kept."""
@@ -160,9 +162,9 @@ class RolloutRecord:
         return self.journal.begin(self.rollout_id, self.attempt)
 
     @property
-    def fruitless_attempts(self) -> int:
-        """Number of attempts since the one that kept its last whole turn."""
-        return self.attempt - self.kept_attempt
+    def counted_attempts(self) -> int:
+        """Number of attempts that count against the most allowed."""
+        return self.attempt - self.excused_attempts
 
     def start_over(self) -> None:
         """Marks the rollout as queued again, from scratch."""
@@ -172,7 +174,7 @@ class RolloutRecord:
 
     def forget_turns(self) -> None:
         """Deletes the turns that were kept."""
-        self.resumed, self.worked_s, self.kept_attempt = [], 0.0, 0
+        self.resumed, self.worked_s, self.has_kept_turns = [], 0.0, False
         self.journal.write(partial(turns.drop, rollout_id=self.rollout_id))
 
     def request_cancel(self, reason: ErrorInfo | None = None) -> None:

@@ -17,9 +17,9 @@ from prorl_service.sampling import tables
 from prorl_service.sampling.runner import SamplerState
 from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
 from tests.rollouts import journal_version_2
-from tests.rollouts.journal_rows import ended
+from tests.rollouts.journal_rows import accepted, ended
 
-DIGESTS = {3: "9da7ca25769e95fd"}
+DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f"}
 """Digests of the tables and of the models that they hold as JSON, keyed by version."""
 
 
@@ -100,6 +100,19 @@ async def test_a_migrated_journal_has_the_tables_of_a_new_one(tmp_path: Path) ->
         async with Journal(tmp_path / name) as journal:
             tables.append(await journal.read(columns))
     assert tables[0] == tables[1]
+
+
+async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "new") as journal:
+        expected = await journal.read(columns)
+        await journal.accept([accepted("a")])
+    with sqlite3.connect(tmp_path / "new") as db:
+        db.execute("DROP TABLE turns")
+        db.execute("PRAGMA user_version = 3")
+    async with Journal(tmp_path / "new") as journal:
+        assert await journal.read(columns) == expected
+        [unfinished] = await journal.unfinished()
+        assert (unfinished.request, unfinished.kept_attempts) == (b"{}", {})
 
 
 def columns(db: sqlite3.Connection) -> dict[str, list[Any]]:

@@ -28,4 +28,4 @@ def serve(
         Format of the log; 'json' writes one object per line.
     """
     logs.configure(log_format)
-    run(rollout_service(settings), http, http.token())
+    run(rollout_service(settings, shared=http.shared()), http, http.token())

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from prorl_service.agents.base import AgentHandler, RolloutContext
@@ -35,6 +35,7 @@ class TurnWriter:
         self._rows: list[TurnRow] = []
         self._written: list[Callable[[], object]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Future[None] | None = None
 
     def add(self, rows: Sequence[TurnRow], on_written: Callable[[], object]) -> None:
         """Calls `on_written` once the rows are on disk."""
@@ -52,8 +53,14 @@ class TurnWriter:
         rows, self._rows = self._rows, []
         written, self._written = self._written, []
         # Not kept while the disk is full: the rollout begins anew then, and nothing piles up here.
-        writing = self._journal.write(partial(turns.keep, rows=rows), is_kept=False)
-        writing.add_done_callback(partial(_after, written))
+        self._writing = self._journal.write(partial(turns.keep, rows=rows), is_kept=False)
+        self._writing.add_done_callback(partial(_after, written))
+
+    async def settle(self) -> None:
+        """Returns once all rows are on disk, or cannot be written."""
+        self.flush()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
 
 
 def _after(written: Sequence[Callable[[], object]], writing: "asyncio.Future[None]") -> None:
@@ -74,15 +81,17 @@ class RolloutKeeper:
         layers: LayerFiles,
         *,
         every_s: float,
+        hand_over: Callable[[], Awaitable[None]],
         on_left: Callable[[], object],
     ) -> None:
-        """`every_s`: fewest seconds between two layers of the sandbox. `on_left` is called when the
-        rollout has stopped."""
+        """`every_s`: fewest seconds between two layers of the sandbox. `hand_over` is called
+        when the rollout stops, `on_left` when it has."""
         self._record = record
         self._handler = handler
         self._writer = writer
         self._layers = layers
         self._every_s = every_s
+        self._hand_over = hand_over
         self._on_left = on_left
         self._kept = 0
         """Number of turns that are kept or wait in `_rows`."""
@@ -188,8 +197,9 @@ class RolloutKeeper:
 
     async def _leave(self, rollout: RolloutContext) -> None:
         """Waits until the service ends."""
-        self._writer.flush()
-        self.has_left = True
-        self._on_left()
         with rollout.clock.waiting():
+            await self._writer.settle()
+            await self._hand_over()
+            self.has_left = True
+            self._on_left()
             await asyncio.Event().wait()

@@ -5,27 +5,39 @@ Nothing is kept with a journal in memory, which ends with its process.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from prorl_service.pipeline.execution import Execution
+from prorl_service.pipeline.handover import Handover
 from prorl_service.pipeline.keeping import RolloutKeeper, TurnWriter
 from prorl_service.pipeline.resuming import resume
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sandbox.layer_files import LayerFiles
 
+log = logging.getLogger(__name__)
+
 
 class KeptRollouts:
     def __init__(
-        self, journal: Journal, *, save_every_s: float, on_left: Callable[[], object]
+        self,
+        journal: Journal,
+        *,
+        save_every_s: float,
+        shared: Path | None,
+        on_left: Callable[[], object],
     ) -> None:
-        """`on_left` is called when a rollout has stopped because the service ends."""
+        """`shared`: directory through which services hand rollouts over. `on_left` is called when a
+        rollout has stopped because the service ends."""
         self._journal = journal
         self._writer = TurnWriter(journal)
         self._layers = LayerFiles(Path(f"{journal.path}.layers"))
         self._save_every_s = save_every_s
         self._on_left = on_left
+        self._handover = None if shared is None else Handover(shared, self._layers)
         self._keepers: dict[RolloutRecord, RolloutKeeper] = {}
 
     async def tidy(self) -> None:
@@ -33,6 +45,8 @@ class KeptRollouts:
         if self._journal.path is not None:
             needed = await self._journal.read(turns.layers)
             await asyncio.to_thread(self._layers.remove_all_but, needed)
+        if self._handover is not None:
+            await asyncio.to_thread(self._handover.tidy)
 
     def watch(self, record: RolloutRecord, execution: Execution) -> None:
         """Keeps the turns of an attempt."""
@@ -43,12 +57,15 @@ class KeptRollouts:
                 self._writer,
                 self._layers,
                 every_s=self._save_every_s,
+                hand_over=partial(self._give, record),
                 on_left=self._on_left,
             )
 
     async def resume(self, record: RolloutRecord, execution: Execution) -> None:
         """Gives an attempt, after its INIT, what an earlier process kept. Raises `SandboxError`."""
         keeper = self._keepers.get(record)
+        if keeper is not None and not record.has_kept_turns:
+            await self._take_over(record)
         if not record.has_kept_turns:
             return
         found = None
@@ -69,6 +86,28 @@ class KeptRollouts:
         """Has rollouts stop at the end of their turn, and keeps what they have."""
         for keeper in self._keepers.values():
             keeper.leaves = True
+
+    async def _give(self, record: RolloutRecord) -> None:
+        """Hands the rollout over, if a front could give it to another service."""
+        if self._handover is not None and record.group.owner:
+            kept = partial(turns.kept, rollout_id=record.rollout_id)
+            if rows := await self._journal.read(kept):
+                try:
+                    await asyncio.to_thread(self._handover.give, record.group, rows)
+                except OSError as error:
+                    log.warning("rollout %s is not handed over: %s", record.rollout_id, error)
+
+    async def _take_over(self, record: RolloutRecord) -> None:
+        """Gives the rollout the turns that another service has handed over."""
+        group = record.group
+        if self._handover is None or not group.owner:
+            return
+        rows = await asyncio.to_thread(
+            self._handover.take, group, record.rollout_id, record.attempt
+        )
+        if rows:
+            await self._journal.write(partial(turns.keep, rows=rows))
+            record.has_kept_turns = True
 
     def count_left(self, running: Iterable[RolloutRecord]) -> int:
         """Number of rollouts that have stopped so."""

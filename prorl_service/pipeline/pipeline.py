@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain, islice
+from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
@@ -56,8 +57,10 @@ class Pipeline(RolloutExecutor):
         services: OperatorServices | None = None,
         *,
         max_unfinished: int = 50_000,
+        shared: Path | None = None,
     ) -> None:
-        """`journal` must be open for as long as this runs."""
+        """`journal` must be open for as long as this runs. `shared`: directory through which
+        rollouts of fronts are handed over to another service when this one ends."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
@@ -65,7 +68,10 @@ class Pipeline(RolloutExecutor):
         self._suspects = Suspects(self._begin)
         self._grades_timeouts = config.on_timeout == "grade"
         self._kept = KeptRollouts(
-            journal, save_every_s=config.save_every_s, on_left=self._on_change
+            journal,
+            save_every_s=config.save_every_s,
+            shared=shared,
+            on_left=self._on_change,
         )
         self._slots = config.run_workers + config.ready_rollouts
         self._backends = backends

@@ -4,6 +4,7 @@ A file is complete or not there. Blocking: call it in a thread.
 """
 
 import os
+import shutil
 import uuid
 from collections.abc import Collection
 from pathlib import Path
@@ -31,6 +32,17 @@ class LayerFiles:
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+        return name
+
+    def path(self, name: str) -> Path:
+        return self._directory / name
+
+    def adopt(self, path: Path) -> str:
+        """Takes a file of another service over. Returns its name here. Raises `OSError`."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = uuid.uuid4().hex
+        shutil.move(path, self._directory / f"{name}{_UNFINISHED}")
+        self.path(f"{name}{_UNFINISHED}").rename(self.path(name))
         return name
 
     def load(self, name: str) -> Layer:

@@ -70,11 +70,13 @@ async def rollout_service(
     *,
     agents: AgentRegistry | None = None,
     provider: SandboxProvider | None = None,
+    shared: Path | None = None,
 ) -> AsyncIterator[Service]:
     """Runs a service that does the rollouts itself. Raises `ProRLError` for settings that cannot
     work: agents, sandbox, tokenizers, journal, MCP servers.
 
-    `agents` and `provider` replace those of the settings.
+    `agents` and `provider` replace those of the settings. `shared`: directory that services of the
+    same fronts see, in which they hand rollouts over.
     """
     async with AsyncExitStack() as stack:
         specs = _checked(settings.engines, settings.pool.reply_format)
@@ -112,6 +114,7 @@ async def rollout_service(
             settings.pipeline,
             operator_services,
             max_unfinished=settings.run.max_unfinished,
+            shared=shared,
         )
         if traces is not None:
             traces.follow(pipeline, run, backends.provider)

@@ -125,6 +125,11 @@ class HttpOptions:
         """Raises `ProRLError` for a path that cannot be written or would not be found."""
         return announcement(self.announce, self.announce_host, self.host)
 
+    def shared(self) -> Path | None:
+        """Returns the directory in which services hand rollouts over; None if this one is not
+        announced."""
+        return None if self.announce is None else self.announce.parent / "handover"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.sampling import SamplerClient
 from prorl_service.pipeline.resuming import FILES_KEPT
 from prorl_service.schemas import Group, Limits, Message, Rollout, RolloutState, Task
+from prorl_service.schemas.sampling import DrawSpec, DrawState, SamplerSpec
 from prorl_service.testing import StubEngine, byte_model, call
 from prorl_service.testing.replies import Reply, token_ids
 from prorl_service.tokens.chat import ChatFormat
@@ -37,10 +40,14 @@ class Counting(StubEngine):
         self.chat = ChatFormat.load(str(model), None)
         self.seen = Counter[tuple[int, ...]]()
         """Numbers of calls with each prompt."""
+        self.wrong = ""
+        """Ending of the ids of rollouts whose last answer is wrong, if any."""
 
     def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
         self.seen[tuple(prompt)] += 1
-        return token_ids(self.reply(prompt), self.chat)
+        reply = self.reply(prompt)
+        is_wrong = self.wrong and session_id.endswith(self.wrong) and isinstance(reply, str)
+        return token_ids("0" if is_wrong else reply, self.chat)
 
     def reply(self, prompt: list[int]) -> Reply:
         answers = self.chat.decode(prompt, stopped=False).count("<tool_response>")
@@ -168,3 +175,25 @@ def test_a_drain_stops_at_the_end_of_turns_and_nothing_is_sampled_again(tmp_path
             assert_exact(rollout, engine)
             assert_counted(rollout)
             assert (len(rollout.resumed), rollout.attempt) == (1, 1)
+
+
+def test_a_draw_goes_on_over_a_drain(tmp_path: Path) -> None:
+    port = port_to_come_back_to()
+    spec, draw = SamplerSpec(run="r"), DrawSpec(target=2)
+    with counting(tmp_path / "model", latency_s=0.2) as engine, ThreadPoolExecutor(1) as trainer:
+        engine.wrong = ".1"
+        candidates = iter([group(f"g{number}", n=2) for number in range(2)])
+        with service(engine, tmp_path, port=port) as running:
+            client = RolloutClient(running.url)
+            sampler = SamplerClient(client, "s", spec, candidates)
+            drawing = trainer.submit(sampler.draw, "d", draw)
+            while engine.calls < 12:
+                time.sleep(0.01)
+            running.process.send_signal(signal.SIGTERM)
+            running.process.wait(WAIT_S)
+        with service(engine, tmp_path, port=port), client:
+            drawn, groups = drawing.result(WAIT_S)
+    assert (drawn.state, len(groups), engine.calls) == (DrawState.COMPLETE, 2, 4 * TURNS)
+    for rollout in (one for rollouts in groups for one in rollouts):
+        assert_counted(rollout)
+        assert len(rollout.resumed) == 1

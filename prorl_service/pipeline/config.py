@@ -24,6 +24,7 @@ class PipelineConfig:
     on_timeout: OnTimeout = "grade"
     """Fate of a rollout that used up RUN's budget by its own work: graded like one that ran out of
     turns, or failed."""
-    save_every_s: NonNegativeFloat = 60.0
+    save_every_s: NonNegativeFloat = 10.0
     """Fewest seconds between two savings of a rollout's sandbox, with which it goes on from its
-    last whole turn after the service's process died. A drain saves all of them."""
+    last whole turn after the service's process died. A large one is saved less often: savings take
+    at most a fiftieth of the time. A drain saves all of them."""

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 BATCH_S = 0.05
 """Seconds for which turns are collected before they are written."""
+MAX_SAVING_SHARE = 0.02
+"""Share of a rollout's time for which its sandbox may be saved, except in a drain."""
 MAX_LAYER_BYTES = 4 << 30
 """Largest layer that is kept. A rollout whose sandbox holds more begins anew."""
 
@@ -102,6 +104,8 @@ class RolloutKeeper:
         self._is_changed = False
         """True if a tool ran since the layer was saved."""
         self._saved_at = time.monotonic()
+        self._saving_s = 0.0
+        """Seconds that the last saving took."""
         self._gives_up = handler.restores == "nothing"
         self.leaves = False
         """True if the rollout stops at the end of its turn, to go on in another process."""
@@ -121,12 +125,16 @@ class RolloutKeeper:
             return
         self._collect(rollout, array("i", next_prompt))
         if self._handler.restores == "sandbox" and self._is_changed:
-            if not self.leaves and time.monotonic() - self._saved_at < self._every_s:
+            if not (self.leaves or self._is_due()):
                 return
             await self._save_layer(rollout)
         self._write()
         if self.leaves and not self._gives_up:
             await self._leave(rollout)
+
+    def _is_due(self) -> bool:
+        pause_s = max(self._every_s, self._saving_s / MAX_SAVING_SHARE)
+        return time.monotonic() - self._saved_at >= pause_s
 
     def _collect(self, rollout: RolloutContext, next_prompt: "array[int]") -> None:
         """Makes kept turns of those since the last call; only the last of them is whole."""
@@ -157,6 +165,7 @@ class RolloutKeeper:
 
     async def _save_layer(self, rollout: RolloutContext) -> None:
         """Gives up, for this attempt, if the sandbox cannot be saved."""
+        began_at = time.monotonic()
         try:
             [sandbox] = rollout.opened
             with rollout.clock.waiting():
@@ -169,6 +178,7 @@ class RolloutKeeper:
             self._gives_up = True
         self._is_changed = False
         self._saved_at = time.monotonic()
+        self._saving_s = self._saved_at - began_at
 
     def _write(self) -> None:
         if self._gives_up:

@@ -1,0 +1,112 @@
+"""What it costs to keep turns: CPU time of a turn with and without, and the time to save what a
+sandbox holds."""
+
+import asyncio
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import ClassVar
+
+from bench.load import contenders, ours
+from bench.load.agent import LoadAgent
+from bench.load.workload import MODEL_CALLS
+from bench.tools import rungs
+from prorl_service import local
+from prorl_service.agents.base import Restores
+from prorl_service.client import RolloutClient
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.pipeline.keeping import MAX_LAYER_BYTES
+from prorl_service.sandbox.layer_files import LayerFiles
+
+AT_ONCE = 64
+BATCHES = 4
+LATENCY_MS = 100
+VOCAB_SIZE = 1024
+SAVINGS = 20
+FILES, FILE_KB = 50, 40
+"""What a sandbox holds when it is saved: 2 MB."""
+WRITE = f"for i in $(seq {FILES}); do head -c {FILE_KB}K /dev/urandom > $i; done"
+SAVED = {
+    "ours, bubblewrap": "saving of 50 files, 2 MB, in bubblewrap",
+    "ours, apptainer SIF": "saving of 50 files, 2 MB, on a SIF",
+}
+
+Row = dict[str, object]
+
+
+class KeptAgent(LoadAgent):
+    """The agent of the load, which goes on from its last whole turn."""
+
+    restores: ClassVar[Restores] = "sandbox"
+
+
+def cpu(directory: Path, rounds: int) -> list[Row]:
+    """Returns the CPU milliseconds of a turn of both agents, each round and the medians last."""
+    model = directory / "model"
+    build_tiny_model(model, vocab_size=VOCAB_SIZE)
+    rows: list[Row] = []
+    for number in range(rounds):
+        without = _cpu_ms(directory / f"without{number}", model, LoadAgent)
+        kept = _cpu_ms(directory / f"kept{number}", model, KeptAgent)
+        rows.append(_row(f"CPU of a turn, round {number + 1}", without, kept))
+        print(rows[-1], flush=True)
+    medians = (median(float(str(row[name])) for row in rows) for name in ("without_ms", "kept_ms"))
+    return [*rows, _row("CPU of a turn, median", *medians)]
+
+
+def _row(what: str, without: float, kept: float) -> Row:
+    return {
+        "what": what,
+        "without_ms": round(without, 3),
+        "kept_ms": round(kept, 3),
+        "ratio": round(kept / without, 3),
+    }
+
+
+def _cpu_ms(directory: Path, model: Path, agent: type[LoadAgent]) -> float:
+    directory.mkdir()
+    options = [
+        *("--agent", f"{agent.__module__}:{agent.__qualname__}"),
+        *("--sandbox", "bubblewrap", "--run-workers", str(AT_ONCE)),
+        *("--journal", str(directory / "journal.sqlite")),
+    ]
+    kind = ours.Kind("bubblewrap")
+    with (
+        contenders.engine(model, LATENCY_MS) as engine,
+        local.service([engine], log=directory / "service.log", options=options) as service,
+        RolloutClient(service.url) as client,
+    ):
+        ours.run(client, kind, AT_ONCE)
+        before = ours.process_cpu_s(service.pid)
+        for _ in range(BATCHES):
+            rollouts = ours.run(client, kind, AT_ONCE)
+            assert all(map(ours.is_complete, rollouts))
+        spent = ours.process_cpu_s(service.pid) - before
+    return 1e3 * spent / (AT_ONCE * BATCHES * MODEL_CALLS)
+
+
+async def savings(directory: Path) -> list[Row]:
+    """Returns the milliseconds to save a sandbox of 2 MB, of each kind that can be saved."""
+    rows: list[Row] = []
+    async with rungs.all_rungs() as kinds:
+        for rung in kinds:
+            if rung.name in SAVED:
+                took_ms = await _saving_ms(LayerFiles(directory), rung)
+                p50_ms, most_ms = round(median(took_ms), 1), round(max(took_ms), 1)
+                rows.append({"what": SAVED[rung.name], "p50_ms": p50_ms, "most_ms": most_ms})
+                print(rows[-1], flush=True)
+    return rows
+
+
+async def _saving_ms(layers: LayerFiles, rung: rungs.Rung) -> list[float]:
+    took_ms = []
+    async with rungs.running(rung) as sandbox:
+        await rungs.tool(sandbox, "bash", "command")(WRITE)
+        for _ in range(SAVINGS):
+            began = perf_counter()
+            async with sandbox.suspended():
+                layer = await sandbox.save_layer(max_bytes=MAX_LAYER_BYTES)
+            name = await asyncio.to_thread(layers.save, layer)
+            took_ms.append(1e3 * (perf_counter() - began))
+            layers.remove([name])
+    return took_ms

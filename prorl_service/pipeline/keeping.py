@@ -101,8 +101,6 @@ class RolloutKeeper:
         self._rows: list[KeptTurn] = []
         """Whole turns that wait for a layer."""
         self._layer = ""
-        self._is_changed = False
-        """True if a tool ran since the layer was saved."""
         self._saved_at = time.monotonic()
         self._saving_s = 0.0
         """Seconds that the last saving took."""
@@ -124,7 +122,7 @@ class RolloutKeeper:
         if self._gives_up:
             return
         self._collect(rollout, array("i", next_prompt))
-        if self._handler.restores == "sandbox" and self._is_changed:
+        if self._handler.restores == "sandbox":
             if not (self.leaves or self._is_due()):
                 return
             await self._save_layer(rollout)
@@ -160,7 +158,6 @@ class RolloutKeeper:
                 )
             )
             self._next_prompt = next_prompt
-            self._is_changed |= bool(turn.tool_calls)
             self._kept += 1
 
     async def _save_layer(self, rollout: RolloutContext) -> None:
@@ -176,7 +173,6 @@ class RolloutKeeper:
         except (SandboxError, OSError, ValueError) as error:
             log.info("rollout %s: its turns are not kept: %s", rollout.rollout_id, error)
             self._gives_up = True
-        self._is_changed = False
         self._saved_at = time.monotonic()
         self._saving_s = self._saved_at - began_at
 

@@ -1,9 +1,10 @@
 """Agents for training tests: turns of free text, rewarded by the share of letters in it."""
 
 import asyncio
+from pathlib import Path
 from typing import ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutContext, Verdict
 from prorl_service.errors import AgentError, SandboxError
 from prorl_service.schemas import FinishReason, Message
 
@@ -11,10 +12,12 @@ from prorl_service.schemas import FinishReason, Message
 class LettersAgent(AgentHandler):
     """Agent of two turns.
 
-    `task.data["fault"]`: what goes wrong in INIT, or "easy" for a task that teaches nothing.
+    `task.data["fault"]`: what goes wrong in INIT, or "easy" for a task that teaches nothing, or the
+    path of a file that gets a line for each turn, of which the first then takes half a second.
     """
 
     name: ClassVar[str] = "letters"
+    restores: ClassVar[Restores] = "conversation"
 
     def prompt(self) -> Prompt:
         return Prompt(self.task.messages)
@@ -29,12 +32,26 @@ class LettersAgent(AgentHandler):
                 await asyncio.Event().wait()
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
-        await rollout.sample(rollout.prompt_ids)
-        prompt_ids = rollout.next_prompt([Message(role="tool", content="go on")])
+        prompt_ids = rollout.resumed_prompt
+        if not prompt_ids:
+            await rollout.sample(rollout.prompt_ids)
+            if self._note_turn():
+                await asyncio.sleep(0.5)
+            prompt_ids = rollout.next_prompt([Message(role="tool", content="go on")])
+            await rollout.turn_ended(prompt_ids)
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         last = await rollout.sample(prompt_ids)
+        self._note_turn()
         return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
+
+    def _note_turn(self) -> bool:
+        path = str(self.task.data.get("fault"))
+        if not path.startswith("/"):
+            return False
+        with Path(path).open("a") as file:
+            file.write(f"{self.task.task_id}\n")
+        return True
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         if self.task.data.get("fault") == "easy":

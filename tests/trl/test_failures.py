@@ -148,6 +148,48 @@ def test_training_survives_a_restart_of_the_service(
     assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
 
 
+def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, sampled = local.free_port(), tmp_path / "sampled"
+    options = ["--journal", str(tmp_path / "journal"), "--resume", "--run-workers", "2"]
+    observed: list[Rollout] = []
+    follow = RolloutClient.stream
+    streams = 0
+
+    with ExitStack() as running:
+        engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
+
+        def start_service() -> local.LocalProcess:
+            log = tmp_path / "service.log"
+            given = [*SERVICE_OPTIONS, *options]
+            service = local.service([engine.url], log=log, port=port, options=given)
+            return running.enter_context(service)
+
+        first = start_service()
+
+        def stream(*args: Any) -> Iterator[Rollout]:
+            nonlocal streams
+            streams += 1
+            for number, received in enumerate(follow(*args)):
+                if (streams, number) == (2, 0):
+                    time.sleep(0.25)
+                    first.process.send_signal(signal.SIGTERM)
+                    first.process.wait(60)
+                    start_service()
+                yield received
+
+        monkeypatch.setattr(RolloutClient, "stream", stream)
+        rollouts = ProRLRollout(first.url, observe=observed.extend, **TWO_TURNS)
+        trainer = make_trainer(rollouts, policy, tmp_path, faults=[str(sampled)] * 8)
+        trainer.train()
+    assert len({one.rollout_id for one in observed}) == len(observed) == 16
+    assert len(sampled.read_text().splitlines()) == 16 * 2
+    assert [turn for one in observed for turn in one.resumed]
+    assert logged(trainer, "prorl/failed") == [0, 0]
+    assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
+
+
 def test_training_does_not_wait_forever_for_a_service_that_forgets(
     service_url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

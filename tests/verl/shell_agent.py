@@ -2,9 +2,11 @@
 sandbox measures the length of the first turn; the reward is the share of letters in both turns."""
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutContext, Verdict
 from prorl_service.errors import AgentError
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message, Task
@@ -12,9 +14,11 @@ from prorl_service.schemas import FinishReason, Message, Task
 
 class ShellAgent(AgentHandler):
     """Agent controlled by `task.data`: "fault" makes all its rollouts fail, "easy" gives them all
-    the same reward, "pause_s" is the shortest duration of each in seconds."""
+    the same reward, "pause_s" is the shortest duration of each in seconds, "sampled" is a file that
+    gets a line for each turn."""
 
     name: ClassVar[str] = "shell"
+    restores: ClassVar[Restores] = "sandbox"
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -30,15 +34,27 @@ class ShellAgent(AgentHandler):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         assert self._sandbox is not None
-        first = await rollout.sample(rollout.prompt_ids)
-        await self._sandbox.upload("said", first.text.encode())
-        counted = await self._sandbox.call_tool("bash", {"command": "wc -c < said"}, timeout_s=30)
-        await asyncio.sleep(float(str(self.task.data.get("pause_s", 0))))
-        prompt_ids = rollout.next_prompt([Message(role="tool", content=counted.output)])
+        prompt_ids = rollout.resumed_prompt or await self._first_turn(rollout, self._sandbox)
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         last = await rollout.sample(prompt_ids)
+        self._note_turn()
         return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
+
+    async def _first_turn(self, rollout: RolloutContext, sandbox: Sandbox) -> Sequence[int]:
+        first = await rollout.sample(rollout.prompt_ids)
+        self._note_turn()
+        await sandbox.upload("said", first.text.encode())
+        counted = await sandbox.call_tool("bash", {"command": "wc -c < said"}, timeout_s=30)
+        await asyncio.sleep(float(str(self.task.data.get("pause_s", 0))))
+        prompt_ids = rollout.next_prompt([Message(role="tool", content=counted.output)])
+        await rollout.turn_ended(prompt_ids)
+        return prompt_ids
+
+    def _note_turn(self) -> None:
+        if path := self.task.data.get("sampled"):
+            with Path(str(path)).open("a") as file:
+                file.write(f"{self.task.task_id}\n")
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         if self.task.data.get("easy"):

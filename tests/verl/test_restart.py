@@ -1,5 +1,7 @@
-"""Restart of a service that is killed while a step samples and comes back knowing nothing."""
+"""Restart of a service while a step samples: it is killed and comes back knowing nothing, or it is
+drained and goes on where it was."""
 
+import signal
 import threading
 import time
 from contextlib import ExitStack
@@ -9,6 +11,7 @@ import pytest
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.saved import read_rollouts
 from prorl_service.local import LocalProcess
 from prorl_service.schemas import RolloutState
 from tests.faults.processes import port_to_come_back_to
@@ -18,9 +21,16 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 class RestartedService:
-    """A thread that starts the service, kills it when rollouts run, and restarts it."""
+    """A thread that starts the service, kills it when rollouts run, and restarts it.
 
-    def __init__(self, directory: Path) -> None:
+    With a journal it drains it instead.
+    """
+
+    def __init__(self, directory: Path, journal: Path | None = None) -> None:
+        self._options = [*SERVICE_OPTIONS]
+        self._drains = journal is not None
+        if journal is not None:
+            self._options += ["--journal", str(journal), "--resume"]
         self.port = port_to_come_back_to()
         self.url = f"http://127.0.0.1:{self.port}"
         self.kills = 0
@@ -43,13 +53,17 @@ class RestartedService:
             self._started.set()
             while not self._over.is_set() and not self._is_running():
                 time.sleep(0.1)
-            first.kill()
+            if self._drains:
+                first.process.send_signal(signal.SIGTERM)
+                first.process.wait(120)
+            else:
+                first.kill()
             self.kills += 1
             self._start(stack)
             self._over.wait()
 
     def _start(self, stack: ExitStack) -> LocalProcess:
-        service = local.service([], log=self._log, port=self.port, options=SERVICE_OPTIONS)
+        service = local.service([], log=self._log, port=self.port, options=self._options)
         return stack.enter_context(service)
 
     def _is_running(self) -> bool:
@@ -72,3 +86,16 @@ def test_training_continues_after_a_restart_of_the_service(
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert len(run.metrics) == 2
     assert any("the service was restarted" in line for line in run.lines)
+
+
+def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(directory: Path) -> None:
+    sampled = directory / "sampled"
+    write_tasks(directory, *[{"pause_s": 2, "sampled": str(sampled)}] * 8)
+    with RestartedService(directory, directory / "journal") as service:
+        run = train(directory, service.url, prorl__save=directory / "saved")
+    assert service.kills == 1
+    assert all(value < EXACT for value in run.values(DIFFERENCE))
+    assert len(run.metrics) == 2
+    rollouts = [one for file in (directory / "saved").iterdir() for one in read_rollouts(file)]
+    assert len(sampled.read_text().splitlines()) == 2 * len(rollouts)
+    assert [one for one in rollouts if one.resumed]

@@ -120,6 +120,7 @@ class KeptRollouts:
     def forget(self, record: RolloutRecord) -> None:
         """Removes the files of a rollout that has ended, or begins anew."""
         self._keepers.pop(record, None)
+        self._writer.flush()  # turns that wait must not be written after those of the next attempt
         if record.layers:
             names, record.layers = record.layers, []
             asyncio.get_running_loop().run_in_executor(None, self._layers.remove, names)

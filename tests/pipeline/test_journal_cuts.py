@@ -11,7 +11,9 @@ from typing import Any
 
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import SandboxError
 from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline.keeping import BATCH_S
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.sandbox.base import ToolResult
@@ -19,7 +21,7 @@ from prorl_service.schemas import BackendSpec, FinishReason, Message, Rollout, R
 from prorl_service.testing import FakeSandboxes, StubEngine
 from prorl_service.testing.replies import token_ids
 from prorl_service.tokens.chat import ChatFormat
-from tests.pipeline.pipelines import FAST_PROBES, group_of, taken
+from tests.pipeline.pipelines import FAST_PROBES, group_of, pipeline_of, taken
 
 TURNS = 3
 Write = Callable[[Connection], Any]
@@ -46,6 +48,23 @@ class Talker(AgentHandler):
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         return Verdict(float(len(rollout.turns)))
+
+
+class Fails(Talker):
+    """An agent that fails right after its first turn, and then hangs."""
+
+    name = "fails"
+    failed: bool
+    hangs: asyncio.Event
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        if Fails.failed:
+            Fails.hangs.set()
+            await asyncio.Event().wait()
+        await rollout.sample(rollout.prompt_ids)
+        await rollout.turn_ended(rollout.next_prompt([Message(role="user", content="Go.")]))
+        Fails.failed = True
+        raise SandboxError("it is gone")
 
 
 GROUP = group_of(Talker, n=2)
@@ -142,3 +161,20 @@ async def test_rollouts_end_once_wherever_the_journal_ends(
                 resumed_at |= {one.resumed[-1].turn for one in ended if one.resumed}
                 history = [*history, *more[: rng.randrange(len(more) + 1)]]
     assert len(resumed_at) >= 2
+
+
+async def test_a_retry_leaves_no_turn_of_the_attempt_before(
+    tmp_path: Path, tiny_model: Path, chat: ChatFormat
+) -> None:
+    path, group = tmp_path / "j", group_of(Fails)
+    Fails.failed, Fails.hangs = False, asyncio.Event()
+    async with (
+        Naming(tiny_model, chat) as engine,
+        pipeline_of([Fails], engine, tmp_path, journal=path) as pipeline,
+    ):
+        await pipeline.submit([group])
+        await Fails.hangs.wait()
+        await asyncio.sleep(2 * BATCH_S)
+    async with Journal(path) as journal:
+        kept = partial(turns.kept, rollout_id=group.rollout_id(0))
+        assert await journal.read(kept) == []

@@ -96,6 +96,7 @@ def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(direct
     assert service.kills == 1
     assert all(value < EXACT for value in run.values(DIFFERENCE))
     assert len(run.metrics) == 2
-    rollouts = [one for file in (directory / "saved").iterdir() for one in read_rollouts(file)]
+    steps = (directory / "saved").glob("step-*.jsonl")
+    rollouts = [one for file in steps for one in read_rollouts(file)]
     assert len(sampled.read_text().splitlines()) == 2 * len(rollouts)
     assert [one for one in rollouts if one.resumed]

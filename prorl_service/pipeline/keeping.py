@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 BATCH_S = 0.05
 """Seconds for which turns are collected before they are written."""
-MAX_SAVING_SHARE = 0.02
-"""Share of a rollout's time for which its sandbox may be saved, except in a drain."""
+SAVED_BYTES_PER_S = 10 << 20
+"""Bytes of each rollout's sandbox that may be saved in a second, except in a drain."""
 MAX_LAYER_BYTES = 4 << 30
 """Largest layer that is kept. A rollout whose sandbox holds more begins anew."""
 
@@ -102,8 +102,7 @@ class RolloutKeeper:
         """Whole turns that wait for a layer."""
         self._layer = ""
         self._saved_at = time.monotonic()
-        self._saving_s = 0.0
-        """Seconds that the last saving took."""
+        self._saved_bytes = 0
         self._gives_up = handler.restores == "nothing"
         self.leaves = False
         """True if the rollout stops at the end of its turn, to go on in another process."""
@@ -131,7 +130,7 @@ class RolloutKeeper:
             await self._leave(rollout)
 
     def _is_due(self) -> bool:
-        pause_s = max(self._every_s, self._saving_s / MAX_SAVING_SHARE)
+        pause_s = max(self._every_s, self._saved_bytes / SAVED_BYTES_PER_S)
         return time.monotonic() - self._saved_at >= pause_s
 
     def _collect(self, rollout: RolloutContext, next_prompt: "array[int]") -> None:
@@ -162,7 +161,6 @@ class RolloutKeeper:
 
     async def _save_layer(self, rollout: RolloutContext) -> None:
         """Gives up, for this attempt, if the sandbox cannot be saved."""
-        began_at = time.monotonic()
         try:
             [sandbox] = rollout.opened
             with rollout.clock.waiting():
@@ -170,11 +168,11 @@ class RolloutKeeper:
                     layer = await sandbox.save_layer(max_bytes=MAX_LAYER_BYTES)
                 self._layer = await asyncio.to_thread(self._layers.save, layer)
             self._record.layers.append(self._layer)
+            self._saved_bytes = layer.size_bytes
         except (SandboxError, OSError, ValueError) as error:
             log.info("rollout %s: its turns are not kept: %s", rollout.rollout_id, error)
             self._gives_up = True
         self._saved_at = time.monotonic()
-        self._saving_s = self._saved_at - began_at
 
     def _write(self) -> None:
         if self._gives_up:

@@ -324,11 +324,6 @@ def row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
     return number * STRIDE + int(index)
 
 
-def has_ended(db: sqlite3.Connection, own_id: int) -> bool:
-    row = db.execute("SELECT state FROM rollouts WHERE id = ?", (own_id,)).fetchone()
-    return row is not None and row[0] is not None
-
-
 def _number(db: sqlite3.Connection, group_id: str) -> int | None:
     row = db.execute("SELECT number FROM groups WHERE group_id = ?", (group_id,)).fetchone()
     return None if row is None else row[0]

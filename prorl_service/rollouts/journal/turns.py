@@ -21,15 +21,30 @@ class TurnRow:
     """Name of the file with what the sandbox held after the turn; empty: nothing is needed."""
 
 
+KEEP = f"""
+INSERT OR REPLACE INTO turns
+SELECT number * {tables.STRIDE} + :index, :number, :attempt, :layer, :content
+FROM groups WHERE group_id = :group_id AND NOT EXISTS (
+    SELECT 1 FROM rollouts WHERE id = groups.number * {tables.STRIDE} + :index AND state IS NOT NULL
+)
+"""
+
+
 def keep(db: sqlite3.Connection, rows: Iterable[TurnRow]) -> None:
     """Writes turns. Leaves out those of rollouts that have ended or were forgotten."""
-    for row in rows:
-        row_id = tables.row_id(db, row.rollout_id)
-        if row_id is not None and not tables.has_ended(db, row_id):
-            db.execute(
-                "INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?)",
-                (row_id, row.number, row.attempt, row.layer, row.content),
-            )
+    db.executemany(KEEP, map(_values, rows))
+
+
+def _values(row: TurnRow) -> dict[str, object]:
+    group_id, _, index = row.rollout_id.rpartition(".")
+    return {
+        "group_id": group_id,
+        "index": int(index),
+        "number": row.number,
+        "attempt": row.attempt,
+        "layer": row.layer,
+        "content": row.content,
+    }
 
 
 def kept(db: sqlite3.Connection, rollout_id: str) -> list[TurnRow]:

@@ -51,7 +51,7 @@ def main() -> None:
         "turns_kept_share": round(measured.kept_share, 3),
         "rollouts_lost": measured.lost,
         "rollouts_twice": measured.twice,
-        "cpu_ratio": cpu[-1]["highest_ratio"],
+        "cpu_ratio": cpu[-1]["ratio"],
         "bytes_per_token": round(measured.bytes_per_token, 1),
         "snapshot_ms_p50": saved[0]["p50_ms"],
         "resume_s_p50": round(measured.resume_s_p50, 2),

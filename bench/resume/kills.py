@@ -21,6 +21,8 @@ from recipes.swebench.rows import SweInstance
 WAIT_S = 1800.0
 PAUSE_S = (3.0, 12.0)
 """Bounds of the time from the start of a service to its kill, in seconds."""
+MAX_ATTEMPTS = 20
+"""More than the default: no rollout is to blame for these kills."""
 GROUP_SIZE = 4
 
 
@@ -117,7 +119,7 @@ def _service(
     with local.service(
         [engine.url],
         log=directory / "service.log",
-        options=[*journal, *sandbox, "--max-attempts", "3", *options],
+        options=[*journal, *sandbox, "--max-attempts", str(MAX_ATTEMPTS), *options],
     ) as running:
         yield running
 

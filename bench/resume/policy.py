@@ -101,7 +101,7 @@ def counting(
     directory: Path, latency_s: float, instances: Sequence[SweInstance]
 ) -> Iterator[CountingEngine]:
     """Runs the engine on an event loop in a thread of its own."""
-    directory.mkdir()
+    directory.mkdir(parents=True)
     byte_model.write(directory)
     engine = CountingEngine(directory, latency_s, instances)
     loop = asyncio.new_event_loop()

@@ -117,9 +117,9 @@ class AgentHandler(ABC):
     data_model: ClassVar[type[BaseModel] | None] = None
     """Model of `task.data`, whose JSON schema is shown to people. `__init__` has to apply it."""
     restores: ClassVar[Restores] = "nothing"
-    """What a rollout needs, to go on from its last whole turn after the service's process has
-    ended: the conversation alone, or also the files of the one sandbox that INIT opens. INIT runs
-    again before. With "nothing" it begins anew."""
+    """State with which a rollout continues from its last whole turn after a restart of the
+    service: the conversation alone, or also the files of the one sandbox that INIT opens. INIT
+    runs again first. With "nothing", the rollout starts from scratch."""
     offers: ClassVar[Sequence[Tool]] = ()
     """All tools that a task may be offered, to be shown to people."""
     uses: Requirements = Requirements()
@@ -187,11 +187,12 @@ class RolloutContext:
     opened: list[Sandbox] = field(default_factory=list)
     """Sandboxes in the order in which they were opened."""
     keeper: Keeper | None = None
-    """What keeps whole turns."""
+    """Store of whole turns, for a later process."""
     resumed_prompt: Sequence[int] = ()
     """Prompt of the next turn, if an earlier process sampled those in `turns`."""
     resumed_note: str = ""
-    """What the model is told about its sandbox then, before the output of its next tool call."""
+    """Note about its sandbox for the model of a resumed rollout; precedes the output of the next
+    tool call."""
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
     kinds: dict[int, tuple[SegmentKind, bool]] = field(default_factory=dict)
@@ -299,7 +300,7 @@ class RolloutContext:
 
     async def turn_ended(self, next_prompt: Sequence[int]) -> None:
         """Call this when all of a turn is done and the next prompt is known: a later process can
-        go on from here. May not return, if the service is about to end."""
+        continue from here. May not return, if the service is about to end."""
         if self.keeper is not None:
             await self.keeper.keep(self, next_prompt)
 

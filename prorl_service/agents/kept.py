@@ -1,4 +1,4 @@
-"""A rollout's whole turns as bytes, to go on from after the service's process has ended.
+"""A rollout's whole turns as bytes, from which a later process continues.
 
 A turn is whole once the policy's next prompt is known. Replaying the turns in order gives the very
 ledger that the process had. Writes nothing: `pipeline.keeping` decides when, `rollouts.journal` has
@@ -20,7 +20,7 @@ _LENGTHS = struct.Struct("<4I")
 
 
 class TurnState(BaseModel):
-    """What a whole turn has besides tokens."""
+    """Data of a whole turn besides tokens."""
 
     turn: Turn
     begun_calls: int
@@ -37,7 +37,7 @@ class TurnState(BaseModel):
 @dataclass(frozen=True, slots=True)
 class KeptTurn:
     prompt_ids: "array[int]"
-    """Prompt, int32, if it does not go on from the turn before; otherwise empty."""
+    """Prompt, int32, if it does not continue the turn before; otherwise empty."""
     token_ids: "array[int]"
     """Sampled ids, int32. Logprobs and versions have their length."""
     logprobs: "array[float]"

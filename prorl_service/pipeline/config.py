@@ -25,6 +25,6 @@ class PipelineConfig:
     """Fate of a rollout that used up RUN's budget by its own work: graded like one that ran out of
     turns, or failed."""
     save_every_s: NonNegativeFloat = 10.0
-    """Fewest seconds between two savings of a rollout's sandbox, with which it goes on from its
-    last whole turn after the service's process died. A large one is saved less often, 10 MB a
+    """Fewest seconds between two savings of a rollout's sandbox, from which it continues
+    after the service's process died. A large one is saved less often, 10 MB a
     second on average. A drain saves all of them."""

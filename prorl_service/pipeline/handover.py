@@ -1,5 +1,5 @@
-"""Kept turns in a directory that services share: a rollout that stops because its service ends can
-go on at another. A front gives it to that one under the same id.
+"""Kept turns in a directory that services share: a rollout of a service that drains continues at
+another one, to which the front gives it under the same id.
 
 Only what a service writes in its orderly end is here; a killed one hands nothing over.
 """
@@ -69,7 +69,7 @@ class Handover:
                 return []
             layer = self._layers.adopt(path.with_suffix(".layer")) if handed.has_layer else ""
         except (OSError, ValidationError) as error:
-            log.warning("rollout %s begins anew: %s", rollout_id, error)
+            log.warning("rollout %s starts from scratch: %s", rollout_id, error)
             return []
         finally:
             taken.unlink(missing_ok=True)

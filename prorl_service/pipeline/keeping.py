@@ -1,6 +1,6 @@
-"""Keeping rollouts' whole turns, so that another process can go on from them.
+"""Keeping rollouts' whole turns, so that another process can continue from them.
 
-`RolloutKeeper` decides for one rollout when a turn can be gone on from: at once if the agent needs
+`RolloutKeeper` decides for one rollout when a turn can be written: immediately if the agent needs
 the conversation alone, else when what its sandbox holds is saved, too. `TurnWriter` writes turns of
 all rollouts, a batch at a time; a kill loses the last `BATCH_S`. `pipeline.resuming` reads them.
 """
@@ -28,7 +28,7 @@ BATCH_S = 0.05
 SAVED_BYTES_PER_S = 10 << 20
 """Bytes of each rollout's sandbox that may be saved in a second, except in a drain."""
 MAX_LAYER_BYTES = 4 << 30
-"""Largest layer that is kept. A rollout whose sandbox holds more begins anew."""
+"""Largest layer that is kept. A rollout whose sandbox holds more starts from scratch."""
 
 
 class TurnWriter:
@@ -54,7 +54,7 @@ class TurnWriter:
             return
         rows, self._rows = self._rows, []
         written, self._written = self._written, []
-        # Not kept while the disk is full: the rollout begins anew then, and nothing piles up here.
+        # Lost while the disk is full: the rollout then starts from scratch, and no rows pile up.
         self._writing = self._journal.write(partial(turns.keep, rows=rows), is_kept=False)
         self._writing.add_done_callback(partial(_after, written))
 
@@ -105,7 +105,7 @@ class RolloutKeeper:
         self._saved_bytes = 0
         self._gives_up = handler.restores == "nothing"
         self.leaves = False
-        """True if the rollout stops at the end of its turn, to go on in another process."""
+        """True if the rollout stops at the end of its turn, to continue in another process."""
         self.has_left = False
         self._run_began_s = 0.0
 

@@ -1,5 +1,5 @@
-"""What the pipeline does so that rollouts go on after its process has ended: keeps their turns,
-has them stop at the end of a turn, goes on with those of an earlier process.
+"""Rollouts that continue in another process, for the pipeline: it keeps their turns, stops them at
+the end of a turn, and resumes those of an earlier process.
 
 Nothing is kept with a journal in memory, which ends with its process.
 """
@@ -118,7 +118,7 @@ class KeptRollouts:
         self._writer.flush()
 
     def forget(self, record: RolloutRecord) -> None:
-        """Removes the files of a rollout that has ended, or begins anew."""
+        """Removes the files of a rollout that has ended or starts from scratch."""
         self._keepers.pop(record, None)
         self._writer.flush()  # turns that wait must not be written after those of the next attempt
         if record.layers:

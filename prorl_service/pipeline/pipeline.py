@@ -128,7 +128,7 @@ class Pipeline(RolloutExecutor):
         return await super().__aenter__()
 
     async def drain(self, budget_s: float) -> None:
-        """Rollouts that can go on in another process stop at the end of their turn."""
+        """Rollouts that can continue in another process stop at the end of their turn."""
         self._kept.leave()
         await super().drain(budget_s)
 

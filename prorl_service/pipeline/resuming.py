@@ -1,4 +1,4 @@
-"""Going on with a rollout whose turns an earlier process has kept. `pipeline.keeping` wrote them.
+"""Resuming a rollout whose turns an earlier process has kept. `pipeline.keeping` wrote them.
 
 Called after INIT, in a sandbox in which the agent has not worked yet.
 """
@@ -50,7 +50,7 @@ async def resume(
         next_prompt = replay(kept, ledger)
         layer = await asyncio.to_thread(layers.load, rows[-1].layer) if rows[-1].layer else None
     except (ValueError, IndexError, OSError) as error:
-        log.warning("rollout %s begins anew: %s", record.rollout_id, error)
+        log.warning("rollout %s starts from scratch: %s", record.rollout_id, error)
         return None
     if layer is not None:
         await _fill(rollout, layer)
@@ -65,7 +65,7 @@ async def resume(
     record.resumed = [*last.resumed, Resumption(turn=len(kept), away_s=away_s)]
     record.layers = [rows[-1].layer] if layer is not None else []
     record.worked_s = last.worked_s
-    log.info("rollout %s goes on after turn %d", record.rollout_id, len(kept))
+    log.info("rollout %s continues after turn %d", record.rollout_id, len(kept))
     return next_prompt, rows[-1].layer
 
 

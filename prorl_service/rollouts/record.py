@@ -85,7 +85,7 @@ class RolloutRecord:
     excused_attempts: int = 0
     """Number of attempts that ended with the service's process after they had kept turns."""
     has_kept_turns: bool = False
-    """True if it goes on from turns that an earlier process kept."""
+    """True if it continues from turns that an earlier process kept."""
     resumed: list[Resumption] = field(default_factory=list)
     worked_s: float = 0.0
     """Seconds of RUN's budget that an earlier process used for the turns that were kept."""

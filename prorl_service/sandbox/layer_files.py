@@ -1,4 +1,4 @@
-"""Layers of sandboxes on disk, for rollouts that go on after the service's process has ended.
+"""Layers of sandboxes on disk, for rollouts that continue in a later process.
 
 A file is complete or not there. Blocking: call it in a thread.
 """

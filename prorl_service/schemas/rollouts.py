@@ -191,7 +191,7 @@ class StageTime(WireModel):
 
 
 class Resumption(WireModel):
-    """A start of the service after which a rollout went on instead of beginning anew."""
+    """A start of the service after which a rollout continued instead of starting from scratch."""
 
     turn: int = Field(description="Number of its turns that were kept.")
     away_s: float = Field(description="Seconds between the last of them and the next.")
@@ -228,7 +228,7 @@ class Rollout(WireModel):
     )
     resumed: list[Resumption] = Field(
         default_factory=list,
-        description="Starts of the service after which it went on from its last whole turn.",
+        description="Starts of the service after which it continued from its last whole turn.",
     )
     created_at: float = Field(description="Unix time in seconds.")
 

@@ -1,4 +1,4 @@
-"""The journal's table of whole turns of rollouts that have not ended: what they go on from.
+"""The journal's table of whole turns of rollouts that have not ended: they resume from these.
 
 Functions of a connection, as in `tables`. A turn is bytes here; `agents.kept` has their form.
 """
@@ -59,7 +59,7 @@ def kept(db: sqlite3.Connection, rollout_id: str) -> list[TurnRow]:
 
 
 def drop(db: sqlite3.Connection, rollout_id: str) -> None:
-    """Deletes a rollout's turns: it begins anew."""
+    """Deletes a rollout's turns: it starts from scratch."""
     db.execute("DELETE FROM turns WHERE rollout = ?", (tables.row_id(db, rollout_id),))
 
 

@@ -15,7 +15,6 @@ import psutil
 
 from bench.load import contenders, ours
 from bench.load.agent import LoadAgent
-from bench.load.workload import MODEL_CALLS
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.inference.engine.tiny import build_tiny_model
@@ -77,12 +76,7 @@ def _cpu_ms(directory: Path, model: Path, chromium: Browser | None = None, view:
     ):
         ours.run(client, kind, AT_ONCE)
         with _open_page(chromium, service.url, view):
-            before = ours.process_cpu_s(service.pid)
-            for _ in range(BATCHES):
-                rollouts = ours.run(client, kind, AT_ONCE)
-                assert all(map(ours.is_complete, rollouts))
-            spent = ours.process_cpu_s(service.pid) - before
-    return 1e3 * spent / (AT_ONCE * BATCHES * MODEL_CALLS)
+            return ours.turn_cpu_ms(client, kind, service.pid, AT_ONCE, BATCHES)
 
 
 @contextmanager

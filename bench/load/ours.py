@@ -53,6 +53,14 @@ def measure(kind: Kind, engine: str, n: int, batches: int, *, log: Path) -> Meas
     return measured
 
 
+def turn_cpu_ms(client: RolloutClient, kind: Kind, pid: int, n: int, batches: int) -> float:
+    """Returns the CPU milliseconds that the service's process takes for a turn."""
+    before = process_cpu_s(pid)
+    for _ in range(batches):
+        assert all(map(is_complete, run(client, kind, n)))
+    return 1e3 * (process_cpu_s(pid) - before) / (n * batches * MODEL_CALLS)
+
+
 def run(client: RolloutClient, kind: Kind, n: int) -> list[Rollout]:
     """Runs `n` rollouts; returns them in the order in which they ended."""
     groups = [_group(kind, min(GROUP_SIZE, n - start)) for start in range(0, n, GROUP_SIZE)]

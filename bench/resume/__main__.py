@@ -5,7 +5,7 @@ Leaves bench/results/resume.json; takes about a quarter of an hour.
 20 kills under 64 rollouts of 10 turns: 40 write files with bash, 16 count in a variable of IPython,
 8 fix two offline SWE instances. `turns_kept_share` is the share of the turns sampled before a kill
 that were not sampled again after it, over all kills. `resume_s` is the time from the start of a
-service to the next model call of a rollout that goes on, with all 64 waiting for sandboxes.
+service to the next model call of a resumed rollout, with all 64 waiting for sandboxes.
 """
 
 import asyncio

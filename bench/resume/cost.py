@@ -1,4 +1,4 @@
-"""What it costs to keep turns: CPU time of a turn with and without, and the time to save what a
+"""Cost of keeping turns: CPU time of a turn with and without, and the time to save what a
 sandbox holds."""
 
 import asyncio
@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from bench.load import contenders, ours
 from bench.load.agent import LoadAgent
-from bench.load.workload import MODEL_CALLS
 from bench.tools import rungs
 from prorl_service import local
 from prorl_service.agents.base import Restores
@@ -24,7 +23,7 @@ LATENCY_MS = 100
 VOCAB_SIZE = 1024
 SAVINGS = 20
 FILES, FILE_KB = 50, 40
-"""What a sandbox holds when it is saved: 2 MB."""
+"""Contents of a sandbox when it is saved: 2 MB."""
 WRITE = f"for i in $(seq {FILES}); do head -c {FILE_KB}K /dev/urandom > $i; done"
 SAVED = {
     "ours, bubblewrap": "saving of 50 files, 2 MB, in bubblewrap",
@@ -79,12 +78,7 @@ def _cpu_ms(directory: Path, model: Path, agent: type[LoadAgent]) -> float:
         RolloutClient(service.url) as client,
     ):
         ours.run(client, kind, AT_ONCE)
-        before = ours.process_cpu_s(service.pid)
-        for _ in range(BATCHES):
-            rollouts = ours.run(client, kind, AT_ONCE)
-            assert all(map(ours.is_complete, rollouts))
-        spent = ours.process_cpu_s(service.pid) - before
-    return 1e3 * spent / (AT_ONCE * BATCHES * MODEL_CALLS)
+        return ours.turn_cpu_ms(client, kind, service.pid, AT_ONCE, BATCHES)
 
 
 async def savings(directory: Path) -> list[Row]:

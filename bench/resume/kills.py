@@ -1,5 +1,5 @@
 """A service that is killed again and again under 64 rollouts: what was sampled twice, what was
-lost, and how soon each rollout goes on."""
+lost, and how soon each rollout continues."""
 
 import random
 import sqlite3
@@ -39,7 +39,7 @@ class Measured:
     repeated: int = 0
     turns: int = 0
     resumed: int = 0
-    """Rollouts that went on after a kill at least once."""
+    """Rollouts that continued after a kill at least once."""
     resume_s_p50: float = 0.0
     bytes_per_token: float = 0.0
     layers_mb: float = 0.0

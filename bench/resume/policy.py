@@ -5,8 +5,6 @@ Three kinds of rollout: `files` counts lines of a file with bash, `kernel` count
 IPython, which a restart loses, and `swe` makes the edits of a reference patch.
 """
 
-import asyncio
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +22,6 @@ from recipes.swebench import oracle_policy
 from recipes.swebench.rows import SweInstance
 
 TURNS = 10
-START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 3600.0
 ANSWERED = "<tool_response>"
 LOST = "lost"
@@ -40,7 +37,7 @@ n = {{number}} + 1"""
 
 @dataclass(slots=True)
 class Epoch:
-    """What the engine saw of one process of the service."""
+    """Calls from one process of the service, as the engine saw them."""
 
     began_at: float
     had: int
@@ -100,21 +97,11 @@ def _script(instance: SweInstance) -> list[str]:
 def counting(
     directory: Path, latency_s: float, instances: Sequence[SweInstance]
 ) -> Iterator[CountingEngine]:
-    """Runs the engine on an event loop in a thread of its own."""
+    """Runs the engine on a new tokenizer."""
     directory.mkdir(parents=True)
     byte_model.write(directory)
-    engine = CountingEngine(directory, latency_s, instances)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(START_TIMEOUT_S)
+    with CountingEngine(directory, latency_s, instances).in_thread() as engine:
         yield engine
-    finally:
-        asyncio.run_coroutine_threadsafe(engine.__aexit__(), loop).result(START_TIMEOUT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def group(kind: str, name: str, n: int, instance: SweInstance | None = None) -> Group:

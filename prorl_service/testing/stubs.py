@@ -4,14 +4,18 @@ Not used by the service itself.
 """
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
 
 from prorl_service.inference.answers import LENT, NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
+
+START_TIMEOUT_S = 60.0
 
 
 class _Loopback(ABC):
@@ -35,6 +39,21 @@ class _Loopback(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
+
+    @contextmanager
+    def in_thread(self) -> Iterator[Self]:
+        """Runs it on an event loop in a thread of its own, for callers without a loop."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.__aenter__(), loop).result(START_TIMEOUT_S)
+            yield self
+        finally:
+            asyncio.run_coroutine_threadsafe(self.__aexit__(), loop).result(START_TIMEOUT_S)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
 
 
 class StubJudge(_Loopback):

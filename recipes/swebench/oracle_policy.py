@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import re
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +41,6 @@ SUBMIT: Step = ("submit", {})
 CONTEXT = 400_000
 WORKERS = ["--init-workers", "2", "--run-workers", "2", "--eval-workers", "2"]
 TIMEOUT_S = 3600.0
-START_TIMEOUT_S = 60.0
 
 
 def bash(command: str) -> Step:
@@ -116,18 +114,8 @@ def serving(
     rows: Sequence[SweInstance], model: Path, scripts: Mapping[str, Sequence[Script]]
 ) -> Iterator[StubEngine]:
     """Runs the engine on an event loop in a thread of its own."""
-    oracle = engine(rows, model, scripts)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(oracle.__aenter__(), loop).result(START_TIMEOUT_S)
+    with engine(rows, model, scripts).in_thread() as oracle:
         yield oracle
-    finally:
-        asyncio.run_coroutine_threadsafe(oracle.__aexit__(), loop).result(START_TIMEOUT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def group(row: SweInstance) -> Group:

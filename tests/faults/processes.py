@@ -1,13 +1,11 @@
 """A service in its own process, engines to break, and a check that no traces are left."""
 
-import asyncio
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,17 +32,8 @@ def stub_engine(model: Path, *, latency_s: float = 0.02) -> Iterator[StubEngine]
     """Runs a stub engine on an event loop in its own thread."""
     end_of_turn = ChatFormat.load(model).end_of_turn_id
     engine = StubEngine(model, lambda _: [5, 6, end_of_turn], latency_s=latency_s)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(WAIT_S)
+    with engine.in_thread():
         yield engine
-    finally:
-        asyncio.run_coroutine_threadsafe(engine.__aexit__(), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 class EngineProcess:

@@ -1,10 +1,8 @@
-"""A service that is killed or stopped in the middle of rollouts: they go on from their last whole
-turn, with the tokens that they had."""
+"""A service that is killed or stopped in the middle of rollouts: they continue from their last
+whole turn, with the tokens that they had."""
 
-import asyncio
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -60,18 +58,8 @@ class Counting(StubEngine):
 def counting(directory: Path, latency_s: float) -> Iterator[Counting]:
     directory.mkdir()
     byte_model.write(directory)
-    engine = Counting(directory, latency_s)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(engine.__aenter__(), loop).result(WAIT_S)
+    with Counting(directory, latency_s).in_thread() as engine:
         yield engine
-    finally:
-        asyncio.run_coroutine_threadsafe(engine.__aexit__(), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @contextmanager

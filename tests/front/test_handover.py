@@ -1,4 +1,4 @@
-"""A service behind a front that is stopped: its rollouts go on at another, from their last whole
+"""A service behind a front that is stopped: its rollouts continue at another, from their last whole
 turn and with their files."""
 
 import signal

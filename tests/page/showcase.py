@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -173,17 +172,8 @@ def engine(directory: Path) -> Iterator[StubEngine]:
 
     stub = StubEngine(directory, answer, latency_s=0.005, max_model_len=1 << 16)
     stub.logprob = lambda _: -rng.expovariate(1.5)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(stub.__aenter__(), loop).result(WAIT_S)
+    with stub.in_thread():
         yield stub
-    finally:
-        asyncio.run_coroutine_threadsafe(stub.__aexit__(), loop).result(WAIT_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @contextmanager

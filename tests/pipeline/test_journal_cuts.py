@@ -1,5 +1,5 @@
-"""A journal that ends after any of its writes: each rollout goes on from whole turns or begins
-anew, and ends once, with the tokens that it would have had."""
+"""A journal that ends after any of its writes: each rollout continues from whole turns or starts
+from scratch, and ends once, with the tokens that it would have had."""
 
 import asyncio
 import random

@@ -1,5 +1,5 @@
 """Restart of a service while a step samples: it is killed and comes back knowing nothing, or it is
-drained and goes on where it was."""
+drained and continues where it was."""
 
 import signal
 import threading

@@ -60,7 +60,9 @@ class Block:
 def blocks(text: RolloutText) -> Iterator[Block]:
     yield from _head(text)
     for number_, turn in enumerate(text.turns, 1):
+        yield from _resumptions(text, number_ - 1)
         yield from _turn(turn, number_)
+    yield from _resumptions(text, len(text.turns))
     yield from _verdict(text, len(text.turns) + 1)
 
 
@@ -120,6 +122,13 @@ def _tool_name(schema: dict[str, object]) -> str:
 
 
 # --- turns ----------------------------------------------------------------------------------------
+
+
+def _resumptions(text: RolloutText, turns: int) -> Iterator[Block]:
+    """Yields a note for each start of the service that found this many whole turns."""
+    for one in text.resumed:
+        if one.turn == turns:
+            yield _note(turns, f"resumed at another start of the service, {one.away_s:.0f} s later")
 
 
 def _turn(turn: TextTurn, section: int) -> Iterator[Block]:

@@ -14,6 +14,7 @@ from prorl_service.schemas.rollouts import (
     Blame,
     ErrorInfo,
     FinishReason,
+    Resumption,
     RolloutState,
     Stage,
     StopReason,
@@ -226,6 +227,10 @@ class RolloutText(WireModel):
     limits: Limits
     turns: list[TextTurn]
     segments: list[SegmentSize]
+    resumed: list[Resumption] = Field(
+        default_factory=list,
+        description="Starts of the service after which it continued from its last whole turn.",
+    )
     report: dict[str, JsonValue] | None = Field(None, description="The evaluator's report.")
     siblings: list[Sibling] = Field(description="All rollouts of its group, by index.")
     notice: str = Field("", description="What is missing here, and why.")

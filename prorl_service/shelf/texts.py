@@ -68,6 +68,7 @@ def text_of(whole: Whole) -> RolloutText:
         limits=whole.group.limits,
         turns=turns,
         segments=[] if trajectory is None else [_size(one) for one in trajectory.segments],
+        resumed=whole.rollout.resumed,
         report=whole.rollout.report,
         siblings=siblings_of(whole.group, whole.siblings),
         notice="; ".join(notices),

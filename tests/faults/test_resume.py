@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from prorl_service import local
+from prorl_service.cli.conversation import blocks
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.pipeline.resuming import FILES_KEPT
@@ -158,6 +159,11 @@ def test_a_drain_stops_at_the_end_of_turns_and_nothing_is_sampled_again(tmp_path
         assert engine.calls < 8 * TURNS
         with service(engine, tmp_path, port=port) as running, RolloutClient(running.url) as client:
             ended = client.wait(ids_of(groups), WAIT_S)
+            shown = client.text(ended[0].rollout_id)
+        assert shown.resumed == ended[0].resumed
+        assert [block.section for block in blocks(shown) if "resumed" in block.text] == [
+            shown.resumed[0].turn
+        ]
         assert engine.calls == 8 * TURNS
         for rollout in ended:
             assert_exact(rollout, engine)

@@ -37,6 +37,10 @@ function notes(turn) {
     turn.stop_reason === "stop" ? "" : `stopped: ${turn.stop_reason}`].filter(Boolean).join(" · ");
 }
 
+function Resumed({ text, turns }) {
+  return text.resumed.filter((one) => one.turn === turns).map((one) => html`<p class="segment">resumed at another start of the service, ${seconds(one.away_s)} later</p>`);
+}
+
 function TurnCards({ turn, at, shown, longest, isNewSegment }) {
   return html`<div class="turn" id="turn-${at + 1}">
     ${isNewSegment && html`<p class="segment">segment ${turn.segment + 1} begins: the context was rewritten</p>`}
@@ -134,8 +138,9 @@ export function Rollout({ id, query }) {
     <${Notice} text=${text.notice} />
     <${Verdict} text=${text} />
     ${text.prompt.map((message) => html`<${Card} kind="prompt" title=${message.role}><${Text} text=${message.content} /><//>`)}
-    ${text.turns.map((turn, at) => html`<${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest}
+    ${text.turns.map((turn, at) => html`<${Resumed} text=${text} turns=${at} /><${TurnCards} turn=${turn} at=${at} shown=${shown} longest=${longest}
       isNewSegment=${at > 0 && turn.segment !== text.turns[at - 1].segment} />`)}
+    <${Resumed} text=${text} turns=${text.turns.length} />
     ${!hasEnded(text.rollout.state) && html`<p class="soft">… ${text.rollout.state}</p>`}
     <details><summary>task data, tools, sampling, limits</summary>
       <${Text} text=${JSON.stringify({ image: text.image, data: text.data, tools: text.tools, sampling: text.sampling, limits: text.limits }, null, 2)} /></details>

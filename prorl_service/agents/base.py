@@ -17,6 +17,7 @@ from typing import ClassVar, Literal, ParamSpec, Protocol
 from pydantic import BaseModel, JsonValue
 
 from prorl_service import metrics
+from prorl_service.agents.replay import Replay
 from prorl_service.agents.services import OperatorServices, Requirements
 from prorl_service.errors import AgentError, EvaluatorError, TaskError
 from prorl_service.inference.base import Generation, Generator
@@ -40,7 +41,7 @@ from prorl_service.tools.base import Tool
 from prorl_service.utils.budget import WorkClock
 
 P = ParamSpec("P")
-Restores = Literal["nothing", "conversation", "sandbox"]
+Restores = Literal["nothing", "conversation", "sandbox", "replay"]
 
 SCORE_TIMEOUT_S = 90.0
 """Budget of one scoring call, waiting excluded: far below EVAL's budget. The pool's limit on CPU
@@ -119,7 +120,8 @@ class AgentHandler(ABC):
     restores: ClassVar[Restores] = "nothing"
     """State with which a rollout continues from its last whole turn after a restart of the
     service: the conversation alone, or also the files of the one sandbox that INIT opens. INIT
-    runs again first. With "nothing", the rollout starts from scratch."""
+    runs again first. With "replay", RUN starts again, too, and gets the earlier replies from
+    `RolloutContext.replay`. With "nothing", the rollout starts from scratch."""
     offers: ClassVar[Sequence[Tool]] = ()
     """All tools that a task may be offered, to be shown to people."""
     uses: Requirements = Requirements()
@@ -193,6 +195,8 @@ class RolloutContext:
     resumed_note: str = ""
     """Note about its sandbox for the model of a resumed rollout; precedes the output of the next
     tool call."""
+    replay: Replay | None = None
+    """Turns that an earlier process sampled, for an agent that starts again from its beginning."""
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
     kinds: dict[int, tuple[SegmentKind, bool]] = field(default_factory=dict)
@@ -282,6 +286,24 @@ class RolloutContext:
             cached=turn.cached_tokens,
             took_s=turn.model_s,
         )
+        self.turns.append(turn)
+        self.changed()
+        return turn
+
+    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
+        """Enters the turn with which an earlier process answered this call, if there is one.
+        `parent`: number of the turn that the call continues."""
+        if self.replay is None:
+            return None
+        earlier = self.replay.take(len(self.turns), parent, prompt_ids)
+        if earlier is None:
+            return None
+        self._next_seed()
+        span = self.ledger.record(
+            earlier.prompt_ids, earlier.token_ids, earlier.logprobs, earlier.versions
+        )
+        place = {"segment": span.segment, "start": span.start, "stop": span.stop}
+        turn = earlier.turn.model_copy(update=place)
         self.turns.append(turn)
         self.changed()
         return turn

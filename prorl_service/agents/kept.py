@@ -84,7 +84,7 @@ def _ends(start: int, lengths: Sequence[int]) -> Iterator[int]:
         yield start
 
 
-def replay(turns: Sequence[KeptTurn], ledger: Ledger) -> "array[int]":
+def rebuilt(turns: Sequence[KeptTurn], ledger: Ledger) -> "array[int]":
     """Enters the turns in an empty ledger. Returns the next prompt, int32.
 
     Raises `ValueError` if they do not follow one another.

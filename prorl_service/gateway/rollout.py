@@ -55,6 +55,10 @@ class SampledRollout(Protocol):
     final_turn: int | None
     open_calls: int
 
+    def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None: ...
+
+    async def turn_ended(self, next_prompt: Sequence[int]) -> None: ...
+
     async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn: ...
 
     def reply(self, turn: Turn, tools: Sequence[ToolSchema] = ()) -> Reply: ...
@@ -86,6 +90,16 @@ class Counts:
     left_out: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _HandedOut:
+    """A call that a client knows."""
+
+    turn: Turn
+    call: ToolCall | BrokenCall
+    count: int
+    """Number of calls of its turn."""
+
+
 class RolloutGateway:
     """Calls may overlap: sub-agents call while the agent does."""
 
@@ -111,7 +125,7 @@ class RolloutGateway:
         self._name = name or _unguessable
         self._conversations = Conversations(is_strict=strict)
         self._answered: list[AnsweredCall] = []
-        self._handed_out: dict[str, tuple[Turn, ToolCall | BrokenCall]] = {}
+        self._handed_out: dict[str, _HandedOut] = {}
         """Calls by the ids that clients know."""
         self._calls: dict[bytes, asyncio.Task[CallReply]] = {}
         self._waiting: dict[bytes, int] = {}
@@ -170,9 +184,12 @@ class RolloutGateway:
         self.counts.left_out.update(request.left_out)
         self._note_results(place.rest)
         prompt = await self._prompt(place, request)
-        room = self._room(len(prompt), request.max_tokens)
+        await self._rollout.turn_ended(prompt)
+        turn = self._rollout.earlier(place.turn, prompt)
+        room = 0 if turn is not None else self._room(len(prompt), request.max_tokens)
         self.counts.calls += 1
-        turn = await self._turn(prompt, room)
+        if turn is None:
+            turn = await self._turn(prompt, room)
         reply = self._reply(turn, request, call_prefix, len(prompt))
         self._conversations.add(place, len(self._rollout.turns) - 1, reply)
         if self._recorder is not None and request.source is not None:
@@ -249,7 +266,7 @@ class RolloutGateway:
         known = self._handed_out.get(message.tool_call_id or "")
         if known is None:
             return message
-        call = known[1]
+        call = known.call
         own: dict[str, str | None] = {"name": message.name or call.name}
         if place.turn is not None:
             own["tool_call_id"] = call.id if isinstance(call, ToolCall) else None
@@ -295,9 +312,10 @@ class RolloutGateway:
             turn.format_error = read.problem.message
         name = self._name(len(self._rollout.turns) - 1)
         calls = []
-        for number, call in enumerate([] if is_cut and read.problem else _calls_of(read)):
+        written = [] if is_cut and read.problem else _calls_of(read)
+        for number, call in enumerate(written):
             call_id = f"{call_prefix}{name}_{number}"
-            self._handed_out[call_id] = (turn, call)
+            self._handed_out[call_id] = _HandedOut(turn, call, len(written))
             self.counts.broken_calls += isinstance(call, BrokenCall)
             calls.append(ReplyCall(call_id, call.name, _arguments_of(call)))
         return CallReply(
@@ -312,15 +330,16 @@ class RolloutGateway:
         )
 
     def _note_results(self, messages: Sequence[Message]) -> None:
-        """Adds results to the turns whose calls they answer, for people."""
+        """Adds results to the turns whose calls they answer, for people. A turn of a replay has its
+        results."""
         for message in messages:
             known = self._handed_out.get(message.tool_call_id or "")
             if known is None:
                 continue
-            turn, call = known
+            turn, call = known.turn, known.call
             arguments = call.arguments if isinstance(call, ToolCall) else {"": call.arguments}
             record = ToolCallRecord(name=call.name, arguments=arguments, output=message.content)
-            if len(turn.tool_calls) < MAX_NOTED:
+            if len(turn.tool_calls) < min(known.count, MAX_NOTED):
                 turn.tool_calls.append(record)
         if messages:
             self._rollout.changed()

@@ -13,6 +13,9 @@ from uvicorn.server import ServerState
 KEEP_OPEN_S = 3600
 """Seconds that an idle connection stays open; a harness may run one command for long."""
 
+END_S = 1.0
+"""Seconds for open calls to end when nobody waits for them."""
+
 
 @asynccontextmanager
 async def served(application: Starlette, listener: socket.socket) -> AsyncIterator[None]:
@@ -35,8 +38,10 @@ async def served(application: Starlette, listener: socket.socket) -> AsyncIterat
     finally:
         server.close()
         tasks = list(state.tasks)
+        for connection in list(state.connections):
+            connection.transport.close()  # open calls notice, and uvicorn logs no cancellation
+        if tasks:
+            await asyncio.wait(tasks, timeout=END_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in list(state.connections):
-            connection.shutdown()

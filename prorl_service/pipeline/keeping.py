@@ -120,6 +120,10 @@ class RolloutKeeper:
     async def keep(self, rollout: RolloutContext, next_prompt: Sequence[int]) -> None:
         if self._gives_up:
             return
+        if rollout.replay is not None and not rollout.replay.is_over:
+            if self.leaves:  # what the replay reads is still kept
+                await self._leave(rollout)
+            return
         self._collect(rollout, array("i", next_prompt))
         if self._handler.restores == "sandbox":
             if not (self.leaves or self._is_due()):
@@ -134,11 +138,14 @@ class RolloutKeeper:
         return time.monotonic() - self._saved_at >= pause_s
 
     def _collect(self, rollout: RolloutContext, next_prompt: "array[int]") -> None:
-        """Makes kept turns of those since the last call; only the last of them is whole."""
-        for turn in rollout.turns[self._kept :]:
-            is_last = turn is rollout.turns[-1]
-            prompt = rollout.ledger.before(turn.segment, turn.start)
+        """Makes kept turns of those since the last call."""
+        ledger, new = rollout.ledger, rollout.turns[self._kept :]
+        prompts = [ledger.before(turn.segment, turn.start) for turn in new]
+        for turn, prompt, after in zip(new, prompts, [*prompts, next_prompt][1:], strict=True):
+            is_last = turn is new[-1]
             span = Span(turn.segment, turn.start, turn.stop)
+            chain = ledger.before(turn.segment, turn.stop)
+            continues = after[: len(chain)] == chain  # not if it is another conversation's
             state = TurnState(
                 turn=turn,
                 begun_calls=rollout.begun_calls,
@@ -147,16 +154,15 @@ class RolloutKeeper:
                 agent=self._handler.state() if is_last else None,
                 resumed=self._record.resumed if is_last else [],
             )
-            following = next_prompt[len(rollout.ledger.ids) :] if is_last else array("i")
             self._rows.append(
                 KeptTurn(
                     array("i") if prompt == self._next_prompt else prompt,
-                    *rollout.ledger.sampled(span),
-                    following,
+                    *ledger.sampled(span),
+                    after[len(chain) :] if continues else array("i"),
                     state,
                 )
             )
-            self._next_prompt = next_prompt
+            self._next_prompt = after if continues else chain
             self._kept += 1
 
     async def _save_layer(self, rollout: RolloutContext) -> None:

@@ -10,7 +10,8 @@ from array import array
 from functools import partial
 
 from prorl_service.agents.base import AgentHandler, RolloutContext
-from prorl_service.agents.kept import KeptTurn, replay
+from prorl_service.agents.kept import KeptTurn, rebuilt
+from prorl_service.agents.replay import Replay
 from prorl_service.errors import SandboxError
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.record import RolloutRecord
@@ -47,25 +48,32 @@ async def resume(
     ledger = Ledger()
     try:
         kept = [KeptTurn.from_bytes(row.content) for row in rows]
-        next_prompt = replay(kept, ledger)
+        next_prompt = rebuilt(kept, ledger)
         layer = await asyncio.to_thread(layers.load, rows[-1].layer) if rows[-1].layer else None
     except (ValueError, IndexError, OSError) as error:
         log.warning("rollout %s starts from scratch: %s", record.rollout_id, error)
         return None
+    last = kept[-1].state
+    away_s = max(0.0, time.time() - last.kept_at)
+
+    def continued(turn: int) -> None:
+        record.resumed = [*last.resumed, Resumption(turn=turn, away_s=away_s)]
+        log.info("rollout %s continues after turn %d", record.rollout_id, turn)
+
+    if handler.restores == "replay":
+        rollout.replay = Replay(ledger, [one.state.turn for one in kept], continued)
+        return array("i"), ""
     if layer is not None:
         await _fill(rollout, layer)
-    last = kept[-1].state
     handler.restore(last.agent)
     rollout.ledger, rollout.turns = ledger, [one.state.turn for one in kept]
     rollout.begun_calls = last.begun_calls
     rollout.resumed_prompt = next_prompt
     rollout.resumed_note = FILES_KEPT if handler.restores == "sandbox" else NOTHING_KEPT
     rollout.prompt_ids = ledger.chains[-1].ids[: ledger.chains[-1].prompt_len]
-    away_s = max(0.0, time.time() - last.kept_at)
-    record.resumed = [*last.resumed, Resumption(turn=len(kept), away_s=away_s)]
     record.layers = [rows[-1].layer] if layer is not None else []
     record.worked_s = last.worked_s
-    log.info("rollout %s continues after turn %d", record.rollout_id, len(kept))
+    continued(len(kept))
     return next_prompt, rows[-1].layer
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.agents.kept import KeptTurn, TurnState, replay
+from prorl_service.agents.kept import KeptTurn, TurnState, rebuilt
 from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Ledger
 
@@ -67,7 +67,7 @@ def test_a_replayed_rollout_is_the_rollout(
     again = Ledger()
     read = [KeptTurn.from_bytes(one.to_bytes()) for one in kept]
     assert read == kept
-    assert replay(read, again) == prompt
+    assert rebuilt(read, again) == prompt
     assert again.to_segments() == ledger.to_segments()
     assert again.versions == ledger.versions
 
@@ -75,9 +75,9 @@ def test_a_replayed_rollout_is_the_rollout(
 def test_a_missing_turn_is_noticed() -> None:
     kept, _, _ = played([(None, [(1, -1.0, 0)], [2])] * 3)
     with pytest.raises(ValueError, match="a turn is missing"):
-        replay([kept[0], kept[2]], Ledger())
+        rebuilt([kept[0], kept[2]], Ledger())
     with pytest.raises(ValueError, match="the first turn is not kept"):
-        replay(kept[1:], Ledger())
+        rebuilt(kept[1:], Ledger())
 
 
 @pytest.mark.parametrize("cut", [0, 10, -1])

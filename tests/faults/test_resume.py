@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from prorl_service import local
 from prorl_service.cli.conversation import blocks
@@ -39,6 +40,7 @@ class Counting(StubEngine):
         self.chat = ChatFormat.load(str(model), None)
         self.seen = Counter[tuple[int, ...]]()
         """Numbers of calls with each prompt."""
+        self.command = COMMAND
         self.wrong = ""
         """Ending of the ids of rollouts whose last answer is wrong, if any."""
 
@@ -52,7 +54,7 @@ class Counting(StubEngine):
         answers = self.chat.decode(prompt, stopped=False).count("<tool_response>")
         if answers == TURNS - 1:
             return str(answers)
-        return call("bash", command=COMMAND.format(number=answers))
+        return call("bash", command=self.command.format(number=answers))
 
 
 @contextmanager
@@ -191,3 +193,39 @@ def test_a_draw_goes_on_over_a_drain(tmp_path: Path) -> None:
     for rollout in (one for rollouts in groups for one in rollouts):
         assert_counted(rollout)
         assert len(rollout.resumed) == 1
+
+
+@pytest.mark.harnesses
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_harness_runs_again_and_gets_the_replies_that_it_had(
+    tmp_path: Path, *, is_killed: bool
+) -> None:
+    """Its commands print something else this time, and it is another process."""
+    port = port_to_come_back_to()
+    data: dict[str, JsonValue] = {"answer": str(TURNS - 1), "answer_format": "plain"}
+    given: dict[str, JsonValue] = {"harness": "pi", "agent": "math", "data": data}
+    asked = group("g", n=2)
+    asked.task.agent, asked.task.data = "harness", given
+    with counting(tmp_path / "model", latency_s=0.2) as engine:
+        engine.command = f"date +%N; {COMMAND}"
+        with service(engine, tmp_path, port=port) as running, RolloutClient(running.url) as client:
+            client.submit([asked])
+            while engine.calls < 12:
+                time.sleep(0.01)
+            if is_killed:
+                running.kill()
+            else:
+                running.process.send_signal(signal.SIGTERM)
+                running.process.wait(WAIT_S)
+        before = engine.calls
+        with service(engine, tmp_path, port=port) as running, RolloutClient(running.url) as client:
+            ended = client.wait(ids_of([asked]), WAIT_S)
+    # A kill loses the calls in flight, and turns that end at the very moment.
+    assert engine.calls - before <= len(ended) * TURNS - before + (4 if is_killed else 0)
+    for rollout in ended:
+        assert_exact(rollout, engine)
+        assert [output.split()[-1] for output in outputs(rollout)] == [
+            str(number + 1) for number in range(TURNS - 1)
+        ]
+        [resumed] = rollout.resumed
+        assert 0 < resumed.turn < TURNS

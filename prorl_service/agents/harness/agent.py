@@ -1,7 +1,8 @@
 """The agent that runs another agent's program, a harness, unmodified, in the rollout's sandbox.
 
 The program believes that it talks to OpenAI or Anthropic; what answers is the policy, by the
-gateway. Another agent prepares the sandbox before and grades after it, just as after its own turns:
+gateway. After a restart of the service the program starts again, and gets the replies that it had.
+Another agent prepares the sandbox before and grades after it, just as after its own turns:
 this one only takes the place of its loop.
 """
 
@@ -12,7 +13,7 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, JsonValue
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutContext, Verdict
 from prorl_service.agents.harness.data import HarnessData
 from prorl_service.agents.harness.program import Ended, Program
 from prorl_service.agents.loop import LoopAgent
@@ -37,6 +38,7 @@ class HarnessAgent(AgentHandler):
     """
 
     name: ClassVar[str] = "harness"
+    restores: ClassVar[Restores] = "replay"
     sandbox_stages: ClassVar[frozenset[Stage]] = frozenset({Stage.INIT, Stage.EVAL})
     data_model: ClassVar[type[BaseModel] | None] = HarnessData
     graders: ClassVar[Mapping[str, type[AgentHandler]]] = {}

@@ -3,8 +3,8 @@
 Whatever it starts ends with the sandbox; it has no network but the gateway.
 """
 
+import hashlib
 import math
-import secrets
 import shlex
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ class Program:
     async def start(self, rollout: RolloutContext, sandbox: Sandbox, url: str, brief: str) -> Ended:
         """Runs the program to its end. Cancelling it ends the program. Raises `SandboxError`,
         `TaskError`."""
-        home = f"/tmp/home-{secrets.token_hex(6)}"
+        home = f"/tmp/home-{_digest(rollout.rollout_id)}"
         start = self._preset.filled(self._values(rollout, sandbox, url, brief, home))
         for path, text in start.files.items():
             try:
@@ -97,6 +97,12 @@ def _script(start: Start, home: str) -> str:
         "exit $code",
     ]
     return "\n".join([*lines, ") < /dev/null"])
+
+
+def _digest(rollout_id: str) -> str:
+    """Returns the same at each start: programs write their HOME into prompts, which a replay
+    compares."""
+    return hashlib.sha256(rollout_id.encode()).hexdigest()[:12]
 
 
 def _no_limit() -> float:

@@ -31,8 +31,12 @@ FROM groups WHERE group_id = :group_id AND NOT EXISTS (
 
 
 def keep(db: sqlite3.Connection, rows: Iterable[TurnRow]) -> None:
-    """Writes turns. Leaves out those of rollouts that have ended or were forgotten."""
-    db.executemany(KEEP, map(_values, rows))
+    """Writes turns; the first turn of a rollout replaces all that were kept. Leaves out those of
+    rollouts that have ended or were forgotten."""
+    for row in rows:
+        if row.number == 0:
+            drop(db, row.rollout_id)
+        db.execute(KEEP, _values(row))
 
 
 def _values(row: TurnRow) -> dict[str, object]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar
 
-from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutContext, Verdict
 from prorl_service.errors import TaskError
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Message
@@ -23,16 +23,32 @@ class Shell(AgentHandler):
 
     async def run(self, rollout: RolloutContext) -> FinishReason:
         prompt_ids: Sequence[int] = rollout.prompt_ids
-        pause_s = self.task.data.get("sleep", 0.02)
         for _ in range(rollout.limits.max_turns):
-            await rollout.sample(prompt_ids)
-            output = await _bash(self._sandbox, f"sleep {pause_s}; echo ok")
-            prompt_ids = rollout.next_prompt([Message(role="tool", content=output)])
+            prompt_ids = await self._turn(rollout, prompt_ids)
         return FinishReason.FINISHED
+
+    async def _turn(self, rollout: RolloutContext, prompt_ids: Sequence[int]) -> Sequence[int]:
+        """Returns the next prompt."""
+        await rollout.sample(prompt_ids)
+        output = await _bash(self._sandbox, f"sleep {self.task.data.get('sleep', 0.02)}; echo ok")
+        return rollout.next_prompt([Message(role="tool", content=output)])
 
     async def eval(self, rollout: RolloutContext) -> Verdict:
         await asyncio.sleep(0.01)
         return Verdict(1.0)
+
+
+class Continuing(Shell):
+    """An agent that continues after its last whole turn."""
+
+    restores: ClassVar[Restores] = "sandbox"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        prompt_ids = rollout.resumed_prompt or rollout.prompt_ids
+        while len(rollout.turns) < rollout.limits.max_turns:
+            prompt_ids = await self._turn(rollout, prompt_ids)
+            await rollout.turn_ended(prompt_ids)
+        return FinishReason.FINISHED
 
 
 class Spy(Shell):

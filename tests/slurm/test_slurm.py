@@ -8,7 +8,7 @@ import json
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -26,9 +26,11 @@ pytestmark = [pytest.mark.processes, pytest.mark.slurm]
 
 GROUPS, SIZE, SLEEP_S = 6, 3, 1.5
 SERVICES = (
-    *("recipes/slurm/services.sbatch", "--agent", "tests.faults.agents:Shell"),
-    *("--sandbox", "bubblewrap", "--warm-sandboxes", "0", "--run-workers", "3"),
+    *("recipes/slurm/services.sbatch", "--sandbox", "bubblewrap"),
+    *("--warm-sandboxes", "0", "--run-workers", "3"),
 )
+SHELL = ("--agent", "tests.faults.agents:Shell")
+CONTINUING = ("--agent", "tests.faults.agents:Continuing")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,13 @@ class Run:
     def sbatch(self, *arguments: str) -> str:
         log = f"--output={self.directory.parent}/%x-%A_%a.log"
         return self.slurm.sbatch(log, *arguments, **self._variables)
+
+    def trainer(self, engine: StubEngine, results: Path, agent: Sequence[str]) -> str:
+        sizes = map(str, (GROUPS, SIZE, SLEEP_S, results))
+        return self.sbatch(
+            *("recipes/slurm/trainer.sbatch", "--wait-for", "2", "--backend", engine.url),
+            *(*agent, "--", "python", "-m", "tests.slurm.trainer", *sizes),
+        )
 
     def log(self, name: str, job: str) -> str:
         return "".join(
@@ -100,12 +109,8 @@ def test_a_preempted_service_drains_and_returns_and_nothing_is_lost(
     run: Run, engine: StubEngine, tmp_path: Path
 ) -> None:
     results = tmp_path / "results.json"
-    services = run.sbatch("--partition=graceful", "--array=0-1", *SERVICES)
-    trainer = run.sbatch(
-        *("recipes/slurm/trainer.sbatch", "--wait-for", "2", "--backend", engine.url),
-        *("--agent", "tests.faults.agents:Shell", "--"),
-        *("python", "-m", "tests.slurm.trainer", *map(str, (GROUPS, SIZE, SLEEP_S, results))),
-    )
+    services = run.sbatch("--partition=graceful", "--array=0-1", *SERVICES, *SHELL)
+    trainer = run.trainer(engine, results, SHELL)
     until((run.directory / "token").exists)
     until(lambda: [one for one in run.running().values() if one] == [SIZE, SIZE])
     processes = run.processes()
@@ -120,14 +125,34 @@ def test_a_preempted_service_drains_and_returns_and_nothing_is_lost(
 
     until(results.exists)
     ended = json.loads(results.read_text())
-    assert [state for _, state in ended] == ["done"] * GROUPS * SIZE
-    assert dict(ended) == run.ends("front")
+    assert [state for _, state, _ in ended] == ["done"] * GROUPS * SIZE
+    assert {rollout_id: state for rollout_id, state, _ in ended} == run.ends("front")
 
     until(lambda: not run.slurm.states())
     assert run.slurm.state(trainer) == "COMPLETED"
     _, alive = psutil.wait_procs(processes, timeout=20)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
     assert "2 of 2 services answer (0-0, 1-0)" in run.log("trainer", trainer)
+
+
+def test_rollouts_of_a_preempted_service_continue_at_another(
+    run: Run, engine: StubEngine, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    services = run.sbatch("--partition=graceful", "--array=0-1", *SERVICES, *CONTINUING)
+    run.trainer(engine, results, CONTINUING)
+    until((run.directory / "token").exists)
+    until(lambda: [one for one in run.running().values() if one] == [SIZE, SIZE])
+    until(lambda: engine.calls >= 2 * SIZE + 1)
+
+    run.slurm.preempt(f"{services}_0")
+    assert "done" not in run.ends("0-0").values()
+    until(results.exists)
+    ended = json.loads(results.read_text())
+    assert [state for _, state, _ in ended] == ["done"] * GROUPS * SIZE
+    assert [resumed for _, _, resumed in ended].count([1]) == SIZE
+    assert engine.calls == GROUPS * SIZE * 2
+    until(lambda: not run.slurm.states())
 
 
 def test_a_preempted_trainer_gets_a_signal_and_is_restarted(run: Run, tmp_path: Path) -> None:

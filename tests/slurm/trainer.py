@@ -1,4 +1,5 @@
-"""Stand-in for a trainer: submits groups of rollouts, waits for them, writes their states.
+"""Stand-in for a trainer: submits groups of rollouts, waits for them, writes their states, and
+after how many turns each was resumed.
 
 python -m tests.slurm.trainer GROUPS SIZE SLEEP_S RESULTS
 """
@@ -17,7 +18,8 @@ def main(count: int, n: int, sleep_s: float, results: Path) -> None:
     with RolloutClient(os.environ["PRORL_URL"]) as client:
         client.submit(groups)
         ended = client.wait(ids_of(groups), WAIT_S)
-    results.write_text(json.dumps([[one.rollout_id, one.state] for one in ended]))
+    rows = [[one.rollout_id, one.state, [at.turn for at in one.resumed]] for one in ended]
+    results.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Training through failures of rollouts, engines and services."""
 
+import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -104,6 +105,20 @@ def test_training_survives_an_engine_that_dies_and_comes_back(
     assert max(logged(trainer, "sampling/sampling_logp_difference/max")) < 1e-4
 
 
+def _in_the_second_step(call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the call when one of the second step's rollouts is received."""
+    follow, streams = RolloutClient.stream, itertools.count(1)
+
+    def stream(*args: Any) -> Iterator[Rollout]:
+        step = next(streams)
+        for number, received in enumerate(follow(*args)):
+            if (step, number) == (2, 0):
+                call()
+            yield received
+
+    monkeypatch.setattr(RolloutClient, "stream", stream)
+
+
 def test_training_survives_a_restart_of_the_service(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,8 +126,6 @@ def test_training_survives_a_restart_of_the_service(
     monkeypatch.setattr(rollout, "RETRY_DELAY_S", 0)
     port = local.free_port()
     observed: list[Rollout] = []
-    follow = RolloutClient.stream
-    streams = 0
 
     with ExitStack() as running:
         engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
@@ -125,16 +138,11 @@ def test_training_survives_a_restart_of_the_service(
 
         first = start_service()
 
-        def stream(*args: Any) -> Iterator[Rollout]:
-            nonlocal streams
-            streams += 1
-            for number, received in enumerate(follow(*args)):
-                if (streams, number) == (2, 0):
-                    first.kill()
-                    start_service()
-                yield received
+        def restart() -> None:
+            first.kill()
+            start_service()
 
-        monkeypatch.setattr(RolloutClient, "stream", stream)
+        _in_the_second_step(restart, monkeypatch)
         rollouts = ProRLRollout(first.url, observe=observed.extend, **TWO_TURNS)
         trainer = make_trainer(rollouts, policy, tmp_path)
         trainer.train()
@@ -154,8 +162,6 @@ def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
     port, sampled = local.free_port(), tmp_path / "sampled"
     options = ["--journal", str(tmp_path / "journal"), "--resume", "--run-workers", "2"]
     observed: list[Rollout] = []
-    follow = RolloutClient.stream
-    streams = 0
 
     with ExitStack() as running:
         engine = running.enter_context(local.engine(policy, log=tmp_path / "engine.log"))
@@ -168,18 +174,13 @@ def test_rollouts_of_a_drained_service_go_on_and_nothing_is_sampled_again(
 
         first = start_service()
 
-        def stream(*args: Any) -> Iterator[Rollout]:
-            nonlocal streams
-            streams += 1
-            for number, received in enumerate(follow(*args)):
-                if (streams, number) == (2, 0):
-                    time.sleep(0.25)
-                    first.process.send_signal(signal.SIGTERM)
-                    first.process.wait(60)
-                    start_service()
-                yield received
+        def restart() -> None:
+            time.sleep(0.25)
+            first.process.send_signal(signal.SIGTERM)
+            first.process.wait(60)
+            start_service()
 
-        monkeypatch.setattr(RolloutClient, "stream", stream)
+        _in_the_second_step(restart, monkeypatch)
         rollouts = ProRLRollout(first.url, observe=observed.extend, **TWO_TURNS)
         trainer = make_trainer(rollouts, policy, tmp_path, faults=[str(sampled)] * 8)
         trainer.train()

@@ -24,6 +24,7 @@ test-verl:  ## training with VeRL on CPU, in an environment of its own
 test-harnesses: setup sandboxes ## every harness, those that take minutes too
 	scripts/setup-harnesses --all
 	scripts/test tests/gateway/harnesses
+	scripts/test-openhands
 test-environments: setup sandboxes ## every Dockerfile, puzzle and server of environments
 	scripts/setup-nemo-gym
 	scripts/setup-openenv

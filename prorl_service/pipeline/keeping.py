@@ -23,7 +23,7 @@ from prorl_service.tokens.ledger import Span
 
 log = logging.getLogger(__name__)
 
-BATCH_S = 0.05
+BATCH_S = 0.25
 """Seconds for which turns are collected before they are written."""
 SAVED_BYTES_PER_S = 10 << 20
 """Bytes of each rollout's sandbox that may be saved in a second, except in a drain."""

@@ -124,7 +124,7 @@ def test_rollouts_go_on_after_kills(tmp_path: Path) -> None:
     rng = random.Random(0)
     port = port_to_come_back_to()
     groups = [group(f"g{number}", n=4) for number in range(4)]
-    with counting(tmp_path / "model", latency_s=0.1) as engine:
+    with counting(tmp_path / "model", latency_s=0.3) as engine:
         for kill in range(4):
             with service(engine, tmp_path, port=port) as running:
                 with RolloutClient(running.url) as client:
@@ -132,7 +132,7 @@ def test_rollouts_go_on_after_kills(tmp_path: Path) -> None:
                     if kill == 3:
                         ended = client.wait(ids_of(groups), WAIT_S)
                     else:
-                        time.sleep(rng.uniform(0.5, 1.5))
+                        time.sleep(rng.uniform(1.0, 2.0))
                 if kill < 3:
                     running.kill()
         sampled = engine.calls
@@ -141,7 +141,7 @@ def test_rollouts_go_on_after_kills(tmp_path: Path) -> None:
             assert_counted(rollout)
     assert any(rollout.resumed for rollout in ended)
     assert all(one.away_s > 0 for rollout in ended for one in rollout.resumed)
-    assert sampled <= len(ended) * TURNS * 1.3
+    assert sampled <= len(ended) * TURNS * 1.4
     assert [*(tmp_path / "journal.sqlite.layers").glob("*")] == []
 
 

@@ -1,5 +1,6 @@
 """Real harnesses, unmodified, in real sandboxes without a network, against a scripted model."""
 
+import sys
 from pathlib import Path
 
 import psutil
@@ -35,7 +36,9 @@ IN_EACH_RUN = (
     *("pi", "pi_responses", "pi_messages", "claude_code", "claude_code_bare", "codex"),
     *("mini_swe_agent", "mini_swe_agent_text"),
 )
-ON_DEMAND = ("opencode", "qwen_code")
+ON_DEMAND = ["opencode", "qwen_code"]
+if sys.version_info >= (3, 12):  # `make test-harnesses` has an environment with that
+    ON_DEMAND.append("openhands")
 EVERY = [*IN_EACH_RUN, *(pytest.param(name, marks=pytest.mark.on_demand) for name in ON_DEMAND)]
 ASKS_AGAIN = {"mini_swe_agent": 2, "qwen_code": 1}
 """Replies that a harness leaves out and asks for again, of `bad_calls`."""

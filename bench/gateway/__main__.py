@@ -7,6 +7,10 @@ from bench import result
 from bench.gateway import cost, first_request, harnesses, scenarios
 
 
+LEARNING = {"pi_success": ("pi", 0), "mini_success": ("mini_swe_agent", 0)}
+"""Agent and seed of `bench.gateway_learning`, by the beginning of the keys of their figures."""
+
+
 def main() -> None:
     ran, played = harnesses.measure(), scenarios.measure()
     costs, first = cost.measure(), first_request.measure()
@@ -25,6 +29,7 @@ def main() -> None:
             "cpu_ms_per_call_at_64": harness["cpu_ms_per_call"],
             "cpu_ms_per_turn_of_our_loop": ours["cpu_ms_per_call"],
             "first_request_ms": first[0]["first_ms"],
+            "first_request_render_ms": first[0]["render_ms"],
             "first_request_holds_loop_ms": first[0]["longest_hold_ms"],
             "double_samples": int(str(harness["calls"])) - cost.expected_calls(),
         },

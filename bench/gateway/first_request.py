@@ -1,4 +1,7 @@
-"""Time of the largest first request, 80 kB of Qwen Code, and how long it holds the event loop."""
+"""Time of the largest first request, 80 kB of Qwen Code, and how long it holds the event loop.
+
+`render_ms` is the time to render and tokenise it alone, in the same run: the floor.
+"""
 
 import asyncio
 import time
@@ -6,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from prorl_service.gateway.dialects import chat as dialect
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.tokens.chat import ChatFormat
 from tests.gateway.rollouts import rollout
@@ -28,8 +32,18 @@ def measure() -> list[dict[str, object]]:
             "request": NAME,
             "first_ms": median(took for took, _ in found),
             "longest_hold_ms": median(held for _, held in found),
+            "render_ms": median(_render_ms(chat) for _ in range(ROUNDS)),
         }
     ]
+
+
+def _render_ms(chat: ChatFormat) -> float:
+    _, [first, *_] = exchanges(NAME)
+    request = dialect.request(first.body)
+    messages = [said.message for said in request.conversation]
+    began = time.perf_counter()
+    chat.prompt_ids(messages, tools=request.tools)
+    return (time.perf_counter() - began) * 1000
 
 
 async def _once(chat: ChatFormat) -> tuple[float, float]:

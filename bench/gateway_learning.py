@@ -3,8 +3,8 @@
 pi and mini-swe-agent on a seed, a file on OpenAI's SDK on three. VeRL trains pi: `bench.verl pi`.
 `python -m bench.gateway_learning [AGENT-SEED...]`: runs that are not named keep their figures, and
 those in outputs/gateway_learning are not repeated. Also draws bench/results/gateway_learning.png.
-A run of pi or the SDK takes twenty minutes on a quiet machine. mini-swe-agent, whose start imports for
-four seconds, has fewer steps.
+A run of pi or the SDK takes twenty minutes on a quiet machine. mini-swe-agent, whose start imports
+for four seconds, has fewer steps.
 """
 
 import argparse

@@ -3,18 +3,19 @@
 Learning with harnesses is measured by `bench.gateway_learning`, whose figures the headline repeats.
 """
 
+import json
+
 from bench import result
 from bench.gateway import cost, first_request, harnesses, scenarios
 
-
-LEARNING = {"pi_success": ("pi", 0), "mini_success": ("mini_swe_agent", 0)}
-"""Agent and seed of `bench.gateway_learning`, by the beginning of the keys of their figures."""
+LEARNT = ("pi_success_before", "pi_success_after", "mini_success_after")
 
 
 def main() -> None:
     ran, played = harnesses.measure(), scenarios.measure()
     costs, first = cost.measure(), first_request.measure()
     ours, harness = costs
+    learning = json.loads((result.RESULTS / "gateway_learning.json").read_text())["headline"]
     tokens = sum(int(str(row["tokens"])) for row in played)
     whole = sum(int(str(row["whole_tokens"])) for row in played)
     result.write(
@@ -31,6 +32,7 @@ def main() -> None:
             "first_request_ms": first[0]["first_ms"],
             "first_request_render_ms": first[0]["render_ms"],
             "first_request_holds_loop_ms": first[0]["longest_hold_ms"],
+            **{name: learning[name] for name in LEARNT},
             "double_samples": int(str(harness["calls"])) - cost.expected_calls(),
         },
     )

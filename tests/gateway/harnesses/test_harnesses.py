@@ -13,7 +13,6 @@ from prorl_service.gateway.harnesses import store
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
 from prorl_service.testing import Played, play
-from recipes.demo.programs import OPENAI_AGENT
 from tests.gateway.harnesses.scripts import (
     ANSWER,
     BASH,
@@ -29,6 +28,7 @@ from tests.gateway.harnesses.scripts import (
 from tests.sandbox.sandboxes import processes_with
 
 PROGRAMS = Path(__file__).with_name("programs")
+OPENAI_AGENT = Path(__file__).parents[3] / "recipes/demo/openai_agent.py"
 
 pytestmark = [pytest.mark.processes, pytest.mark.harnesses, pytest.mark.slow]
 

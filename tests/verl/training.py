@@ -28,6 +28,7 @@ from recipes.common.verl_cpu import forks
 ROOT = Path(__file__).parents[2]
 MARK = "PRORL_TEST_RUN"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+STOCK = (sys.executable, "-m", "verl.trainer.main_ppo")
 TIMEOUT_S = 1500
 """Seconds that a run may take: usually a minute, more on a busy machine."""
 GRACE_S = 60
@@ -99,9 +100,11 @@ def run_main_ppo(
     overrides: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     *,
+    program: Sequence[str] = STOCK,
     timeout_s: float = TIMEOUT_S,
 ) -> CompletedRun:
     """Trains on `model`, `train.parquet` and `val.parquet` in `directory`; leaves its logs there.
+    `program`: command that takes the overrides.
 
     Raises `AssertionError` with the end of the output if the command fails, and
     `subprocess.TimeoutExpired` if it takes longer.
@@ -112,7 +115,7 @@ def run_main_ppo(
     environment |= {MARK: mark, "VERL_FILE_LOGGER_PATH": str(metrics)}
     # Ray's sockets lie about 70 characters deep in its directory, and 107 is the limit.
     with TemporaryDirectory(prefix="ray-") as ray_directory, log.open("wb") as output:
-        command = _command(directory, ray_directory, overrides or {})
+        command = _command(program, directory, ray_directory, overrides or {})
         try:
             process = subprocess.Popen(
                 command,
@@ -165,7 +168,9 @@ def _forks() -> list[psutil.Process]:
     return list(server.children(recursive=True))
 
 
-def _command(directory: Path, ray_directory: str, overrides: Mapping[str, object]) -> Sequence[str]:
+def _command(
+    program: Sequence[str], directory: Path, ray_directory: str, overrides: Mapping[str, object]
+) -> Sequence[str]:
     settings = {
         "data.train_files": directory / "train.parquet",
         "data.val_files": directory / "val.parquet",
@@ -178,7 +183,7 @@ def _command(directory: Path, ray_directory: str, overrides: Mapping[str, object
     }
     arguments = [f"{key}={value}" for key, value in settings.items()]
     arguments.sort(key=lambda argument: not argument.startswith("--"))  # options come first
-    return [*DIE_WITH_US, sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
+    return [*DIE_WITH_US, *program, *arguments]
 
 
 def _metrics(file: Path) -> list[dict[str, float]]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -89,7 +90,13 @@ def vllm(
     server = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
     needed = _vllm_options(python)
     command = [str(python), *server, "--model", str(model), *needed, *options]
-    with _running(command, log, port, VLLM_ENVIRONMENT, VLLM_START_TIMEOUT_S) as process:
+    with running(
+        command,
+        log=log,
+        port=port,
+        environment=VLLM_ENVIRONMENT,
+        start_timeout_s=VLLM_START_TIMEOUT_S,
+    ) as process:
         yield process
 
 
@@ -139,19 +146,20 @@ def _prorl(
     arguments: list[str], log: Path, port: int | None
 ) -> AbstractContextManager[LocalProcess]:
     command = [sys.executable, "-m", "prorl_service.cli", *arguments]
-    return _running(command, log, port, {}, START_TIMEOUT_S)
+    return running(command, log=log, port=port)
 
 
 @contextmanager
-def _running(
-    command: list[str],
+def running(
+    command: Sequence[str],
+    *,
     log: Path,
-    port: int | None,
-    environment: Mapping[str, str],
-    start_timeout_s: float,
+    port: int | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[LocalProcess]:
-    """Runs `command`, healthy when the block is entered. Raises `ProRLError` with the end of the
-    log if it does not start."""
+    """Runs `command` with `--port` and further variables, healthy when the block is entered. Raises
+    `ProRLError` with the end of the log if it does not start."""
     port = free_port() if port is None else _free(port)
     # setpriv (util-linux) ends the child with its parent; a preexec_fn may deadlock under threads.
     whole = ["setpriv", "--pdeathsig", "TERM", *command, "--port", str(port)]
@@ -164,12 +172,12 @@ def _running(
             stdin=subprocess.DEVNULL,
             env=os.environ | environment,
         )
-    running = LocalProcess(f"http://127.0.0.1:{port}", log, process)
+    started = LocalProcess(f"http://127.0.0.1:{port}", log, process)
     try:
-        _wait_until_healthy(running, start_timeout_s)
-        yield running
+        _wait_until_healthy(started, start_timeout_s)
+        yield started
     finally:
-        running.stop()
+        started.stop()
 
 
 def free_port() -> int:
@@ -207,14 +215,14 @@ def _bind(port: int) -> OSError | None:
     return None
 
 
-def _wait_until_healthy(running: LocalProcess, timeout_s: float) -> None:
+def _wait_until_healthy(started: LocalProcess, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     with httpx.Client(trust_env=False, timeout=5) as http:
-        while running.process.poll() is None and time.monotonic() < deadline:
+        while started.process.poll() is None and time.monotonic() < deadline:
             with suppress(httpx.TransportError):
-                is_healthy = http.get(f"{running.url}/health").is_success
-                if is_healthy and running.process.poll() is None:
+                is_healthy = http.get(f"{started.url}/health").is_success
+                if is_healthy and started.process.poll() is None:
                     return
             time.sleep(0.05)
-    tail = running.log.read_text(errors="replace")[-2000:]
-    raise ProRLError(f"{running.process.args!r} did not become healthy; its log ends:\n{tail}")
+    tail = started.log.read_text(errors="replace")[-2000:]
+    raise ProRLError(f"{started.process.args!r} did not become healthy; its log ends:\n{tail}")

@@ -12,9 +12,11 @@ from pydantic import Field
 
 from prorl_service.agents.base import Prompt, Restores, RolloutContext, with_system
 from prorl_service.agents.loop import LoopAgent
+from prorl_service.agents.services import Requirements
 from prorl_service.rewards.math import boxed
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task
+from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -34,6 +36,8 @@ class AnswerAgent(LoopAgent):
     def __init__(self, task: Task, answer_format: AnswerFormat, tools: Sequence[ToolName]) -> None:
         super().__init__(task)
         self.tools = [TOOLS[name] for name in dict.fromkeys(tools)]
+        if "ipython" in tools:
+            self.uses = Requirements(packages=ipython.PACKAGES)
         self._is_boxed = answer_format == "boxed"
         self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR

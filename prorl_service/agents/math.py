@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from prorl_service.agents.answers import AnswerAgent, AnswerFormat, ToolName
 from prorl_service.agents.base import RolloutContext, Verdict, put_files
 from prorl_service.agents.scoring import score_answer
+from prorl_service.rewards import math
 from prorl_service.rewards.math import score_math
 from prorl_service.schemas import Task, Turn
 
@@ -41,6 +42,7 @@ class MathAgent(AnswerAgent):
     def __init__(self, task: Task) -> None:
         self.data = MathData.model_validate(task.data)
         super().__init__(task, self.data.answer_format, self.data.tools)
+        self.uses = self.uses.also(math.PACKAGES)
 
     def system_prompt(self) -> str:
         return SYSTEM_PROMPT

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 from prorl_service.agents.answers import AnswerAgent, AnswerFormat, ToolName
 from prorl_service.agents.base import RolloutContext, Verdict
 from prorl_service.agents.scoring import score_answer
-from prorl_service.agents.services import Requirements
 from prorl_service.errors import EvaluatorError, InvalidRequest, TaskError
 from prorl_service.rewards.pool import ScoringAborted
 from prorl_service.rewards.reasoning import (
@@ -64,7 +63,7 @@ class ReasoningGymAgent(AnswerAgent):
                 f"data.generator: {self.data.generator!r} is refused: {reason}",
                 hint="take another; docs/reasoning_gym.md lists those that are refused",
             )
-        self.uses = Requirements(packages={MODULE: EXTRA})
+        self.uses = self.uses.also({MODULE: EXTRA})
         self._puzzle = self.data.puzzle().model_dump_json(exclude_none=True)
 
     def system_prompt(self) -> str:

@@ -5,7 +5,7 @@ A task may ask for them; it cannot bring its own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
@@ -30,6 +30,10 @@ class Requirements:
     """Name of the NeMo Gym server that has the rollout's session."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Modules that have to be installed, and the extra of this package that brings each."""
+
+    def also(self, packages: Mapping[str, str]) -> "Requirements":
+        """Returns these, with further packages."""
+        return replace(self, packages={**self.packages, **packages})
 
 
 @dataclass(frozen=True, slots=True)

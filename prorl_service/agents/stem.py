@@ -23,12 +23,14 @@ from prorl_service.agents.base import (
 from prorl_service.agents.loop import run_turns
 from prorl_service.agents.scoring import score_answer
 from prorl_service.agents.services import Requirements
+from prorl_service.rewards import math
 from prorl_service.rewards.judge.cache import Judgement
 from prorl_service.rewards.judge.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.math import boxed
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Task
+from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -98,7 +100,8 @@ class StemAgent(AgentHandler):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.data = StemData.model_validate(task.data)
-        self.uses = Requirements(mcp=self.data.mcp, judge=self.data.judge)
+        packages = {**ipython.PACKAGES, **math.PACKAGES}
+        self.uses = Requirements(mcp=self.data.mcp, judge=self.data.judge, packages=packages)
         self._sandbox: Sandbox | None = None
         self._finish_reason = FinishReason.ERROR
 

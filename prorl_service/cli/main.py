@@ -40,6 +40,7 @@ COMMANDS = {
     "harnesses": ("prorl_service.cli.harnesses:harnesses", "Install other agents' programs."),
     "harbor": ("prorl_service.cli.harbor:harbor", "Check, run and prepare Harbor's tasks."),
     "check-model": ("prorl_service.cli.model:check_model", "Show how a model's chats are read."),
+    "install": ("prorl_service.cli.install:install", "Install what sandboxes need."),
     "doctor": ("prorl_service.cli.doctor:doctor", "List the sandboxes that this host supports."),
 }
 """Import path of each command, and its line in the list of commands."""

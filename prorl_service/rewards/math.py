@@ -12,6 +12,9 @@ from typing import Any, cast
 MAX_ANSWER_CHARS = 4000
 """Maximum length of an answer. A longer one is wrong: the policy is repeating itself."""
 
+PACKAGES = {"math_verify": "math"}
+"""Module that scoring needs, and the extra that installs it."""
+
 _TOKENS = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*")

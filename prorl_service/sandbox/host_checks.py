@@ -69,7 +69,7 @@ def user_namespaces() -> Finding:
 
 def _how_to_get_user_namespaces() -> str:
     if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return "scripts/install-sandbox gives the sandboxes' programs an AppArmor profile"
+        return "`prorl install sandboxes` gives the sandboxes' programs an AppArmor profile"
     for name, off in (("kernel/unprivileged_userns_clone", "0"), ("user/max_user_namespaces", "0")):
         if _read(f"/proc/sys/{name}") == off:
             return f"as root: sysctl {name.replace('/', '.')}={'1' if 'clone' in name else '65536'}"
@@ -96,7 +96,7 @@ def overlays() -> Finding:
 def image_files() -> Finding:
     apptainer = shutil.which("apptainer") or shutil.which("singularity")
     if apptainer is None:
-        return Finding(Status.MISSING, "no Apptainer", "scripts/install-sandbox")
+        return Finding(Status.MISSING, "no Apptainer", "prorl install sandboxes")
     version = subprocess.run(
         [apptainer, "--version"], capture_output=True, text=True, check=False, timeout=10
     ).stdout.strip()
@@ -113,7 +113,7 @@ def image_files() -> Finding:
     return Finding(
         Status.LIMITED,
         f"{version}: {failure}",
-        "scripts/install-sandbox, or keep images as directories",
+        "prorl install sandboxes, or keep images as directories",
     )
 
 

@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prorl_service.sandbox.base import Sandbox, ToolResult
 
+PACKAGES = {"ipykernel": "kernels"}
+"""Module that a sandbox's kernel is made of, and the extra that installs it."""
+
 
 class IPythonArguments(BaseModel):
     model_config = ConfigDict(extra="forbid")

@@ -17,8 +17,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 ROOT = Path(__file__).parents[2]
 PRESETS = "prorl_service/gateway/harnesses"
 STATIC = "prorl_service/page/static"
-NEEDED = ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "prorl_service", "plugins")
-HOOK = "scripts/page/build_hook.py"
+NEEDED = (
+    *("pyproject.toml", "README.md", "LICENSE", ".gitignore"),
+    *("prorl_service", "plugins", "scripts"),
+)
 
 
 @pytest.fixture
@@ -31,8 +33,6 @@ def checkout(tmp_path: Path) -> Path:
         else:
             target.parent.mkdir(exist_ok=True)
             shutil.copy(source, target)
-    (tmp_path / "checkout" / HOOK).parent.mkdir(parents=True)
-    shutil.copy(ROOT / HOOK, tmp_path / "checkout" / HOOK)
     return tmp_path / "checkout"
 
 

@@ -46,14 +46,14 @@ def test_a_host_without_programs_gets_next_steps(tmp_path: Path) -> None:
     rows = {row["check"]: row for row in json.loads(done.stdout)}
     for name in ("--sandbox bubblewrap", "--sandbox auto", "image files"):
         assert rows[name]["status"] == "missing"
-        assert "scripts/install-sandbox" in rows[name]["next_step"]
+        assert "prorl install sandboxes" in rows[name]["next_step"]
 
 
 def test_the_table_shows_findings_and_next_steps(tmp_path: Path) -> None:
     done = doctor(path=str(tmp_path))
     assert done.returncode == 1
     assert "missing  --sandbox bubblewrap  bubblewrap is not installed" in done.stdout
-    assert "→ run scripts/install-sandbox" in done.stdout
+    assert "→ run `prorl install sandboxes`" in done.stdout
 
 
 def test_a_check_that_hangs_or_breaks_becomes_a_finding() -> None:

@@ -66,7 +66,7 @@ def test_images_are_refused_if_apptainer_does_not_work(programs: Path) -> None:
         with pytest.raises(TaskError, match=r"'ubuntu:24.04'.*no user namespaces") as caught:
             refuse("ubuntu:24.04")
         assert "without an image" in caught.value.hint
-        assert "scripts/install-sandbox" in caught.value.hint
+        assert "prorl install sandboxes" in caught.value.hint
 
 
 def test_an_apptainer_that_may_not_be_run_is_reported(programs: Path) -> None:
@@ -95,7 +95,7 @@ def test_auto_never_falls_back_to_no_isolation(monkeypatch: pytest.MonkeyPatch) 
     assert "Apptainer is not installed" in caught.value.message
     assert "bubblewrap is not installed" in caught.value.message
     assert not caught.value.retryable
-    assert "scripts/install-sandbox" in caught.value.hint
+    assert "prorl install sandboxes" in caught.value.hint
     with pytest.raises(SandboxError, match="Apptainer is not installed"):
         provider("auto", default_image="ubuntu:24.04")
     with pytest.raises(SandboxError, match="Apptainer is not installed"):

@@ -22,10 +22,12 @@ from prorl_service.agents.base import (
 from prorl_service.agents.code.data import CodeData
 from prorl_service.agents.code.evaluation import SOLUTION, WALL_PER_CPU, grade_solution
 from prorl_service.agents.loop import LoopAgent
+from prorl_service.agents.services import Requirements
 from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.sandbox.base import Sandbox
 from prorl_service.schemas import FinishReason, Stage, Task
+from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -80,6 +82,7 @@ class CodeAgent(LoopAgent):
         self.tools: list[Tool] = [Bash(), StrReplaceEditor()]
         if self.data.ipython:
             self.tools.append(IPython())
+            self.uses = Requirements(packages=ipython.PACKAGES)
         self.solution: bytes | None = None
         """Program that RUN left; None if it left nothing that can be graded."""
         self._sandbox: Sandbox | None = None

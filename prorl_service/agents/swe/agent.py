@@ -18,6 +18,7 @@ from pydantic import BaseModel, JsonValue
 
 from prorl_service.agents.base import Prompt, Restores, RolloutContext, Verdict, with_system
 from prorl_service.agents.loop import LoopAgent
+from prorl_service.agents.services import Requirements
 from prorl_service.agents.swe.data import SweData
 from prorl_service.agents.swe.evaluation import grade_patch, unapplied
 from prorl_service.agents.swe.repository import extract_patch, prepare
@@ -26,6 +27,7 @@ from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log import check_parser
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
 from prorl_service.schemas import FinishReason, Stage, Task
+from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.ipython import IPython
@@ -65,6 +67,7 @@ class SweAgent(LoopAgent):
         self.tools: list[Tool] = [Bash(), StrReplaceEditor(), Submit()]
         if self.data.ipython:
             self.tools.append(IPython())
+            self.uses = Requirements(packages=ipython.PACKAGES)
         self.patch: bytes | None = b""
         """Patch that RUN left; None if it was too large."""
         self.report: SweReport | None = None

@@ -23,7 +23,7 @@ import ptyprocess
 from prorl_service.errors import SandboxError
 from prorl_service.sandbox import guest
 from prorl_service.sandbox.cache import cache_root
-from prorl_service.sandbox.host.kernel_packages import kernel_packages
+from prorl_service.sandbox.host.kernel_packages import has_kernel, kernel_packages
 
 INSIDE = "/.prorl"
 """Path of the copy inside every sandbox that isolates."""
@@ -56,8 +56,10 @@ def server(program: str, *arguments: str, at: str = INSIDE) -> list[str]:
     return [*python(at), "-I", "-S", "-c", boot, *arguments]
 
 
-def kernel(at: str = INSIDE) -> dict[str, Any]:
-    """Returns what `execd.ipython` needs to know."""
+def kernel(at: str = INSIDE) -> dict[str, Any] | None:
+    """Returns what `execd.ipython` needs to know; None if there is no kernel."""
+    if not has_kernel():
+        return None
     return {"python": python(at), "packages": f"{at}/{_PACKAGES}"}
 
 

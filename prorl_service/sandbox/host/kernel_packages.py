@@ -1,7 +1,9 @@
 """Files of the service's own installation that a Jupyter kernel in a sandbox needs."""
 
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import Distribution, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -12,12 +14,20 @@ NOT_NEEDED = {"debugpy", "jedi"}
 """Packages for attached debuggers and for completion; larger than all the rest."""
 
 
+@cache  # asked for at each start of a sandbox
+def has_kernel() -> bool:
+    return find_spec("ipykernel") is not None
+
+
 def kernel_packages() -> list[Path]:
     """Returns top-level packages, modules and native-library directories of all requirements.
 
     Copied or linked into one directory under their own names, they make a `sys.path` entry for the
-    Python that runs the service. Raises `PackageNotFoundError` when a required one is missing.
+    Python that runs the service. Empty without the extra `kernels`. Raises `PackageNotFoundError`
+    when a required one is missing.
     """
+    if not has_kernel():
+        return []
     paths = {path for found in _closure() for path in _top_level(found)}
     return sorted(path for path in paths if path.exists())
 

@@ -18,7 +18,7 @@ from typing import Any
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.images.store import CHILD
 
-INSTALL_HINT = "run scripts/install-sandbox: it installs apptainer, or says what is in the way"
+INSTALL_HINT = "run `prorl install sandboxes`: it installs apptainer, or says what is in the way"
 COMPRESSION = "-comp zstd -Xcompression-level 3"
 MESSAGES_BYTES = 4096
 """Bytes of the end of apptainer's messages that are searched and shown."""

@@ -37,7 +37,7 @@ WORKDIR = "/workspace"
 HOME = "/root"
 USER = 0
 
-INSTALL_HINT = "run scripts/install-sandbox: it installs Apptainer, or says what is in the way"
+INSTALL_HINT = "run `prorl install sandboxes`: it installs Apptainer, or says what is in the way"
 
 _FILE_ERRNOS = (
     *(errno.EPERM, errno.ENOENT, errno.ENOEXEC, errno.EACCES),

@@ -25,7 +25,7 @@ from prorl_service.sandbox.host.sandbox import RemoteSandbox
 from prorl_service.sandbox.host.zygotes import Zygotes, container_user, try_once
 
 INNER_USER = 1000
-INSTALL_HINT = "run scripts/install-sandbox: it installs bubblewrap, or says what is in the way"
+INSTALL_HINT = "run `prorl install sandboxes`: it installs bubblewrap, or says what is in the way"
 
 ISOLATION = [
     *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),

@@ -193,7 +193,7 @@ async def test_the_error_without_apptainer_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(SandboxError, match="apptainer is not installed") as error:
         await cache.get(f"oci:{layout.path}")
-    assert "scripts/install-sandbox" in error.value.hint
+    assert "prorl install sandboxes" in error.value.hint
     assert not error.value.retryable
 
 

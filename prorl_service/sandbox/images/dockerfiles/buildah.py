@@ -20,7 +20,7 @@ from prorl_service.sandbox.images.dockerfiles.rungs import Base, Made, Obstacle,
 from prorl_service.sandbox.images.dockerfiles.steps import step_failed
 from prorl_service.sandbox.images.image_config import ImageConfig
 
-INSTALL = "scripts/install-buildah"
+INSTALL = "prorl install buildah"
 DRIVERS = ("overlay", "vfs")
 """Ways of storage, best first. vfs copies all files for each stage, and works everywhere."""
 

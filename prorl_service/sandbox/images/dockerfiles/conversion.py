@@ -154,7 +154,9 @@ def _import() -> tuple[type, type]:
         from spython.main.parse.writers import SingularityWriter
     except ImportError as error:
         raise SandboxError(
-            f"spython is not installed: {error}", hint="pip install spython", retryable=False
+            f"spython is not installed: {error}",
+            hint="pip install 'prorl-service[images]'",
+            retryable=False,
         ) from error
     return DockerParser, SingularityWriter
 

@@ -236,12 +236,12 @@ class Scripted:
         (
             [("buildah", "absent", None), ("c", None, "too hard")],
             "line 1: FROM scratch: c cannot do it: too hard",
-            "scripts/install-buildah (buildah would do it: absent)",
+            "prorl install buildah (buildah would do it: absent)",
         ),
         (
             [("a", "absent", None), ("b", "broken", None)],
             "no builder of Dockerfiles works here: a: absent; b: broken",
-            "scripts/install-buildah",
+            "prorl install buildah",
         ),
     ],
 )

@@ -1,0 +1,150 @@
+"""The wheel in environments that have nothing else: the client alone, and the service."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from prorl_service import local
+from prorl_service.net.credentials import authorization
+from prorl_service.testing import StubEngine, byte_model
+from prorl_service.testing.replies import token_ids
+from prorl_service.tokens.chat import ChatFormat
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+CLIENT = """
+import json, sys
+from prorl_service.client import RolloutClient
+from prorl_service.schemas import Group, Message, Task
+
+messages = [Message(role="user", content="Guess.")]
+_, url, agent, data = sys.argv
+task = Task(task_id="t", agent=agent, messages=messages, data=json.loads(data))
+with RolloutClient(url) as client:
+    client.submit([Group(group_id="g", task=task, n=1)])
+    [rollout] = client.wait(["g.0"], 60)
+print(rollout.state, rollout.reward)
+"""
+
+
+class Environment:
+    def __init__(self, directory: Path) -> None:
+        self.bin = directory / "bin"
+
+    def install(self, *requirements: str) -> None:
+        pip = [self.bin / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+        subprocess.run([*pip, *requirements], check=True, timeout=500)
+
+    def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        variables = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(
+            [self.bin / command[0], *command[1:]],
+            cwd=cwd,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory))
+    command = [sys.executable, "-m", "pip", "wheel", "-qq", *options, str(ROOT)]
+    subprocess.run(command, check=True, timeout=300)
+    [wheel] = directory.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    environment = made(tmp_path_factory.mktemp("client"))
+    environment.install(str(wheel))
+    return environment
+
+
+@pytest.fixture(scope="module")
+def server(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    environment = made(tmp_path_factory.mktemp("server"))
+    environment.install(f"{wheel}[server]")
+    return environment
+
+
+def made(directory: Path) -> Environment:
+    venv.create(directory, with_pip=True)
+    return Environment(directory)
+
+
+class Sixty(StubEngine):
+    """Answers 60, whatever it is asked."""
+
+    def __init__(self, model: Path) -> None:
+        super().__init__(model, lambda _: ())
+        self.chat = ChatFormat.load(str(model), None)
+
+    def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
+        return token_ids("60", self.chat)
+
+
+@contextmanager
+def service(server: Environment, directory: Path) -> Iterator[str]:
+    """Runs the service of that environment, with the agent of an example."""
+    byte_model.write(directory)
+    shutil.copy(ROOT / "examples/own_agent.py", directory)
+    with Sixty(directory).in_thread() as engine:
+        command = [str(server.bin / "prorl"), "serve", "--backend", engine.url]
+        command += ["--journal", "none", "--agent", "own_agent:Guess"]
+        variables = {"PYTHONPATH": str(directory)}
+        log = directory / "service.log"
+        with local.running(command, log=log, environment=variables) as process:
+            yield process.url
+
+
+def installed(environment: Environment, directory: Path) -> set[str]:
+    listed = environment.run("python", "-m", "pip", "list", "--format=freeze", cwd=directory)
+    return {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
+
+
+def test_the_client_needs_little(client: Environment, tmp_path: Path) -> None:
+    packages = installed(client, tmp_path)
+    assert {"prorl-service", "httpx", "pydantic"} <= packages
+    assert len(packages) <= 16, sorted(packages)
+    for command in ("prorl", "prorl-service"):
+        told = client.run(command, "serve", cwd=tmp_path)
+        assert told.returncode == 1
+        assert "this environment has the client alone" in told.stderr
+        assert "pip install 'prorl-service[all]'" in told.stderr
+
+
+def test_a_service_of_the_wheel_runs_rollouts(
+    client: Environment, server: Environment, tmp_path: Path
+) -> None:
+    with service(server, tmp_path) as url, httpx.Client(base_url=url) as http:
+        page = http.get("/")
+        assert page.status_code == 200
+        assert http.get("/page/vendor/htm-preact.js").status_code == 200
+        assert http.get("/docs", headers=authorization(url)).status_code == 200
+        ran = client.run("python", "-c", CLIENT, url, "guess", '{"secret": 60}', cwd=tmp_path)
+        assert ran.stdout == "done 1.0\n", ran.stderr
+        refused = client.run("python", "-c", CLIENT, url, "math", '{"answer": "1"}', cwd=tmp_path)
+        assert "pip install 'prorl-service[math]'" in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["install", "bubblewrap"], ["token"]])
+def test_commands_work_without_a_checkout(
+    server: Environment, tmp_path: Path, arguments: Sequence[str]
+) -> None:
+    done = server.run("prorl", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "scripts/" not in done.stdout

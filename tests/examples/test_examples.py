@@ -67,9 +67,10 @@ class Multiplying(StubEngine):
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("examples")
     byte_model.write(directory)
+    options = ["--image-base", f"debian:bookworm-slim={debian_image()}"]
     with (
         Multiplying(directory).in_thread() as engine,
-        local.service([engine.url], log=directory / "service.log") as service,
+        local.service([engine.url], log=directory / "service.log", options=options) as service,
     ):
         yield service.url
 
@@ -148,7 +149,7 @@ def test_a_script_runs(example: str, expected: str, checkout: Path, url: str) ->
 
 def test_a_harbor_task_is_worked_on(checkout: Path, url: str) -> None:
     made, script = [one for one in commands("harbor_task") if one[:2] != ["prorl", "serve"]]
-    run([*made, "--image-base", f"debian:bookworm-slim={debian_image()}"], checkout)
+    run(made, checkout)
     printed = run(script, checkout, PRORL_URL=url)
     assert "rewards [1.0, 1.0, 1.0, 1.0]" in printed
 

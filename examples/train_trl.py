@@ -8,6 +8,7 @@ python examples/train_trl.py MODEL               # a directory, or a name on the
 import os
 import sys
 
+import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
@@ -36,6 +37,7 @@ def main(model: str) -> None:
         max_steps=2,
         logging_steps=1,
         report_to="none",
+        bf16=torch.cuda.is_available(),
     )
     trainer = GRPOTrainer(
         model=model,

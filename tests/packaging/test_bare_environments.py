@@ -30,8 +30,8 @@ messages = [Message(role="user", content="Guess.")]
 _, url, agent, data = sys.argv
 task = Task(task_id="t", agent=agent, messages=messages, data=json.loads(data))
 with RolloutClient(url) as client:
-    client.submit([Group(group_id="g", task=task, n=1)])
-    [rollout] = client.wait(["g.0"], 60)
+    client.submit([Group(group_id=agent, task=task, n=1)])
+    [rollout] = client.wait([f"{agent}.0"], 60)
 print(rollout.state, rollout.reward)
 """
 

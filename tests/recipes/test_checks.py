@@ -95,7 +95,7 @@ def test_a_missing_sandbox_is_refused_unless_the_service_is_elsewhere(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BadSettings, match="sandbox=bubblewrap") as caught:
         checks.check_sandbox(tiny())
-    assert "scripts/install" in caught.value.hint
+    assert "prorl install" in caught.value.hint
     checks.check_sandbox(tiny("service.url=http://localhost:1"))
 
 

@@ -48,5 +48,6 @@ class SolverAndCritic(AgentHandler):
         answer = boxed(rollout.answer)
         if answer is None:
             return Verdict(0.0)
-        reward, _ = await score_answer(rollout, score_math, answer, self.task.data["answer"])
+        gold = str(self.task.data["answer"])
+        reward, _ = await score_answer(rollout, score_math, answer, gold)
         return Verdict(reward)

@@ -41,8 +41,8 @@ class Environment:
         self.bin = directory / "bin"
 
     def install(self, *requirements: str) -> None:
-        pip = [self.bin / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-        subprocess.run([*pip, *requirements], check=True, timeout=500)
+        pip = (str(self.bin / "python"), "-m", "pip", "--disable-pip-version-check")
+        subprocess.run([*pip, "install", "-qq", *requirements], check=True, timeout=500)
 
     def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         variables = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}

@@ -16,7 +16,11 @@ from prorl_service.server.service import Service, ServiceDep
 metrics_router = APIRouter(responses={"4XX": {"model": ErrorResponse}})
 
 
-@metrics_router.get("/metrics", response_class=Response)
+@metrics_router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def get_metrics(service: ServiceDep) -> Response:
     """Answers in Prometheus text format. Requires the token, if there is one."""
     now = CollectorRegistry()

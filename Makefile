@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-all test-fast check bench test-vllm test-verl test-harnesses test-environments test-slurm clean
+.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-verl test-harnesses test-environments test-slurm clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -15,6 +15,8 @@ test-fast: setup ## tests without processes and waits, in about a minute
 	scripts/test --fast -n 2 --dist worksteal
 check: setup
 	scripts/check
+docs: setup ## the documentation's site, in outputs/docs/site
+	scripts/docs
 bench: setup sandboxes ## the measurements the docs quote
 	scripts/bench
 test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the contract on three releases

@@ -9,9 +9,6 @@ from prorl_service.agents.description import describe
 from prorl_service.agents.math import MathAgent
 from prorl_service.schemas import (
     Backends,
-    BackendSpec,
-    BackendState,
-    BackendStatus,
     Blame,
     ErrorInfo,
     FinishReason,
@@ -32,8 +29,6 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Trajectory,
     Turn,
-    WeightsAt,
-    WeightsReport,
 )
 from prorl_service.schemas.sampling import Candidates, DrawSpec, SamplerSpec
 from prorl_service.schemas.views import (
@@ -53,6 +48,8 @@ from prorl_service.schemas.views import (
     Training,
     VersionRow,
 )
+from prorl_service.server import api_examples_service
+from prorl_service.server.compat import examples
 
 _AT = 1_767_225_600.0
 _GROUP = Group(
@@ -252,27 +249,15 @@ _VERSION = VersionRow(
     first_ended_at=_AT,
     last_ended_at=_AT + 90,
 )
-_BACKEND = BackendStatus(
-    backend_id="gpu1:8000",
-    url="http://gpu1:8000",
-    model="Qwen/Qwen3-8B",
-    state=BackendState.HEALTHY,
-    policy_version=7,
-    max_model_len=32_768,
-    in_flight=12,
-)
-
 BODIES: dict[str, BaseModel] = {
     "POST /v1/rollouts": SubmitRequest(groups=[_GROUP]),
     "POST /v1/rollouts/stream": RolloutIds(rollout_ids=[_FIRST, _SECOND]),
     "POST /v1/rollouts/cancel": RolloutIds(rollout_ids=[_FIRST]),
     "POST /v1/groups/acknowledge": GroupIds(group_ids=[_GROUP.group_id]),
-    "POST /v1/backends": BackendSpec(url="http://gpu1:8000", lease_s=240),
-    "POST /v1/weights": WeightsAt(path="/shared/weights/step8", version=8),
     "PUT /v1/samplers/{sampler_id}": SamplerSpec(max_staleness=1),
     "POST /v1/samplers/{sampler_id}/groups": Candidates(groups=[_GROUP]),
     "PUT /v1/samplers/{sampler_id}/draws/{draw_id}": DrawSpec(target=32),
-}
+} | (api_examples_service.BODIES | examples.BODIES)
 """Examples of requests, by operation."""
 
 ANSWERS: dict[str, BaseModel] = {
@@ -288,15 +273,23 @@ ANSWERS: dict[str, BaseModel] = {
     "GET /v1/rollouts/{rollout_id}/tokens": _TOKENS,
     "GET /v1/training": Training(run=_ROW.run, versions=[_VERSION]),
     "GET /v1/agents": Agents(agents=[describe(MathAgent)]),
-    "GET /v1/backends": Backends(backends=[_BACKEND]),
-    "POST /v1/backends": _BACKEND,
-    "POST /v1/weights": WeightsReport(version=8, applied=["gpu1:8000"], pending=[]),
-}
+    "GET /v1/backends": Backends(backends=[api_examples_service.BACKEND]),
+} | (api_examples_service.ANSWERS | examples.ANSWERS)
 """Examples of successful answers, by operation."""
 
-EVENTS = (
-    "event: rollout\n"
-    f'data: {{"rollout_id":"{_FIRST}","group_id":"{_GROUP.group_id}","state":"running",'
-    f'"attempt":1,"at":{_AT}}}\n'
-    "id: 0f8b1c2d-42\n\n"
-)
+TEXTS = {
+    "POST /v1/rollouts/stream": f"{_ENDED.model_dump_json(exclude_defaults=True)}\n\n",
+    "GET /v1/page": "<!doctype html>\n<title>Two groups of step 7</title>\n",
+    "GET /v1/events": (
+        "event: rollout\n"
+        f'data: {{"rollout_id":"{_FIRST}","group_id":"{_GROUP.group_id}","state":"running",'
+        f'"attempt":1,"at":{_AT}}}\n'
+        "id: 0f8b1c2d-42\n\n"
+    ),
+    "GET /metrics": (
+        "# HELP prorl_rollouts_ended_total Rollouts ended.\n"
+        "# TYPE prorl_rollouts_ended_total counter\n"
+        'prorl_rollouts_ended_total{state="done"} 3100.0\n'
+    ),
+}
+"""Examples of answers that are text or a stream, by operation."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from prorl_service.server.api_examples import ANSWERS, BODIES, EVENTS
+from prorl_service.server.api_calls import curl
+from prorl_service.server.api_examples import ANSWERS, BODIES, TEXTS
 
 TAGS: dict[str, tuple[str, dict[str, str]]] = {
     "Rollouts": (
@@ -126,9 +127,13 @@ def _add_examples(operation: dict[str, Any], name: str) -> None:
     if (body := BODIES.get(name)) is not None:
         example = body.model_dump(mode="json", exclude_defaults=True)
         operation["requestBody"]["content"][JSON]["example"] = example
-    successes = (one for status, one in operation["responses"].items() if status.startswith("2"))
-    content = next(successes).get("content", {})
+    success = next(one for status, one in operation["responses"].items() if status.startswith("2"))
+    content = success.get("content", {})
     if (answer := ANSWERS.get(name)) is not None:
         content[JSON]["example"] = answer.model_dump(mode="json")
-    if name == "GET /v1/events":
-        content["text/event-stream"]["example"] = EVENTS
+    if (text := TEXTS.get(name)) is not None:
+        [kind] = content.values()
+        kind["example"] = text
+    operation["x-codeSamples"] = [
+        {"lang": "Shell", "label": "curl", "source": curl(name, operation)}
+    ]

@@ -16,17 +16,21 @@ from prorl_service.server.service import Service, ServiceDep
 metrics_router = APIRouter(responses={"4XX": {"model": ErrorResponse}})
 
 
-@metrics_router.get("/metrics", response_class=Response)
+@metrics_router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 async def get_metrics(service: ServiceDep) -> Response:
     """Answers in Prometheus text format. Requires the token, if there is one."""
     now = CollectorRegistry()
-    now.register(_Now(service))
+    now.register(Current(service))
     ProcessCollector(registry=now)
     text = generate_latest(metrics.REGISTRY) + generate_latest(now)
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-class _Now(Collector):
+class Current(Collector):
     def __init__(self, service: Service) -> None:
         self._service = service
 
@@ -41,9 +45,13 @@ class _Now(Collector):
         service, name = self._service, "prorl"
         is_healthy, is_writable = service.failure() is None, service.journal.failure is None
         version = service.backends.policy_version
-        yield GaugeMetricFamily(f"{name}_healthy", "1 while it is, as in `/health`.", is_healthy)
-        yield GaugeMetricFamily(f"{name}_journal_writable", "1 while it is.", is_writable)
-        yield GaugeMetricFamily(f"{name}_policy_version", "Of the newest weights.", version)
+        yield GaugeMetricFamily(
+            f"{name}_healthy", "1 while the service is healthy, as in `/health`.", is_healthy
+        )
+        yield GaugeMetricFamily(
+            f"{name}_journal_writable", "1 while the journal can be written.", is_writable
+        )
+        yield GaugeMetricFamily(f"{name}_policy_version", "Version of the newest weights.", version)
 
     def _rollouts(self) -> Iterator[Metric]:
         executor = self._service.executor
@@ -65,13 +73,13 @@ class _Now(Collector):
             f"{name}_calls_in_flight", "Model calls in flight.", labels=["backend"]
         )
         sessions = GaugeMetricFamily(
-            f"{name}_sessions", "Rollouts whose calls go there.", labels=["backend"]
+            f"{name}_sessions", "Rollouts whose calls go to the engine.", labels=["backend"]
         )
         states = GaugeMetricFamily(
-            f"{name}_state", "1 for the state it is in.", labels=["backend", "state"]
+            f"{name}_state", "1 for the state that the engine is in.", labels=["backend", "state"]
         )
         versions = GaugeMetricFamily(
-            f"{name}_policy_version", "Version of its weights.", labels=["backend"]
+            f"{name}_policy_version", "Version of the engine's weights.", labels=["backend"]
         )
         for backend in self._service.backends.statuses():
             in_flight.add_metric([backend.backend_id], backend.in_flight)
@@ -83,7 +91,11 @@ class _Now(Collector):
 
     def _sandboxes(self, pool: WarmPool) -> Iterator[Metric]:
         counts, name = pool.counts(), "prorl_sandbox"
-        yield GaugeMetricFamily(f"{name}es_running", "Held by rollouts.", counts["running"])
-        yield GaugeMetricFamily(f"{name}es_warm", "Started ahead.", counts["warm"])
-        yield CounterMetricFamily(f"{name}_hits", "Starts that took a warm one.", counts["hits"])
-        yield CounterMetricFamily(f"{name}_misses", "Starts without one.", counts["misses"])
+        yield GaugeMetricFamily(
+            f"{name}es_running", "Sandboxes that rollouts hold.", counts["running"]
+        )
+        yield GaugeMetricFamily(f"{name}es_warm", "Sandboxes started ahead.", counts["warm"])
+        yield CounterMetricFamily(
+            f"{name}_hits", "Starts that took a sandbox started ahead.", counts["hits"]
+        )
+        yield CounterMetricFamily(f"{name}_misses", "Starts that found none.", counts["misses"])

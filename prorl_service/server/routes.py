@@ -65,7 +65,9 @@ router = APIRouter(
 health_router = APIRouter()
 
 
-@health_router.get("/health")
+@health_router.get(
+    "/health", responses={200: {"content": {"application/json": {"example": {"status": "ok"}}}}}
+)
 async def health(service: ServiceDep) -> JSONResponse:
     """Answers 200 while all workers live, 503 once one has died; open to all, so nothing more."""
     if service.failure() is None:

@@ -1,0 +1,1 @@
+"""The pages of docs/reference that are made out of the code, one module each."""

@@ -1,0 +1,77 @@
+"""The pages hold together: links, code, figures, words, and what is generated."""
+
+import pytest
+
+from documentation import code_blocks, figures, glossary, links, pages, prose
+from documentation.reference.__main__ import DIRECTORY, PAGES
+from prorl_service.cli.main import app
+
+
+def test_each_link_leads_somewhere() -> None:
+    assert list(links.broken()) == []
+
+
+def test_each_page_is_in_the_navigation_once() -> None:
+    listed = [pages.place_in_repository(one.path) for one in pages.navigation()]
+    assert len(listed) == len(set(listed))
+    made = {f"docs/{name}" for name in pages.MADE_FOR_THE_SITE}
+    needed = {str(path) for path in pages.in_repository()} | {"CHANGELOG.md", "CONTRIBUTING.md"}
+    assert set(listed) == needed | made
+
+
+def test_each_code_block_is_run_or_says_why_not() -> None:
+    assert list(code_blocks.problems()) == []
+
+
+def test_each_printed_command_is_one_that_prorl_takes() -> None:
+    for place, words in code_blocks.commands():
+        given = [word for word in words if word != "..."]
+        if "--config" in given:  # of all commands, and taken before them
+            at = given.index("--config")
+            del given[at : at + 2]
+        try:
+            app.parse_args(given, exit_on_error=False, print_error=False)
+        except Exception as error:
+            pytest.fail(f"{place}: prorl {' '.join(words)}: {error}")
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("name", PAGES)
+def test_the_generated_reference_is_up_to_date(name: str) -> None:
+    text = (DIRECTORY / name).read_text(encoding="utf-8")
+    assert text == PAGES[name](), "run python -m documentation.reference"
+
+
+def test_sentences_are_short() -> None:
+    assert prose.too_long() == []
+    readme, *others = prose.written()
+    assert prose.count([readme]).mean <= prose.MAX_MEAN_README
+    assert prose.count(others).mean <= prose.MAX_MEAN
+
+
+def test_first_uses_of_the_glossarys_words_are_linked() -> None:
+    assert list(glossary.unlinked()) == []
+
+
+def test_the_glossary_has_all_words_that_are_linked() -> None:
+    meanings = links.page(str(glossary.GLOSSARY)).anchors
+    assert set(glossary.WORDS) <= set(meanings)
+
+
+def test_figures_are_those_of_the_measurements() -> None:
+    assert list(figures.wrong()) == []
+    assert list(figures.unchecked()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "is_quoted"),
+    [
+        ("0.94", 0.9412, True),
+        ("94", 0.9412, True),
+        ("95", 0.9412, False),
+        ("5.2e-05", 5.22e-5, True),
+    ],
+)
+def test_a_figure_is_a_value_rounded(number: str, value: float, is_quoted: bool) -> None:
+    assert figures.is_quoted(number, [value]) is is_quoted

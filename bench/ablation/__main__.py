@@ -5,9 +5,9 @@ machine's other work must rest meanwhile. A run in which the processes together 
 of the cores, or others more than one core, is invalid: it is said, left out, and nothing is
 written. `--quick` checks in a minute that no row is faster without its optimisation.
 
-Rows take turns within a seed. Modelled are the engines (`engine`), the wall of EVAL, which is
-slept, and the delay of tmux, which is measured first (`actions`) and then slept; all else is real:
-service, HTTP, sampler, sandboxes, commands.
+Rows take turns within a seed, each time with another one first. Modelled are the engines
+(`engine`), the wall of EVAL, which is slept, and the delay of tmux, which is measured first
+(`actions`) and then slept; all else is real: service, HTTP, sampler, sandboxes, commands.
 """
 
 import argparse
@@ -41,7 +41,8 @@ def run(
     runs = defaultdict[str, list[Run]](list)
     with running.fleet(model) as engines:
         for seed in range(1, seeds + 1):
-            for row in table:
+            first = seed % len(table)
+            for row in (*table[first:], *table[:first]):
                 one = running.run(row, seed, size, engines, tmux_ms, directory / "service.log")
                 runs[row.name].append(one)
                 print(f"  seed {seed}  {_shown(row, one)}", flush=True)

@@ -117,7 +117,7 @@ def _draw_all(
     return Run(
         groups_per_s=len(given) / wall_s,
         rollouts_per_s=(end.ended - begin.ended) / wall_s,
-        engine_busy=fmean(_growths(begin, end, "busy_s")),
+        engine_busy=min(1.0, fmean(_growths(begin, end, "busy_s"))),  # counted in steps
         token_share=fmean(
             share / one["full_batch_per_s"]
             for share, one in zip(_growths(begin, end, "sampled"), end.reports, strict=True)

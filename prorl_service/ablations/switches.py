@@ -13,7 +13,7 @@ from prorl_service.pipeline.stage import StagePool
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.sampling.filter import outcome
 from prorl_service.sampling.runner import Executor
-from prorl_service.sampling.sampler import Verdict
+from prorl_service.sampling.sampler import GroupVerdict
 
 ROUTERS: dict[str, Callable[[], Router]] = {
     "routing=min-heap": routers.MinHeap,
@@ -36,7 +36,7 @@ class Ablations:
     router: Router = field(default_factory=LeastExpectedTime)
     later_stages: type[StagePool] = StagePool
     """Kind of RUN and EVAL."""
-    verdict: Verdict = outcome
+    verdict: GroupVerdict = outcome
 
     @classmethod
     def named(cls, names: Sequence[str]) -> "Ablations":

@@ -16,7 +16,7 @@ from prorl_service.sampling.runner import (
     Weights,
     unknown_sampler,
 )
-from prorl_service.sampling.sampler import Verdict
+from prorl_service.sampling.sampler import GroupVerdict
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
 
@@ -31,7 +31,7 @@ class SamplerManager:
         journal: Journal,
         pipeline: Executor,
         weights: Weights,
-        verdict: Verdict = outcome,
+        verdict: GroupVerdict = outcome,
     ) -> None:
         self.background = TaskOwner()
         self._journal = journal

@@ -40,7 +40,7 @@ from prorl_service.schemas.sampling import (
 MIN_WAITING = 8
 """Fewest waiting candidates to aim for, so that a small service asks ahead as well."""
 
-Verdict = Callable[[Scores, int, Filter], Outcome]
+GroupVerdict = Callable[[Scores, int, Filter], Outcome]
 """Function that gives the verdict on a group, after each of its ends; see `filter.outcome`."""
 
 
@@ -55,7 +55,7 @@ class Sampler:
         *,
         slots: int,
         incarnation: str = "",
-        verdict: Verdict = outcome,
+        verdict: GroupVerdict = outcome,
     ) -> None:
         """`slots`: rollouts that can run in parallel; may change. `incarnation` distinguishes its
         groups from those of earlier samplers of that name."""

@@ -76,9 +76,10 @@ def engine(model: Path, latency_ms: int) -> Iterator[str]:
 
 @contextmanager
 def engine_program(module: str, *arguments: str) -> Iterator[str]:
-    """Runs an engine, `python -m MODULE PORT ARGUMENTS`."""
+    """Runs an engine, `python -m MODULE PORT ARGUMENTS`; it ends with this process, too."""
     port = free_port()
-    command = [sys.executable, "-m", module, str(port), *arguments]
+    program = [sys.executable, "-m", module, str(port), *arguments]
+    command = ["setpriv", "--pdeathsig", "TERM", *program]
     with subprocess.Popen(command, cwd=ROOT) as process:
         url = f"http://127.0.0.1:{port}"
         try:

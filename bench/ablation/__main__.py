@@ -1,6 +1,6 @@
 """Measure all, or check a little: `python -m bench.ablation [--quick] [--seeds N]`.
 
-A whole run leaves bench/results/ablation.json and ablation.png, and takes about an hour; all of the
+A whole run leaves bench/results/ablation.json and ablation.png, and takes about 70 minutes; all of the
 machine's other work must rest meanwhile. A run in which the processes together used more than 70 %
 of the cores, or others more than one core, is invalid: it is said, left out, and nothing is
 written. `--quick` checks in a minute that no row is faster without its optimisation.

@@ -44,7 +44,7 @@ class Size:
     """Groups in flight: enough for all slots, with as many rollouts again in EVAL."""
     target: int = 16
     n: int = 8
-    draws: int = 3
+    draws: int = 2
     """Draws of a run; the first fills the stages, and is not measured."""
     pace: float = 1.0
     """Factor of sampled tokens and EVAL's seconds."""

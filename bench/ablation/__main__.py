@@ -1,9 +1,9 @@
 """Measure all, or check a little: `python -m bench.ablation [--quick] [--seeds N]`.
 
-A whole run leaves bench/results/ablation.json and ablation.png, and takes about 70 minutes; all of the
-machine's other work must rest meanwhile. A run in which the processes together used more than 70 %
-of the cores, or others more than one core, is invalid: it is said, left out, and nothing is
-written. `--quick` checks in a minute that no row is faster without its optimisation.
+A whole run leaves bench/results/ablation.json and ablation.png, and takes about 70 minutes; nothing
+else may run on the machine meanwhile. A run in which the processes together used more than 70 % of
+the cores, or others more than one core, is invalid: that is said, and nothing is written. `--quick`
+checks in a minute or two that no row is faster without its optimisation.
 
 Rows take turns within a seed, each time with another one first. Modelled are the engines
 (`engine`), the wall of EVAL, which is slept, and the delay of tmux, which is measured first

@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pydantic import JsonValue
+
 from bench.dapo import workload as dapo
 from bench.dapo.workload import End
 from prorl_service.schemas import Group, Limits, Message, Sampling, Task
@@ -94,7 +96,11 @@ def candidates(seed: int, size: Size, bash_delays_ms: list[float]) -> Iterator[G
         Message(role="user", content="What is on this machine?"),
     ]
     for group in dapo.candidates(seed, size.n):
-        data = {"seed": seed, "pace": size.pace, "bash_delays_ms": list(bash_delays_ms)}
+        data: dict[str, JsonValue] = {
+            "seed": seed,
+            "pace": size.pace,
+            "bash_delays_ms": [*bash_delays_ms],
+        }
         task = Task(task_id=group.task.task_id, agent=AGENT, messages=messages, data=data)
         yield Group(
             group_id=group.group_id,

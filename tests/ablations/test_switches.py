@@ -84,6 +84,7 @@ def test_a_router_that_is_not_sticky_leaves_the_engine_of_the_last_call() -> Non
     assert ROUTERS["routing=not-sticky"]().choose(call, loads) == "engine-1"
 
 
+@pytest.mark.slow
 async def test_in_turn_a_worker_holds_its_rollout_until_the_verdict(engine: StubEngine) -> None:
     settings = replace(
         scored_settings(engine), agents=(COUNTING,), pipeline=PipelineConfig(run_workers=2)
@@ -127,6 +128,7 @@ async def test_in_turn_a_rollout_is_cancelled_in_every_stage(engine: StubEngine)
         assert (await finished(client, scored("next", 1.0)))[0].state is RolloutState.DONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switches", [[], ["sampler=no-cleanup"]])
 async def test_without_cleanup_the_surplus_of_a_draw_runs_to_its_end(
     engine: StubEngine, switches: list[str]

@@ -80,9 +80,12 @@ async def _polled(sandbox: Sandbox) -> AsyncIterator[Callable[[str], object]]:
     loop = asyncio.get_running_loop()
     bash = rungs.tool(sandbox, "bash", "command")
 
+    async def called(command: str) -> str:
+        return await bash(command)
+
     def in_sandbox(*arguments: str) -> str:
         command = f"LC_ALL=C.UTF-8 {shlex.join(['tmux', '-f', '/dev/null', *arguments])}"
-        return asyncio.run_coroutine_threadsafe(bash(command), loop).result(STEP_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(called(command), loop).result(STEP_TIMEOUT_S)
 
     with ThreadPoolExecutor(1) as thread:
         shell = tmux.polled(in_sandbox)

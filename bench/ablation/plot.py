@@ -39,15 +39,27 @@ def _bars(axes: Axes, shown: Sequence[Line]) -> None:
         [_number(one, "ratio") - _number(one, "low") for one in shown],
         [_number(one, "high") - _number(one, "ratio") for one in shown],
     ]
-    lines = {"xerr": errors, "ecolor": "0.3", "capsize": 2}
-    axes.barh(range(len(shown)), ratios, height=0.7, color=colors, **lines)
+    axes.barh(
+        range(len(shown)),
+        ratios,
+        height=0.7,
+        color=colors,
+        xerr=errors,
+        ecolor="0.3",
+        capsize=2,
+    )
 
 
 def _paper(axes: Axes, place: int, ratio: float) -> None:
     axes.plot(ratio, place, "D", color="tab:red", markersize=6)
-    beside = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
     axes.annotate(
-        f"{ratio:.2f} in the paper", (ratio, place), fontsize=8, color="tab:red", **beside
+        f"{ratio:.2f} in the paper",
+        (ratio, place),
+        (8, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        color="tab:red",
     )
 
 

@@ -14,14 +14,24 @@ from itertools import count
 
 from prorl_service.schemas import Group, Message, Task
 
-NEVER_SOLVED, ALWAYS_SOLVED = 0.30, 0.25
-"""Shares of the tasks; the others succeed with a probability of 0.1 to 0.9, uniformly."""
-MEDIAN_TURNS, MAX_TURNS = 3, 40
+MAX_TURNS = 40
 TASK_SIGMA, ROLLOUT_SIGMA = 0.5, 0.6
 """Standard deviations of the logarithm of the turns: among tasks, and among the rollouts of one."""
 HARDNESS = 0.5
 """Logarithm of the ratio of turns, of never-solved tasks to always-solved ones."""
 AGENT = "dapo"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Tasks that are not of the two shares succeed with a probability of 0.1 to 0.9, uniformly."""
+
+    never_solved: float = 0.30
+    always_solved: float = 0.25
+    median_turns: float = 3
+
+
+WORLD = World()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +61,27 @@ class End:
     reward: float
 
 
-def end(seed: int, rollout_id: str) -> End:
+def end(seed: int, rollout_id: str, world: World = WORLD) -> End:
     """Returns the end of a rollout `...cNUMBER:ATTEMPT.INDEX`."""
     group_id, _, index = rollout_id.rpartition(".")
     name, attempt = group_id.split(":")[-2:]
     of_task = random.Random(f"{seed} {name}")
-    probability, pace = _success_probability(of_task), of_task.gauss(0, TASK_SIGMA)
+    probability, pace = _success_probability(of_task, world), of_task.gauss(0, TASK_SIGMA)
     own = random.Random(f"{seed} {name} {attempt} {index}")
     pace += own.gauss(0, ROLLOUT_SIGMA) + HARDNESS * (0.5 - probability)
-    turns = min(MAX_TURNS, max(1, round(MEDIAN_TURNS * math.exp(pace))))
+    turns = min(MAX_TURNS, max(1, round(world.median_turns * math.exp(pace))))
     return End(turns, float(own.random() < probability))
 
 
-def _success_probability(rng: random.Random) -> float:
+def _success_probability(rng: random.Random, world: World) -> float:
     kind, probability = rng.random(), rng.uniform(0.1, 0.9)
-    if kind < NEVER_SOLVED:
+    if kind < world.never_solved:
         return 0.0
-    return 1.0 if kind < NEVER_SOLVED + ALWAYS_SOLVED else probability
+    return 1.0 if kind < world.never_solved + world.always_solved else probability
 
 
-def ends(seed: int, group_id: str, n: int) -> list[End]:
-    return [end(seed, f"{group_id}.{index}") for index in range(n)]
+def ends(seed: int, group_id: str, n: int, world: World = WORLD) -> list[End]:
+    return [end(seed, f"{group_id}.{index}", world) for index in range(n)]
 
 
 def is_informative(rewards: list[float]) -> bool:

@@ -70,8 +70,16 @@ def _peers_python() -> str:
 
 @contextmanager
 def engine(model: Path, latency_ms: int) -> Iterator[str]:
+    with engine_program("bench.load.engine", str(model), str(latency_ms)) as url:
+        yield url
+
+
+@contextmanager
+def engine_program(module: str, *arguments: str) -> Iterator[str]:
+    """Runs an engine, `python -m MODULE PORT ARGUMENTS`; it ends with this process, too."""
     port = free_port()
-    command = [sys.executable, "-m", "bench.load.engine", str(port), str(model), str(latency_ms)]
+    program = [sys.executable, "-m", module, str(port), *arguments]
+    command = ["setpriv", "--pdeathsig", "TERM", *program]
     with subprocess.Popen(command, cwd=ROOT) as process:
         url = f"http://127.0.0.1:{port}"
         try:

@@ -58,10 +58,10 @@ class Engine:
         while self.cached and busy + sum(self.cached.values()) > CACHE_TOKENS:
             self.cached.popitem(last=False)
 
-    def step(self) -> Iterator["Running"]:
+    def step(self, step_s: float = STEP_S) -> Iterator["Running"]:
         """Simulates one step; yields the calls that end in it."""
         self._admit()
-        prefill = PREFILL_TOKENS_PER_S * STEP_S / self.slowness
+        prefill = PREFILL_TOKENS_PER_S * step_s / self.slowness
         decoding = []
         for call in self.calls:
             if call.to_prefill > 0:
@@ -72,7 +72,7 @@ class Engine:
                 decoding.append(call)
         token_s = self.slowness * (DECODE_S + DECODE_S_PER_SEQUENCE * len(decoding))
         for call in decoding:
-            call.to_decode -= STEP_S / token_s
+            call.to_decode -= step_s / token_s
             if call.to_decode <= 0:
                 self.calls.remove(call)
                 self.cached[call.rollout.session] = call.context + call.tokens

@@ -58,9 +58,11 @@ class Pipeline(RolloutExecutor):
         *,
         max_unfinished: int = 50_000,
         shared: Path | None = None,
+        later_stages: type[StagePool] = StagePool,
     ) -> None:
         """`journal` must be open for as long as this runs. `shared`: directory through which
-        rollouts of fronts are handed over to another service when this one ends."""
+        rollouts of fronts are handed over to another service when this one ends. `later_stages`:
+        kind of RUN and EVAL."""
         self._services = services or OperatorServices()
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
@@ -92,7 +94,7 @@ class Pipeline(RolloutExecutor):
             on_failure=self._on_failure,
             on_timeout=self._on_timeout,
         )
-        self._run = StagePool(
+        self._run = later_stages(
             Stage.RUN,
             workers=config.run_workers,
             queue=FifoQueue(config.ready_rollouts),
@@ -104,7 +106,7 @@ class Pipeline(RolloutExecutor):
             on_failure=self._on_failure,
             on_timeout=self._on_timeout,
         )
-        self._eval = StagePool(
+        self._eval = later_stages(
             Stage.EVAL,
             workers=config.eval_workers,
             queue=FifoQueue(),

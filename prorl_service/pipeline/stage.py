@@ -62,11 +62,13 @@ class StagePool:
         worker = asyncio.current_task()
         assert worker is not None
         while not worker.cancelling():
-            record = await self._queue.get()
-            if self._gate is not None:
-                await self._gate()
-            if not record.cancel_requested:
-                await self._process(record)
+            await self._take(await self._queue.get())
+
+    async def _take(self, record: RolloutRecord) -> None:
+        if self._gate is not None:
+            await self._gate()
+        if not record.cancel_requested:
+            await self._process(record)
 
     async def put(self, record: RolloutRecord) -> None:
         """Queues a rollout, and waits while the queue is full. Ends a cancelled rollout instead."""
@@ -74,7 +76,10 @@ class StagePool:
             await self._on_failure(record, None)
         else:
             record.is_waiting = True
-            await self._queue.put(record)
+            await self._queued(record)
+
+    async def _queued(self, record: RolloutRecord) -> None:
+        await self._queue.put(record)
 
     def put_nowait(self, record: RolloutRecord) -> None:
         self._queue.put_nowait(record)

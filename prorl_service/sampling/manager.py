@@ -6,15 +6,17 @@ import secrets
 from functools import partial
 
 from prorl_service.errors import Conflict
-from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
+from prorl_service.sampling.filter import outcome
 from prorl_service.sampling.runner import (
+    Executor,
     SamplerRunner,
     SamplerState,
     Weights,
     unknown_sampler,
 )
+from prorl_service.sampling.sampler import GroupVerdict
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
 
@@ -24,11 +26,18 @@ log = logging.getLogger(__name__)
 class SamplerManager:
     """Owner of all samplers. Enter it inside the contexts of the journal and the pipeline."""
 
-    def __init__(self, journal: Journal, pipeline: RolloutExecutor, weights: Weights) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        pipeline: Executor,
+        weights: Weights,
+        verdict: GroupVerdict = outcome,
+    ) -> None:
         self.background = TaskOwner()
         self._journal = journal
         self._pipeline = pipeline
         self._weights = weights
+        self._verdict = verdict
         self._running: dict[str, SamplerRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._deletions: dict[str, asyncio.Task[None]] = {}
@@ -117,6 +126,7 @@ class SamplerManager:
             lambda: self._expired(sampler_id),
             self.background,
             incarnation=incarnation,
+            verdict=self._verdict,
         )
         self._running[sampler_id] = sampler
         return sampler

@@ -16,12 +16,11 @@ from typing import Protocol
 from pydantic import Field
 
 from prorl_service.errors import Conflict, NotFound, ProRLError
-from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
 from prorl_service.sampling.curriculum import CurriculumState
-from prorl_service.sampling.sampler import Sampler
+from prorl_service.sampling.sampler import GroupVerdict, Sampler
 from prorl_service.sampling.tables import AT_THEIR_END, CandidateRow
 from prorl_service.schemas import Group, Rollout, WireModel
 from prorl_service.schemas.sampling import (
@@ -52,6 +51,27 @@ class Weights(Protocol):
     def pushed_version(self) -> int | None: ...
 
 
+class Executor(Protocol):
+    """What a sampler needs of a `RolloutExecutor`."""
+
+    @property
+    def slots(self) -> int: ...
+
+    def group_ids(self) -> list[str]: ...
+
+    def rollout_ids(self, group_id: str) -> list[str]: ...
+
+    async def submit(self, groups: Sequence[Group]) -> object: ...
+
+    async def watch(
+        self, rollout_ids: Sequence[str], on_end: Callable[[Rollout], None]
+    ) -> None: ...
+
+    async def cancel(self, rollout_ids: Sequence[str]) -> object: ...
+
+    async def acknowledge(self, group_ids: Sequence[str]) -> None: ...
+
+
 class SamplerState(WireModel):
     """State of a sampler in the journal, apart from its candidates."""
 
@@ -75,14 +95,17 @@ class SamplerRunner:
         sampler_id: str,
         spec: SamplerSpec,
         journal: Journal,
-        pipeline: RolloutExecutor,
+        pipeline: Executor,
         weights: Weights,
         on_expiry: Callable[[], None],
         background: TaskOwner,
         *,
         incarnation: str,
+        verdict: GroupVerdict,
     ) -> None:
-        self.core = Sampler(sampler_id, spec, slots=pipeline.slots, incarnation=incarnation)
+        self.core = Sampler(
+            sampler_id, spec, slots=pipeline.slots, incarnation=incarnation, verdict=verdict
+        )
         self.lease = Lease(spec.lease_s, on_expiry)
         self._journal = journal
         self._pipeline = pipeline

@@ -11,7 +11,7 @@ the next.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from prorl_service.sampling.candidates import (
@@ -22,7 +22,7 @@ from prorl_service.sampling.candidates import (
     WaitingCandidates,
 )
 from prorl_service.sampling.curriculum import LevelChooser
-from prorl_service.sampling.filter import Outcome, outcome
+from prorl_service.sampling.filter import Outcome, Scores, outcome
 from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import (
     DifficultyCounts,
@@ -31,6 +31,7 @@ from prorl_service.schemas.sampling import (
     DrawSpec,
     DrawState,
     DroppedGroup,
+    Filter,
     SamplerSpec,
     SamplerStatus,
     summed,
@@ -39,13 +40,22 @@ from prorl_service.schemas.sampling import (
 MIN_WAITING = 8
 """Fewest waiting candidates to aim for, so that a small service asks ahead as well."""
 
+GroupVerdict = Callable[[Scores, int, Filter], Outcome]
+"""Function that gives the verdict on a group, after each of its ends; see `filter.outcome`."""
+
 
 class Sampler:
     """`changed` collects the candidates to be written down, `released` the groups of attempts that
     are not needed any more, but may still run; the caller empties both."""
 
     def __init__(
-        self, sampler_id: str, spec: SamplerSpec, *, slots: int, incarnation: str = ""
+        self,
+        sampler_id: str,
+        spec: SamplerSpec,
+        *,
+        slots: int,
+        incarnation: str = "",
+        verdict: GroupVerdict = outcome,
     ) -> None:
         """`slots`: rollouts that can run in parallel; may change. `incarnation` distinguishes its
         groups from those of earlier samplers of that name."""
@@ -53,6 +63,7 @@ class Sampler:
         self.incarnation = incarnation
         self.spec = spec
         self.slots = slots
+        self._verdict = verdict
         self.draw: Draw | None = None
         self.is_last = False
         self.dropped: list[DroppedGroup] = []
@@ -121,7 +132,7 @@ class Sampler:
         candidate.note_versions(rollout.oldest_policy_version, rollout.newest_policy_version)
         candidate.last_error = rollout.error or candidate.last_error
         self.tally.last_failure = rollout.error or self.tally.last_failure
-        found = outcome(candidate.scores, candidate.group.n, self.spec.filter)
+        found = self._verdict(candidate.scores, candidate.group.n, self.spec.filter)
         if found is not Outcome.OPEN:
             self._decide(candidate, ENDED[found])
 

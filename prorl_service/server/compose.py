@@ -9,10 +9,12 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prorl_service import sandbox
+from prorl_service.ablations.switches import Ablations
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
 from prorl_service.errors import ProRLError
@@ -22,6 +24,7 @@ from prorl_service.front.services import Services
 from prorl_service.front.waiting import wait_for_services
 from prorl_service.gateway.doors import Doors
 from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.routing import Router
 from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
@@ -79,6 +82,7 @@ async def rollout_service(
     same fronts see, in which they hand rollouts over.
     """
     async with AsyncExitStack() as stack:
+        ablations = Ablations.named(settings.ablate)
         specs = _checked(settings.engines, settings.pool.reply_format)
         judge_config, mcp_specs = settings.judge.config(), settings.mcp.specs()
         environments = settings.openenv.servers()
@@ -86,13 +90,16 @@ async def rollout_service(
         agents = agents or AgentRegistry(settings.agent)
         files.remove_stale_tempdirs()
         traces = await _traces(settings.traces, stack)
+        spares = ablations.warm_sandboxes(settings.sandboxes.warm_sandboxes)
         if provider is None:
-            sandboxes = _sandboxes(settings.sandboxes)
+            sandboxes = _sandboxes(replace(settings.sandboxes, warm_sandboxes=spares))
         else:
-            sandboxes = WarmPool(provider, spares=settings.sandboxes.warm_sandboxes)
+            sandboxes = WarmPool(provider, spares=spares)
         stack.push_async_callback(sandboxes.close)
         run, journal, shelf = await _journal(settings.run, stack)
-        backends = await _backends(journal, settings.run, settings.pool, stack)
+        backends = await _backends(
+            journal, settings.run, settings.pool, stack, router=ablations.router
+        )
         servers = await stack.enter_async_context(McpServers(mcp_specs))
         judge = None
         if judge_config is not None:
@@ -111,10 +118,11 @@ async def rollout_service(
             backends,
             sandboxes,
             agents,
-            settings.pipeline,
+            ablations.pipeline(settings.pipeline),
             operator_services,
             max_unfinished=settings.run.max_unfinished,
             shared=shared,
+            later_stages=ablations.later_stages,
         )
         if traces is not None:
             traces.follow(pipeline, run, backends.provider)
@@ -126,6 +134,7 @@ async def rollout_service(
             pipeline,
             specs,
             stack,
+            ablations=ablations,
             sandboxes=sandboxes,
             mcp=servers,
             doors=operator_services.doors,
@@ -165,7 +174,9 @@ async def front_service(
         )
         if traces is not None:
             traces.follow(executor, run, backends.provider)
-        yield await _started(run, journal, shelf, backends, executor, specs, stack)
+        yield await _started(
+            run, journal, shelf, backends, executor, specs, stack, ablations=Ablations()
+        )
 
 
 async def _traces(options: TraceOptions, stack: AsyncExitStack) -> "Traces | None":
@@ -223,7 +234,12 @@ async def _journal(options: RunOptions, stack: AsyncExitStack) -> tuple[str, Jou
 
 
 async def _backends(
-    journal: Journal, options: RunOptions, config: PoolConfig, stack: AsyncExitStack
+    journal: Journal,
+    options: RunOptions,
+    config: PoolConfig,
+    stack: AsyncExitStack,
+    *,
+    router: Router | None = None,
 ) -> BackendPool:
     text = await journal.recall(WEIGHTS)
     return await stack.enter_async_context(
@@ -232,6 +248,7 @@ async def _backends(
             config,
             newest=None if text is None else Weights.from_json(text),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
+            router=router,
         )
     )
 
@@ -254,6 +271,7 @@ async def _started(
     specs: tuple[BackendSpec, ...],
     stack: AsyncExitStack,
     *,
+    ablations: Ablations,
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
     doors: Doors | None = None,
@@ -263,7 +281,9 @@ async def _started(
     executor.observe(events)
     backends.watch(lambda: _on_change(backends, shelf, events))
     await stack.enter_async_context(executor)
-    samplers = await stack.enter_async_context(SamplerManager(journal, executor, backends))
+    samplers = await stack.enter_async_context(
+        SamplerManager(journal, ablations.for_samplers(executor), backends, ablations.verdict)
+    )
     for spec in specs:
         await backends.add(spec, must_answer=False)
     background = TaskOwner()
@@ -283,6 +303,7 @@ async def _started(
         mcp,
         doors,
         nemo_gym,
+        ablations.names,
     )
 
 

@@ -246,6 +246,8 @@ class ServiceSettings:
 
     agent: tuple[str, ...] = ()
     """Import path 'module:Class' of an agent of your own. Repeatable."""
+    ablate: Annotated[tuple[str, ...], Parameter(show=False)] = ()
+    """Optimisation to switch off, for measurements. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()
     pool: Annotated[PoolConfig, panel("Engines")] = PoolConfig()
     run: Annotated[RunOptions, panel("Run and journal")] = RunOptions()

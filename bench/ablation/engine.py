@@ -1,0 +1,196 @@
+"""A modelled engine as a process: samples what the workload says, in the time that a model would.
+
+`python -m bench.ablation.engine PORT MODEL_DIRECTORY`. Time passes as in `bench.routing.simulate`:
+decode steps of 8 ms and 0.1 ms a sequence, prefill of 20,000 tokens/s, a prefix cache of 400,000
+tokens, least recently used first; here in real time, in steps of 20 ms. No GPU and no model.
+`POST /reset` sets seed, pace and slowness; `GET /report` reports busy seconds, sampled tokens, the
+most that it could have sampled per second, turns by group, and its processor time.
+"""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+from aiohttp import web
+
+from bench.ablation import workload
+from bench.load.engine import LOGPROB, MAX_BODY_BYTES, MAX_MODEL_LEN
+from bench.load.workload import SESSION_HEADER
+from bench.routing import simulate
+from bench.routing.simulate import Running
+from prorl_service.tokens.chat import ChatFormat
+
+TICK_S = 0.02
+CLOSING = "This is what is on the machine."
+FILLER = " and look at the files"
+
+
+class Model:
+    """The clock of the modelled engine: calls end when the model would be done with them."""
+
+    def __init__(self, slowness: float) -> None:
+        self.engine = simulate.Engine("engine", slowness=slowness)
+        self.busy_s = 0.0
+        """Seconds with at least one sequence in the batch."""
+        self.sampled = 0
+        self._ends: dict[int, asyncio.Future[None]] = {}
+        self._work = asyncio.Event()
+
+    @property
+    def full_batch_per_s(self) -> float:
+        batch = simulate.MAX_CALLS
+        step_s = simulate.DECODE_S + simulate.DECODE_S_PER_SEQUENCE * batch
+        return batch / (step_s * self.engine.slowness)
+
+    async def sample(self, session: str, context: int, tokens: int) -> int:
+        """Waits while it samples `tokens`; returns how many of the `context` were cached."""
+        rollout = simulate.Rollout(session, 0, [])
+        call = Running(rollout, self.engine, 0, tokens, context, time.monotonic(), tokens)
+        end = self._ends[id(call)] = asyncio.get_running_loop().create_future()
+        self.engine.take(call)
+        self._work.set()
+        try:
+            await end
+        finally:
+            del self._ends[id(call)]
+            self._forget(call)
+        self.sampled += tokens
+        return context - round(call.uncached)
+
+    def _forget(self, call: Running) -> None:
+        """Drops a call that its client has given up; one that has ended is not there any more."""
+        self.engine.calls = [one for one in self.engine.calls if one is not call]
+        if any(one is call for one in self.engine.queue):
+            self.engine.queue = type(self.engine.queue)(
+                one for one in self.engine.queue if one is not call
+            )
+
+    async def run(self) -> None:
+        before = time.monotonic()
+        while True:
+            if not self.engine.calls and not self.engine.queue:
+                self._work.clear()
+                await self._work.wait()
+                before = time.monotonic()
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            ended = list(self.engine.step(now - before))
+            if self.engine.calls or ended:
+                self.busy_s += now - before
+            before = now
+            for call in ended:
+                if not self._ends[id(call)].done():
+                    self._ends[id(call)].set_result(None)
+
+
+class Engine:
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+        self._chat = ChatFormat.load(directory)
+        self._filler = self._chat.encode(FILLER)
+        self._model = Model(1.0)
+        self._clock: asyncio.Task[None] | None = None
+        self._seed, self._pace = 0, 1.0
+        self._turns: Counter[str] = Counter()
+        """Model calls of each rollout."""
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/inference/v1/generate", self._generate)
+        app.router.add_post("/reset", self._reset)
+        app.router.add_get("/report", self._report)
+        return app
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        model = {"id": "modelled", "root": self._directory, "max_model_len": MAX_MODEL_LEN}
+        return _json({"data": [{**model, "object": "model", "owned_by": "bench"}]})
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        """Forgets all rollouts and what is cached of them."""
+        body = orjson.loads(await request.read())
+        self._seed, self._pace = body["seed"], body["pace"]
+        self._turns = Counter()
+        self._model = Model(body["slowness"])
+        if self._clock is not None:
+            self._clock.cancel()
+        self._clock = asyncio.create_task(self._model.run())
+        return _json({})
+
+    async def _report(self, request: web.Request) -> web.Response:
+        by_group: Counter[str] = Counter()
+        for rollout_id, turns in self._turns.items():
+            by_group[rollout_id.rpartition(".")[0]] += turns
+        return _json(
+            {
+                "busy_s": self._model.busy_s,
+                "sampled": self._model.sampled,
+                "full_batch_per_s": self._model.full_batch_per_s,
+                "turns": dict(by_group),
+            }
+        )
+
+    def _ids(self, rollout_id: str, turn: int) -> list[int]:
+        """Returns a reply: filler up to its number of tokens, then its call or the last words."""
+        is_last = turn + 1 >= workload.end(self._seed, rollout_id).turns
+        text = CLOSING if is_last else _call(workload.command(self._seed, rollout_id, turn))
+        ids = [*self._chat.encode(text), self._chat.end_of_turn_id]
+        missing = workload.tokens(self._seed, rollout_id, turn, self._pace) - len(ids)
+        repeats = max(0, missing) // len(self._filler)
+        return [*self._filler * repeats, *ids]
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        body = orjson.loads(await request.read())
+        # A rollout's calls may go to several engines: the turn's number comes with the call's seed.
+        rollout_id, context = request.headers[SESSION_HEADER], len(body["token_ids"])
+        turn = body["sampling_params"]["seed"] % workload.MAX_CALLS
+        self._turns[rollout_id] += 1
+        ids = self._ids(rollout_id, turn)
+        cached = await self._model.sample(rollout_id, context, len(ids))
+        choice = {
+            "index": 0,
+            "finish_reason": "stop",
+            "token_ids": ids,
+            "logprobs": {"content": [{"token_id": id_, "logprob": LOGPROB} for id_ in ids]},
+            "weight_versions": [{"version": "default", "start": 0, "end": len(ids)}],
+        }
+        usage = {
+            "prompt_tokens": context,
+            "completion_tokens": len(ids),
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+        return _json({"choices": [choice], "usage": usage})
+
+
+def _call(command: str) -> str:
+    arguments = orjson.dumps({"command": command}).decode()
+    return f'<tool_call>\n{{"name": "bash", "arguments": {arguments}}}\n</tool_call>'
+
+
+def _json(body: dict[str, Any]) -> web.Response:
+    return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+
+async def serve(port: int, model: Path) -> None:
+    runner = web.AppRunner(Engine(model).app(), access_log=None, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    port, model = sys.argv[1:]
+    uvloop.run(serve(int(port), Path(model)))
+
+
+if __name__ == "__main__":
+    main()

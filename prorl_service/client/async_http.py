@@ -1,7 +1,8 @@
 """The client of the rollout service for asyncio: `http` without blocking."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import copy
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Self
 
@@ -9,7 +10,7 @@ import httpx
 
 from prorl_service.client import requests
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
-from prorl_service.client.http import TRANSPORT, Piece, Wire, settings
+from prorl_service.client.http import Piece, Wire, settings, transport
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, Reception
 from prorl_service.client.views import AsyncViewMethods
@@ -38,11 +39,15 @@ class AsyncRolloutClient(AsyncViewMethods):
         retry_s: float = 60,
         idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        transport = httpx.AsyncHTTPTransport(**TRANSPORT)
-        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=transport)
+        """`on_answer`: called after each answer that is no error, and after each part of a
+        stream."""
+        connections = httpx.AsyncHTTPTransport(**transport())
+        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
         self._retry_s = retry_s
         self._idle_s = idle_s
+        self._on_answer = on_answer
 
     async def __aenter__(self) -> Self:
         return self
@@ -52,6 +57,12 @@ class AsyncRolloutClient(AsyncViewMethods):
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+    def limited(self, *, retry_s: float, idle_s: float) -> Self:
+        """Returns a client with these limits over the same connections, which this one closes."""
+        other = copy.copy(self)
+        other._retry_s, other._idle_s = retry_s, idle_s
+        return other
 
     async def submit(
         self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
@@ -78,6 +89,7 @@ class AsyncRolloutClient(AsyncViewMethods):
                             await response.aread()
                         raise_for_status(response)
                         async for chunk in response.aiter_bytes():
+                            self._on_answer()
                             for rollout in reception.feed(chunk):
                                 yield rollout
                         reception.closed()
@@ -165,7 +177,9 @@ class AsyncRolloutClient(AsyncViewMethods):
             message = request.build(self._http, pieces, idle_s=self._idle_s)
             try:
                 with readable_errors(message):
-                    return request.parse(await self._http.send(message))
+                    answer = request.parse(await self._http.send(message))
+                self._on_answer()
+                return answer
             except ServiceCallError as error:
                 await asyncio.sleep(backoff.delay_s(error))
 

@@ -20,7 +20,8 @@ from typing import Self
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import OwnedByAnother
 from prorl_service.front import placements
-from prorl_service.front.services import RolloutService, ServiceLost, Services
+from prorl_service.front.service import RolloutService, ServiceLost
+from prorl_service.front.services import Services
 from prorl_service.pipeline.queues import FairQueue
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
@@ -251,7 +252,6 @@ class ForwardedGroup:
             watching.append(meanwhile.create_task(self._recall(client)))
             async for answer in client.stream(list(self._pending), FOREVER_S):
                 written.append(self._end(answer))
-                service.note_answer()
                 self._services.release(service)
             for one in watching:
                 one.cancel()

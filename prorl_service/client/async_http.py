@@ -15,6 +15,7 @@ from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, Reception
 from prorl_service.client.views import AsyncViewMethods
 from prorl_service.schemas import (
+    BackendSpec,
     BackendStatus,
     GatewayAccess,
     Group,
@@ -142,6 +143,11 @@ class AsyncRolloutClient(AsyncViewMethods):
         return await self._send(
             requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
+
+    async def put_backends(
+        self, owner: str, backends: Sequence[BackendSpec]
+    ) -> list[BackendStatus]:
+        return await self._send(requests.put_backends(owner, backends))
 
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(requests.remove_backend(backend_id))

@@ -34,6 +34,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.schemas import (
+    BackendSpec,
     BackendStatus,
     GatewayAccess,
     Group,
@@ -213,6 +214,10 @@ class RolloutClient(ViewMethods):
         return self._send(
             requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
+
+    def put_backends(self, owner: str, backends: Sequence[BackendSpec]) -> list[BackendStatus]:
+        """Replace all engines of `owner`, which is a front."""
+        return self._send(requests.put_backends(owner, backends))
 
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(requests.remove_backend(backend_id))

@@ -27,6 +27,7 @@ from prorl_service.schemas import (
     Invalid,
     NcclGroupSpec,
     NcclGroupStatus,
+    OwnedBackends,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -109,6 +110,10 @@ def _rollouts(raw: bytes) -> list[Rollout]:
     return Rollouts.model_validate_json(raw).rollouts
 
 
+def _backends(raw: bytes) -> list[BackendStatus]:
+    return Backends.model_validate_json(raw).backends
+
+
 def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     body = SubmitRequest(groups=list(groups), invalid=invalid)
     return Request("POST", "/v1/rollouts", _rollouts, body, headers=parent_headers())
@@ -175,6 +180,11 @@ def add_backend(
         owner=owner,
     )
     return Request("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
+
+
+def put_backends(owner: str, backends: Sequence[BackendSpec]) -> Request[list[BackendStatus]]:
+    body = OwnedBackends(owner=owner, backends=list(backends))
+    return Request("PUT", "/v1/backends", _backends, body)
 
 
 def remove_backend(backend_id: str) -> Request[BackendStatus]:
@@ -250,6 +260,6 @@ def delete_sampler(sampler_id: str) -> Request[None]:
     return Request("DELETE", f"/v1/samplers/{sampler_id}", lambda _: None)
 
 
-BACKENDS = Request("GET", "/v1/backends", lambda raw: Backends.model_validate_json(raw).backends)
+BACKENDS = Request("GET", "/v1/backends", _backends)
 STATUS = Request("GET", "/v1/status", _status)
 HEALTH = Request("GET", "/health", _Health.model_validate_json)

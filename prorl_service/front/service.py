@@ -10,7 +10,14 @@ import time
 from http import HTTPStatus
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.schemas import BackendSpec, Group, ServiceBehind, ServiceStatus, Stage
+from prorl_service.schemas import (
+    BackendSpec,
+    BackendState,
+    Group,
+    ServiceBehind,
+    ServiceStatus,
+    Stage,
+)
 
 STATUS_TIMEOUT_S = 3.0
 """Seconds of silence after which a probe counts as missed."""
@@ -164,21 +171,22 @@ class RolloutService:
 
     async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
         """Reports the engines when they have changed, and every `RENEW_S` to renew their leases."""
-        wanted = {one.url.rstrip("/") for one in engines}
-        own = (one for one in status.backends if one.owner == self._owner)
-        known = {one.url.rstrip("/"): one.backend_id for one in own}
+        known = {one.url.rstrip("/") for one in status.backends if one.owner == self._owner}
+        wanted = [one for one in engines if _is_up(one) or one.url.rstrip("/") in known]
+        is_complete = known == {one.url.rstrip("/") for one in wanted}
         is_due = time.monotonic() > self._told_at + RENEW_S
-        if engines == self._told and wanted == known.keys() and not is_due:
+        if engines == self._told and is_complete and not is_due:
             return
-        for one in engines:
-            leased = one.model_copy(update={"lease_s": ENGINE_LEASE_S, "owner": self._owner})
-            await self.questions.add_backend(**dict(leased))
-        told = {one.url.rstrip("/") for one in self._told}
-        for url in known.keys() - wanted:
-            # A front that has just begun may not have its engines yet.
-            if engines or url in told:
-                await self.questions.remove_backend(known[url])
+        # A front that has just begun may not have its engines yet: they stay.
+        if wanted or self._told:
+            update = {"lease_s": ENGINE_LEASE_S}
+            leased = [one.model_copy(update=update) for one in wanted]
+            await self.questions.put_backends(self._owner, leased)
         self._told, self._told_at = engines, time.monotonic()
 
     async def close(self) -> None:
         await self.client.aclose()
+
+
+def _is_up(engine: BackendSpec) -> bool:
+    return engine.report is None or engine.report.state is not BackendState.DOWN

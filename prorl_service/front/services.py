@@ -6,7 +6,7 @@ all see. `service` knows when to ask one.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from prorl_service.client import ServiceCallError
@@ -14,6 +14,7 @@ from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.discovery import Announcements
 from prorl_service.front.service import LOST_AFTER_S, RolloutService
+from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec, ServiceBehind
 from prorl_service.utils.tasks import Changes
 
@@ -26,13 +27,13 @@ MAX_ASKED = 64
 
 
 class Services:
-    def __init__(
-        self, claim: DirectoryClaim, token: str | None, engines: Callable[[], list[BackendSpec]]
-    ) -> None:
+    def __init__(self, claim: DirectoryClaim, token: str | None, engines: BackendPool) -> None:
         self._claim = claim
         self._announcements = Announcements(claim.directory)
         self._token = token
         self._engines = engines
+        self._engine_changes = Changes()
+        engines.watch(self._engine_changes.notify)
         self._services: dict[str, RolloutService] = {}
         """Services that are announced now, by name."""
         self._leaving: list[RolloutService] = []
@@ -92,11 +93,11 @@ class Services:
                 while self._claim.lost_to is None:
                     self._update(await asyncio.to_thread(self._announcements.look))
                     await self._close_left()
-                    engines = self._engines()
+                    states, engines = self._engines.states(), self._engines.offers()
                     for service in (*self._services.values(), *self._leaving):
                         if service.is_due(engines):
                             asking.create_task(self._ask(service, engines))
-                    await asyncio.sleep(LOOK_S)
+                    await self._pause(states)
             await self._give_up()
         finally:
             for service in (*self._services.values(), *self._leaving):
@@ -105,6 +106,13 @@ class Services:
             f"the services in {self._claim.directory} now belong to {self._claim.lost_to}",
             hint="this front stalled for too long; stop it",
         )
+
+    async def _pause(self, states: Mapping[str, tuple[str, int]]) -> None:
+        """Returns after `LOOK_S`, or as soon as the states of the engines are no longer these."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                while self._engines.states() == states:
+                    await self._engine_changes.wait()
 
     def _update(self, found: Mapping[str, str]) -> None:
         """`found`: URLs of the announced services, by name."""

@@ -13,12 +13,14 @@ from prorl_service.schemas import (
     BackendState,
     BackendStatus,
     Blame,
+    EngineReport,
     ErrorInfo,
     FinishReason,
     GatewayAccess,
     Group,
     GroupIds,
     Message,
+    OwnedBackends,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -261,6 +263,12 @@ _BACKEND = BackendStatus(
     max_model_len=32_768,
     in_flight=12,
 )
+_REPORTED = BackendSpec(
+    url=_BACKEND.url,
+    lease_s=240,
+    policy_version=7,
+    report=EngineReport(state=BackendState.HEALTHY, policy_version=7),
+)
 
 BODIES: dict[str, BaseModel] = {
     "POST /v1/rollouts": SubmitRequest(groups=[_GROUP]),
@@ -268,6 +276,7 @@ BODIES: dict[str, BaseModel] = {
     "POST /v1/rollouts/cancel": RolloutIds(rollout_ids=[_FIRST]),
     "POST /v1/groups/acknowledge": GroupIds(group_ids=[_GROUP.group_id]),
     "POST /v1/backends": BackendSpec(url="http://gpu1:8000", lease_s=240),
+    "PUT /v1/backends": OwnedBackends(owner="front-node1", backends=[_REPORTED]),
     "POST /v1/weights": WeightsAt(path="/shared/weights/step8", version=8),
     "PUT /v1/samplers/{sampler_id}": SamplerSpec(max_staleness=1),
     "POST /v1/samplers/{sampler_id}/groups": Candidates(groups=[_GROUP]),
@@ -290,6 +299,7 @@ ANSWERS: dict[str, BaseModel] = {
     "GET /v1/agents": Agents(agents=[describe(MathAgent)]),
     "GET /v1/backends": Backends(backends=[_BACKEND]),
     "POST /v1/backends": _BACKEND,
+    "PUT /v1/backends": Backends(backends=[_BACKEND]),
     "POST /v1/weights": WeightsReport(version=8, applied=["gpu1:8000"], pending=[]),
 }
 """Examples of successful answers, by operation."""

@@ -160,7 +160,7 @@ async def front_service(
         executor = RemoteExecutor(
             journal,
             Validator(agents, backends, local=None),
-            Services(claim, token, backends.offers),
+            Services(claim, token, backends),
             max_unfinished=settings.run.max_unfinished,
         )
         if traces is not None:

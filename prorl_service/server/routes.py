@@ -30,6 +30,7 @@ from prorl_service.schemas import (
     GroupIds,
     NcclGroupSpec,
     NcclGroupStatus,
+    OwnedBackends,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -227,6 +228,13 @@ async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
     """Adds a backend, idempotent by URL: a repetition renews the lease, and updates `lease_s` and
     `max_calls`. The backend takes the newest weights before it serves."""
     return await service.add_backend(body)
+
+
+@router.put("/backends")
+async def put_backends(body: OwnedBackends, service: ServiceDep) -> Backends:
+    """Adds the engines of a front, or renews their leases, and removes its others. Each may bring a
+    report of its state, so that the service need not ask it."""
+    return Backends(backends=await service.put_backends(body))
 
 
 @router.delete("/backends/{backend_id}")

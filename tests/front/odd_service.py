@@ -46,11 +46,8 @@ class OddService:
         )
         return _answer(told.model_dump_json(), 200)
 
-    async def add_backend(self, request: web.Request) -> web.Response:
-        url = (await request.json())["url"]
-        known = {"backend_id": "b", "url": url, "model": "stub", "state": "healthy"}
-        counts = {"policy_version": 0, "max_model_len": 1, "in_flight": 0}
-        return web.json_response(known | counts, status=201)
+    async def put_backends(self, _: web.Request) -> web.Response:
+        return web.json_response({"backends": []})
 
     async def submit(self, request: web.Request) -> web.Response:
         groups = SubmitRequest.model_validate_json(await request.read()).groups
@@ -90,7 +87,7 @@ async def odd_service(announced_at: Path) -> AsyncIterator[OddService]:
     odd = OddService()
     app = web.Application()
     app.router.add_get("/v1/status", odd.status)
-    app.router.add_post("/v1/backends", odd.add_backend)
+    app.router.add_put("/v1/backends", odd.put_backends)
     app.router.add_post("/v1/rollouts", odd.submit)
     app.router.add_post("/v1/rollouts/stream", odd.stream)
     runner = web.AppRunner(app)

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Self
 
@@ -12,7 +12,13 @@ from prorl_service.client import requests
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
 from prorl_service.client.http import Piece, Wire, settings, transport
 from prorl_service.client.requests import Answer, Request
-from prorl_service.client.retries import Backoff, Reception
+from prorl_service.client.retries import (
+    Backoff,
+    PartsReception,
+    Received,
+    Reception,
+    WholeReception,
+)
 from prorl_service.client.views import AsyncViewMethods
 from prorl_service.schemas import (
     BackendSpec,
@@ -80,7 +86,22 @@ class AsyncRolloutClient(AsyncViewMethods):
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
     async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
-        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        limits = (timeout_s, self._retry_s, self._idle_s)
+        async with aclosing(self._receive(WholeReception(rollout_ids, *limits))) as received:
+            async for rollout in received:
+                yield rollout
+
+    async def parts(
+        self, rollout_ids: Iterable[str], timeout_s: float
+    ) -> AsyncIterator[tuple[Rollout, bytes]]:
+        """Does what `stream` does, but yields each rollout's summary and its content, which stays
+        packed JSON: for fronts, which pass it on."""
+        limits = (timeout_s, self._retry_s, self._idle_s)
+        async with aclosing(self._receive(PartsReception(rollout_ids, *limits))) as received:
+            async for parts in received:
+                yield parts
+
+    async def _receive(self, reception: Reception[Received]) -> AsyncGenerator[Received, None]:
         while reception.pending:
             message = reception.request().build(self._http, idle_s=self._idle_s)
             try:
@@ -91,8 +112,8 @@ class AsyncRolloutClient(AsyncViewMethods):
                         raise_for_status(response)
                         async for chunk in response.aiter_bytes():
                             self._on_answer()
-                            for rollout in reception.feed(chunk):
-                                yield rollout
+                            for received in reception.feed(chunk):
+                                yield received
                         reception.closed()
             except ServiceCallError as error:
                 await asyncio.sleep(reception.delay_s(error))

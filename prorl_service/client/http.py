@@ -28,7 +28,7 @@ from prorl_service.client.errors import (
     readable_errors,
 )
 from prorl_service.client.requests import Answer, Request
-from prorl_service.client.retries import Backoff, Reception
+from prorl_service.client.retries import Backoff, WholeReception
 from prorl_service.client.views import ViewMethods
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
@@ -144,7 +144,7 @@ class RolloutClient(ViewMethods):
 
         The time is checked when the service sends something, which it does every few seconds.
         """
-        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
             message = reception.request().build(self._http, idle_s=self._idle_s)
             try:

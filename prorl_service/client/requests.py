@@ -32,6 +32,8 @@ from prorl_service.schemas import (
     RolloutIds,
     Rollouts,
     ServiceStatus,
+    StreamForm,
+    StreamRequest,
     SubmitRequest,
     WeightsAt,
     WeightsQuery,
@@ -132,9 +134,11 @@ def get(rollout_id: str, wait_s: float, shelf: bool) -> Request[Rollout]:
     )
 
 
-def stream(rollout_ids: Iterable[str], timeout_s: float) -> Request[Rollout]:
+def stream(
+    rollout_ids: Iterable[str], timeout_s: float, form: StreamForm = StreamForm.WHOLE
+) -> Request[Rollout]:
     """The request's `answer` parses one line of the stream; see `Reception`."""
-    ids = RolloutIds(rollout_ids=list(rollout_ids))
+    ids = StreamRequest(rollout_ids=list(rollout_ids), form=form)
     line = Rollout.model_validate_json
     return Request("POST", "/v1/rollouts/stream", line, ids, timeout_s=timeout_s)
 

@@ -250,8 +250,8 @@ class ForwardedGroup:
             watching: list[asyncio.Task[None]] = [meanwhile.create_task(service.until_lost())]
             self._begin(is_there=await self._submit(service))
             watching.append(meanwhile.create_task(self._recall(client)))
-            async for answer in client.stream(list(self._pending), FOREVER_S):
-                written.append(self._end(answer))
+            async for summary, content in client.parts(list(self._pending), FOREVER_S):
+                written.append(self._end(summary, content))
                 self._services.release(service)
             for one in watching:
                 one.cancel()
@@ -309,8 +309,8 @@ class ForwardedGroup:
                         raise
                     self._recalled.set()  # a cancellation may take longer than a call may
 
-    def _end(self, answer: Rollout) -> "asyncio.Future[Counter[str]]":
-        """Raises `_Abandoned`."""
+    def _end(self, answer: Rollout, content: bytes) -> "asyncio.Future[Counter[str]]":
+        """Ends a rollout as its service did. Raises `_Abandoned`."""
         if self._was_given_up(answer):
             raise _Abandoned(f"{answer.rollout_id} was cancelled there: {answer.error}")
         if not answer.is_terminal:
@@ -320,7 +320,7 @@ class ForwardedGroup:
             if answer.reward is None:
                 raise ValueError(f"{answer.rollout_id} is reported as done, without a reward")
             record.move(RolloutState.EVALUATING)
-        written = record.finish(self._taken_over(record, answer))
+        written = record.finish(self._taken_over(record, answer), content)
         del self._pending[answer.rollout_id]
         return written
 

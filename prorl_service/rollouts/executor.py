@@ -287,10 +287,11 @@ class RolloutExecutor(ABC):
         return self._inflight.count_by_state()
 
     async def _ended(self, rollout_id: str) -> EndedRollout:
-        packed = await self._journal.answer(rollout_id)
-        if packed is None:
+        found = await self._journal.answer(rollout_id)
+        if found is None:
             raise _unknown(rollout_id)
-        return EndedRollout(packed)
+        summary, packed = found
+        return EndedRollout(packed, summary)
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """Return summaries in the order of the ids. Raises `NotFound`."""

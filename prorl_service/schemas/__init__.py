@@ -25,10 +25,13 @@ from prorl_service.schemas.groups import (
     Message,
     RolloutIds,
     Sampling,
+    StreamForm,
+    StreamRequest,
     SubmitRequest,
     Task,
 )
 from prorl_service.schemas.rollouts import (
+    CONTENT,
     LEGAL_MOVES,
     NOT_SAMPLED,
     TERMINAL_STATES,
@@ -36,6 +39,7 @@ from prorl_service.schemas.rollouts import (
     ErrorInfo,
     ErrorResponse,
     FieldProblem,
+    Figures,
     FinishReason,
     Resumption,
     Rollout,
@@ -76,6 +80,7 @@ from prorl_service.schemas.service import (
 
 __all__ = [
     "ADAPTER_CONFIG",
+    "CONTENT",
     "ID",
     "LEGAL_MOVES",
     "MAX_GROUP_SIZE",
@@ -97,6 +102,7 @@ __all__ = [
     "ErrorInfo",
     "ErrorResponse",
     "FieldProblem",
+    "Figures",
     "FinishReason",
     "GatewayAccess",
     "Group",
@@ -124,6 +130,8 @@ __all__ = [
     "Stage",
     "StageTime",
     "StopReason",
+    "StreamForm",
+    "StreamRequest",
     "SubmitRequest",
     "Task",
     "Text",

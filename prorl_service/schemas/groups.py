@@ -1,6 +1,7 @@
 """Types that a trainer submits: groups of rollouts of one task."""
 
 import json
+from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -189,6 +190,18 @@ class SubmitRequest(WireModel):
 
 class RolloutIds(WireModel):
     rollout_ids: list[Id] = Field(min_length=1, max_length=MAX_IDS_PER_REQUEST)
+
+
+class StreamForm(StrEnum):
+    """What a stream says of each ended rollout: all in one line; or its summary in one line and its
+    content, the trajectory and the report, in the next."""
+
+    WHOLE = "whole"
+    PARTS = "parts"
+
+
+class StreamRequest(RolloutIds):
+    form: StreamForm = StreamForm.WHOLE
 
 
 class GroupIds(WireModel):

@@ -28,6 +28,7 @@ from prorl_service.schemas import (
     Sampling,
     Segment,
     Stage,
+    StreamRequest,
     SubmitRequest,
     Task,
     Timings,
@@ -272,7 +273,7 @@ _REPORTED = BackendSpec(
 
 BODIES: dict[str, BaseModel] = {
     "POST /v1/rollouts": SubmitRequest(groups=[_GROUP]),
-    "POST /v1/rollouts/stream": RolloutIds(rollout_ids=[_FIRST, _SECOND]),
+    "POST /v1/rollouts/stream": StreamRequest(rollout_ids=[_FIRST, _SECOND]),
     "POST /v1/rollouts/cancel": RolloutIds(rollout_ids=[_FIRST]),
     "POST /v1/groups/acknowledge": GroupIds(group_ids=[_GROUP.group_id]),
     "POST /v1/backends": BackendSpec(url="http://gpu1:8000", lease_s=240),

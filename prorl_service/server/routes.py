@@ -6,7 +6,7 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +35,8 @@ from prorl_service.schemas import (
     RolloutIds,
     Rollouts,
     ServiceStatus,
+    StreamForm,
+    StreamRequest,
     SubmitRequest,
     WeightsAt,
     WeightsQuery,
@@ -125,12 +127,19 @@ async def get_rollout(
     response_class=StreamingResponse,
     responses={200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/Rollout"}}}}},
 )
-async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
-    """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
+async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> StreamingResponse:
+    """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive. The
+    form `parts` has two lines for each: the summary, and the content, always packed."""
     await service.executor.check_known(body.rollout_ids)
     ended = service.executor.ended(body.rollout_ids)
-    lines = _lines(ended, packed=_wants_packed(request))
-    return StreamingResponse(lines, media_type=NDJSON)
+    packed = _wants_packed(request)
+
+    def lines_of(rollout: EndedRollout) -> bytes:
+        if body.form is StreamForm.PARTS:
+            return b"\n".join((*rollout.parts(), b""))
+        return rollout.to_json(packed=packed) + b"\n"
+
+    return StreamingResponse(_lines(ended, lines_of), media_type=NDJSON)
 
 
 @router.post("/rollouts/cancel", response_model=Rollouts)
@@ -198,7 +207,9 @@ def _wants_packed(request: Request) -> bool:
     return PACKED_MEDIA_TYPE in request.headers.get("accept", "")
 
 
-async def _lines(ended: AsyncIterator[EndedRollout], *, packed: bool) -> AsyncIterator[bytes]:
+async def _lines(
+    ended: AsyncIterator[EndedRollout], lines_of: Callable[[EndedRollout], bytes]
+) -> AsyncIterator[bytes]:
     upcoming = asyncio.ensure_future(anext(ended, None))
     try:
         while True:
@@ -209,7 +220,7 @@ async def _lines(ended: AsyncIterator[EndedRollout], *, packed: bool) -> AsyncIt
             record = upcoming.result()
             if record is None:
                 return
-            yield record.to_json(packed=packed) + b"\n"
+            yield lines_of(record)
             upcoming = asyncio.ensure_future(anext(ended, None))
     finally:
         upcoming.cancel()

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
 from prorl_service.rollouts.journal.tables import EndedRow
-from prorl_service.schemas import Rollout, Timings
+from prorl_service.schemas import Figures, Rollout, Timings
 from prorl_service.shelf import contents, ended_rows, tables
 from prorl_service.shelf.ended_rows import Ended, Place
 from prorl_service.shelf.policy import Policy, ShelfOptions

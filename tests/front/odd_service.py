@@ -25,13 +25,12 @@ class OddService:
 
     group_ids: set[str] = field(default_factory=set)
     """Ids of the groups submitted so far."""
-    questions: int = 0
+    has_engines: bool = False
 
-    async def was_asked(self) -> bool:
-        return self.questions > 1
+    async def was_told(self) -> bool:
+        return self.has_engines
 
     async def status(self, _: web.Request) -> web.Response:
-        self.questions += 1
         told = ServiceStatus(
             version="odd",
             run="odd",
@@ -47,6 +46,7 @@ class OddService:
         return _answer(told.model_dump_json(), 200)
 
     async def put_backends(self, _: web.Request) -> web.Response:
+        self.has_engines = True
         return web.json_response({"backends": []})
 
     async def submit(self, request: web.Request) -> web.Response:
@@ -57,7 +57,8 @@ class OddService:
 
     async def stream(self, request: web.Request) -> web.Response:
         ids = (await request.json())["rollout_ids"]
-        lines = (_line(one).model_dump_json() + "\n" for one in ids)
+        content = '{"trajectory":null,"report":null}'
+        lines = (f"{_line(one).model_dump_json()}\n{content}\n" for one in ids)
         return _answer("".join(lines), 200)
 
 

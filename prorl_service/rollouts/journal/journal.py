@@ -156,8 +156,8 @@ class Journal:
         """Returns the summaries of ended rollouts, by id."""
         return self.read(lambda db: tables.summaries(db, rollout_ids))
 
-    def answer(self, rollout_id: str) -> "asyncio.Future[bytes | None]":
-        """Returns the packed rollout; None if it has not ended."""
+    def answer(self, rollout_id: str) -> "asyncio.Future[tuple[bytes, bytes] | None]":
+        """Returns the summary and the packed rollout; None if it has not ended."""
         return self.read(lambda db: tables.answer(db, rollout_id))
 
     def recall(self, name: str) -> "asyncio.Future[bytes | None]":

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic import dataclasses as validated
 
-from prorl_service.rollouts.figures import Figures
-from prorl_service.schemas import TERMINAL_STATES, RolloutState
+from prorl_service.schemas import TERMINAL_STATES, Figures, RolloutState
 
 VERSION = 4
 """Version of the tables and of the JSON in them: increased when older code would misread a journal,
@@ -300,17 +299,22 @@ def known(db: sqlite3.Connection, group_ids: Iterable[str]) -> set[str]:
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
     """Returns the summaries of ended rollouts, by id."""
-    found = ((one, _of_rollout(db, one, "summary")) for one in rollout_ids)
+    found = ((one, _summary(db, one)) for one in rollout_ids)
     return {rollout_id: summary for rollout_id, summary in found if summary is not None}
 
 
-def answer(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
-    return _of_rollout(db, rollout_id, "answer")
+def answer(db: sqlite3.Connection, rollout_id: str) -> tuple[bytes, bytes] | None:
+    """Returns the summary and the whole rollout; None if it has not ended."""
+    found = db.execute(
+        "SELECT summary, answer FROM rollouts WHERE id = ? AND state IS NOT NULL",
+        (row_id(db, rollout_id),),
+    ).fetchone()
+    return None if found is None else (found[0], found[1])
 
 
-def _of_rollout(db: sqlite3.Connection, rollout_id: str, column: str) -> bytes | None:
+def _summary(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
     own_id = row_id(db, rollout_id)
-    row = db.execute(f"SELECT {column} FROM rollouts WHERE id = ?", (own_id,)).fetchone()
+    row = db.execute("SELECT summary FROM rollouts WHERE id = ?", (own_id,)).fetchone()
     return None if row is None else row[0]
 
 

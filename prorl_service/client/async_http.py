@@ -11,12 +11,14 @@ import httpx
 from prorl_service.client import requests
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
 from prorl_service.client.http import Piece, Wire, settings, transport
+from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import (
     Backoff,
     PartsReception,
     Received,
     Reception,
+    SummaryReception,
     WholeReception,
 )
 from prorl_service.client.views import AsyncViewMethods
@@ -52,6 +54,7 @@ class AsyncRolloutClient(AsyncViewMethods):
         stream."""
         connections = httpx.AsyncHTTPTransport(**transport())
         self._http = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
         self._on_answer = on_answer
@@ -77,7 +80,21 @@ class AsyncRolloutClient(AsyncViewMethods):
         return await self._send(requests.submit(groups, invalid))
 
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
-        return await self._send(requests.get(rollout_id, wait_s, shelf))
+        rollout = await self._send(requests.get(rollout_id, wait_s, shelf, located=True))
+        try:
+            return await self._whole(rollout)
+        except Elsewhere:
+            return await self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+
+    async def _whole(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
+        if rollout.location is None:
+            return rollout
+        request = self._locations.request(rollout)
+        try:
+            return self._locations.whole(rollout, await self._send(request, retry_s=0))
+        except ServiceCallError as error:
+            raise self._locations.failed(rollout, error) from None
 
     async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         ended = {
@@ -86,18 +103,31 @@ class AsyncRolloutClient(AsyncViewMethods):
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
     async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
-        limits = (timeout_s, self._retry_s, self._idle_s)
-        async with aclosing(self._receive(WholeReception(rollout_ids, *limits))) as received:
+        reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        while reception.pending:
+            try:
+                async with aclosing(self._receive(reception)) as received:
+                    async for rollout in received:
+                        yield await self._whole(rollout)
+            except Elsewhere as elsewhere:
+                reception.ask_here(elsewhere.rollout_id)
+
+    async def summaries(
+        self, rollout_ids: Iterable[str], timeout_s: float
+    ) -> AsyncIterator[Rollout]:
+        """Does what `stream` does, but yields rollouts without their content: for fronts."""
+        reception = SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        async with aclosing(self._receive(reception)) as received:
             async for rollout in received:
                 yield rollout
 
     async def parts(
         self, rollout_ids: Iterable[str], timeout_s: float
-    ) -> AsyncIterator[tuple[Rollout, bytes]]:
+    ) -> AsyncGenerator[tuple[Rollout, bytes], None]:
         """Does what `stream` does, but yields each rollout's summary and its content, which stays
         packed JSON: for fronts, which pass it on."""
-        limits = (timeout_s, self._retry_s, self._idle_s)
-        async with aclosing(self._receive(PartsReception(rollout_ids, *limits))) as received:
+        reception = PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        async with aclosing(self._receive(reception)) as received:
             async for parts in received:
                 yield parts
 

@@ -27,6 +27,7 @@ from prorl_service.client.errors import (
     raise_for_status,
     readable_errors,
 )
+from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, WholeReception
 from prorl_service.client.views import ViewMethods
@@ -108,6 +109,7 @@ class RolloutClient(ViewMethods):
     ) -> None:
         connections = httpx.HTTPTransport(**transport())
         self._http = httpx.Client(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
 
@@ -132,7 +134,21 @@ class RolloutClient(ViewMethods):
 
         `shelf`: also return one that was acknowledged, if it is kept for people.
         """
-        return self._send(requests.get(rollout_id, wait_s, shelf))
+        rollout = self._send(requests.get(rollout_id, wait_s, shelf, located=True))
+        try:
+            return self._whole(rollout)
+        except Elsewhere:
+            return self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+
+    def _whole(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
+        if rollout.location is None:
+            return rollout
+        request = self._locations.request(rollout)
+        try:
+            return self._locations.whole(rollout, self._send(request, retry_s=0))
+        except ServiceCallError as error:
+            raise self._locations.failed(rollout, error) from None
 
     def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         """Return the ended rollouts in the order of `rollout_ids`. Raises `WaitTimeout`."""
@@ -156,8 +172,11 @@ class RolloutClient(ViewMethods):
                         response.read()
                     raise_for_status(response)
                     for chunk in response.iter_bytes():
-                        yield from reception.feed(chunk)
+                        for rollout in reception.feed(chunk):
+                            yield self._whole(rollout)
                     reception.closed()
+            except Elsewhere as elsewhere:
+                reception.ask_here(elsewhere.rollout_id)
             except ServiceCallError as error:
                 time.sleep(reception.delay_s(error))
 

@@ -118,12 +118,21 @@ class Reception(ABC, Generic[Received]):
 
 
 class WholeReception(Reception[Rollout]):
-    form = StreamForm.WHOLE
+    form = StreamForm.LOCATED
+
+    def ask_here(self, rollout_id: str) -> None:
+        """Has the service itself send what is still to come, and this rollout again."""
+        self.form = StreamForm.WHOLE
+        self.pending[rollout_id] = None
 
     def _read(self, line: bytes) -> Iterator[Rollout]:
         rollout = Rollout.model_validate_json(line)
         if self._is_new(rollout):
             yield rollout
+
+
+class SummaryReception(WholeReception):
+    form = StreamForm.SUMMARY
 
 
 class PartsReception(Reception[tuple[Rollout, bytes]]):

@@ -5,8 +5,10 @@ one at rest is asked rarely. Knows of rollouts only how many the service has.
 """
 
 import asyncio
+import logging
 import random
 import time
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
@@ -18,6 +20,8 @@ from prorl_service.schemas import (
     ServiceStatus,
     Stage,
 )
+
+log = logging.getLogger(__name__)
 
 STATUS_TIMEOUT_S = 3.0
 """Seconds of silence after which a probe counts as missed."""
@@ -80,6 +84,8 @@ class RolloutService:
         """Consecutive missed probes."""
         self._abandoned: dict[str, Group] = {}
         """Groups that left it, by id; it may still have them."""
+        self._acknowledged: set[str] = set()
+        """Groups that it may forget, by id, and may still have."""
         self._told: list[BackendSpec] = []
         self._told_at = 0.0
 
@@ -98,14 +104,15 @@ class RolloutService:
         )
 
     def is_due(self, engines: list[BackendSpec]) -> bool:
-        """Returns whether to `ask` now. `engines`: those that it should have."""
+        """Returns whether to `ask` now. `engines`: those that it should have; the same list as long
+        as nothing has changed."""
         if self.is_asked:
             return False
         now = time.monotonic()
         if not self.is_open:
             return now >= self._asked_at + (LOST_S if self._lost.is_set() else CLOSED_S)
         is_silent = self.load > 0 and now >= self._answered_at + SILENCE_S
-        has_news = bool(self._abandoned) or engines != self._told
+        has_news = bool(self._abandoned or self._acknowledged) or engines is not self._told
         return is_silent or has_news or now >= self._asked_at + self._rest_s
 
     async def ask(self, engines: list[BackendSpec], room: asyncio.Semaphore) -> str:
@@ -124,7 +131,7 @@ class RolloutService:
         if status.is_stopping or status.failure is not None:
             self.is_open = False
             return "" if status.failure is None else f"has failed: {status.failure}"
-        await self._cancel_abandoned()
+        await self._leave_groups()
         await self._tell(engines, status)
         self.is_open = True
         return ""
@@ -150,24 +157,58 @@ class RolloutService:
         await self._lost.wait()
         raise ServiceLost(f"it has not answered for {LOST_AFTER_S:g} s")
 
-    def abandon(self, group: Group) -> None:
-        """Has the group cancelled there as soon as the service answers."""
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    async def acknowledge(self, group_ids: Sequence[str]) -> None:
+        """Lets the service forget ended groups; later, if it does not answer now or has yet to
+        cancel some."""
+        later = self._abandoned.keys() & set(group_ids)
+        self._acknowledged |= later
+        if now := set(group_ids) - later:
+            try:
+                await self._forget(now)
+            except ServiceCallError:
+                self._acknowledged |= now
+
+    def abandon(self, group: Group, *, keeps_results: bool = False) -> None:
+        """Has the group cancelled there as soon as the service answers. `keeps_results`: until they
+        are acknowledged."""
         self._abandoned[group.group_id] = group
+        if not keeps_results:
+            self.let_go(group.group_id)
+
+    def let_go(self, group_id: str) -> None:
+        """Lets the service forget an ended group as soon as it answers."""
+        self._acknowledged.add(group_id)
 
     def reclaim(self, group: Group) -> None:
-        """Keeps the group there: it is given to this service again, or cancelled already."""
+        """Keeps the group there: it is given to this service again."""
         self._abandoned.pop(group.group_id, None)
+        self._acknowledged.discard(group.group_id)
 
-    async def _cancel_abandoned(self) -> None:
+    async def _leave_groups(self) -> None:
         """Raises `ServiceCallError`."""
         for group in list(self._abandoned.values()):
             try:
                 await self.questions.cancel(group.rollout_ids())
-                await self.questions.acknowledge([group.group_id])
             except ServiceCallError as error:
                 if error.http_status != HTTPStatus.NOT_FOUND:  # forgotten, or never known
                     raise
-            self.reclaim(group)
+            self._abandoned.pop(group.group_id, None)
+        if groups := set(self._acknowledged):
+            await self._forget(groups)
+            self._acknowledged -= groups
+
+    async def _forget(self, group_ids: Collection[str]) -> None:
+        """Raises `ServiceCallError`, but not if the service refuses."""
+        try:
+            await self.questions.acknowledge(sorted(group_ids))
+        except ServiceCallError as error:
+            if error.http_status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                raise
+            log.warning("service %s does not forget groups: %s", self.name, error)
 
     async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
         """Reports the engines when they have changed, and every `RENEW_S` to renew their leases."""
@@ -175,7 +216,7 @@ class RolloutService:
         wanted = [one for one in engines if _is_up(one) or one.url.rstrip("/") in known]
         is_complete = known == {one.url.rstrip("/") for one in wanted}
         is_due = time.monotonic() > self._told_at + RENEW_S
-        if engines == self._told and is_complete and not is_due:
+        if engines is self._told and is_complete and not is_due:
             return
         # A front that has just begun may not have its engines yet: they stay.
         if wanted or self._told:

@@ -6,7 +6,8 @@ all see. `service` knows when to ask one.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from prorl_service.client import ServiceCallError
@@ -38,6 +39,7 @@ class Services:
         """Services that are announced now, by name."""
         self._leaving: list[RolloutService] = []
         """Services that are announced no more; their rollouts may end there."""
+        self._began_at = time.monotonic()
         self._room = asyncio.Semaphore(MAX_ASKED)
         self._changes = Changes()
 
@@ -69,14 +71,36 @@ class Services:
 
     async def find(self, name: str, count: int) -> RolloutService | None:
         """Returns the named service, as soon as it is open, with `count` rollouts added to its
-        load; None if it is not open within `LOST_AFTER_S`."""
+        load; None if it is lost, or is not open within `LOST_AFTER_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOST_AFTER_S):
-                while (service := self._services.get(name)) is None or not service.is_open:
+                while (service := self.open_one(name)) is None and not self._is_lost(name):
                     await self._changes.wait()
-                service.load += count
+                if service is not None:
+                    service.load += count
                 return service
         return None
+
+    def _is_lost(self, name: str) -> bool:
+        service = self._services.get(name)
+        if service is None:  # a front that has just begun may not have found it yet
+            return time.monotonic() >= self._began_at + LOST_AFTER_S
+        return service.is_lost
+
+    def open_one(self, name: str) -> RolloutService | None:
+        """Returns the named service if it answers and is announced."""
+        service = self._services.get(name)
+        return service if service is not None and service.is_open else None
+
+    async def acknowledge(self, name: str, group_ids: Sequence[str]) -> None:
+        """Lets the named service forget these groups, now or when it answers again."""
+        if (service := self._services.get(name)) is not None:
+            await service.acknowledge(group_ids)
+
+    def let_go(self, name: str, group_id: str) -> None:
+        """Lets the named service forget the group when it answers again."""
+        if (service := self._services.get(name)) is not None:
+            service.let_go(group_id)
 
     def release(self, service: RolloutService, count: int = 1) -> None:
         service.load -= count
@@ -88,12 +112,14 @@ class Services:
 
     async def serve(self) -> None:
         """Runs as long as the front. Raises `ProRLError` when another front has taken over."""
+        engines: list[BackendSpec] = []
         try:
             async with asyncio.TaskGroup() as asking:
                 while self._claim.lost_to is None:
                     self._update(await asyncio.to_thread(self._announcements.look))
                     await self._close_left()
-                    states, engines = self._engines.states(), self._engines.offers()
+                    states, offered = self._engines.states(), self._engines.offers()
+                    engines = offered if offered != engines else engines
                     for service in (*self._services.values(), *self._leaving):
                         if service.is_due(engines):
                             asking.create_task(self._ask(service, engines))

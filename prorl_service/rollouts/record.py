@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from prorl_service import metrics
+from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import (
@@ -64,9 +65,15 @@ class Work(Protocol):
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes
-    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory."""
+    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory; or a
+    reference to the service that holds it."""
     summary: bytes = b""
     """Rollout without its content; empty if unknown."""
+
+    @property
+    def holder(self) -> str | None:
+        """Service that holds the rollout; None if it is here."""
+        return references.holder(self.packed)
 
     def to_wire(self) -> Rollout:
         return Rollout.model_validate_json(self.packed)
@@ -212,18 +219,20 @@ class RolloutRecord:
 
     # --- end ------------------------------------------------------------------------------------
 
-    def finish(self, answer: Rollout, content: bytes | None = None) -> asyncio.Future[Counter[str]]:
+    def finish(
+        self, answer: Rollout, content: bytes | None = None, *, held_by: str | None = None
+    ) -> asyncio.Future[Counter[str]]:
         """Ends the rollout as `answer` says, once that is written. The only way to end it.
 
-        `content`: as packed JSON, if `answer` is only the summary. The future is done then, or
-        cancelled if the journal is closed before. An answer that cannot be written (a handler's odd
-        values) becomes a failure.
+        `answer` may be only the summary: with the `content` as packed JSON, or the service that it
+        is `held_by`. The future is done then, or cancelled if the journal is closed before. An
+        answer that cannot be written (a handler's odd values) becomes a failure.
         """
         state = self.state if self.outcome is None else self.outcome.state
         if not answer.is_terminal or answer.state not in LEGAL_MOVES[state]:
             raise IllegalMove(f"{self.rollout_id}: {state} -> {answer.state}")
         try:
-            row = self._row(answer, content)
+            row = self._row(answer, content, held_by)
         except Exception as problem:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
             answer = unwritable(answer, problem)
@@ -234,10 +243,15 @@ class RolloutRecord:
         metrics.rollout_ended(answer.state, answer.error, sampled=has_sampled)
         return self._write(answer, row)
 
-    def _row(self, answer: Rollout, content: bytes | None = None) -> EndedRow:
+    def _row(
+        self, answer: Rollout, content: bytes | None = None, held_by: str | None = None
+    ) -> EndedRow:
         figures = answer.figures or Figures.of(answer.trajectory)
         summary = summary_of(answer.model_copy(update={"figures": figures}))
-        packed = joined(summary, content_of(answer) if content is None else content)
+        if held_by is not None:
+            packed = references.reference(held_by)
+        else:
+            packed = joined(summary, content_of(answer) if content is None else content)
         return EndedRow(
             self.rollout_id,
             self.group.group_id,

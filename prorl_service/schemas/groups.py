@@ -193,10 +193,16 @@ class RolloutIds(WireModel):
 
 
 class StreamForm(StrEnum):
-    """What a stream says of each ended rollout: all in one line; or its summary in one line and its
-    content, the trajectory and the report, in the next."""
+    """What a stream says of each ended rollout.
+
+    `whole`: all in one line. `located`: the same, or without the content and with the `location` of
+    the service that has it. `summary`: all but the content, which is the trajectory and the report.
+    `parts`: the summary in one line, and the content in the next.
+    """
 
     WHOLE = "whole"
+    LOCATED = "located"
+    SUMMARY = "summary"
     PARTS = "parts"
 
 

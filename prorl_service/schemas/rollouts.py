@@ -225,6 +225,9 @@ class Resumption(WireModel):
     away_s: float = Field(description="Seconds between the last of them and the next.")
 
 
+SERVICE_URL = r"^https?://[^/\s?#@]+/?$"
+
+
 class Rollout(WireModel):
     """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
 
@@ -258,6 +261,12 @@ class Rollout(WireModel):
     figures: Figures | None = Field(
         None,
         description="Figures of the trajectory, once the rollout has ended.",
+        exclude_if=lambda value: value is None,
+    )
+    location: str | None = Field(
+        None,
+        pattern=SERVICE_URL,
+        description="URL of the service that has the content. Only for callers that asked for it.",
         exclude_if=lambda value: value is None,
     )
     # The content, which is large, comes last: it can be cut off and put on without being read.

@@ -137,9 +137,9 @@ class Journal:
         return self._ask(lambda db: tables.remember(db, name, value))
 
     def write(
-        self, work: Callable[[sqlite3.Connection], None], *, is_kept: bool = True
-    ) -> "asyncio.Future[None]":
-        """Writes to tables that other modules define."""
+        self, work: Callable[[sqlite3.Connection], Read], *, is_kept: bool = True
+    ) -> "asyncio.Future[Read]":
+        """Runs `work`, which writes what other modules define, and returns its result."""
         return self._ask(work, is_kept=is_kept)
 
     # --- reading --------------------------------------------------------------------------------

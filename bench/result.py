@@ -19,15 +19,16 @@ def write(
     headline: Mapping[str, object],
     *,
     room: str = "bench",
+    module: str | None = None,
 ) -> None:
     """Writes NAME.json, and prints the rows as the tables that docs quote. `headline` is flat.
-    `room`: the package that the measurement is in.
+    `room`: the package that the measurement is in. `module`: its name there, if it is not NAME.
 
     The load is that of the last minute, this process included.
     """
     path = RESULTS / f"{name}.json"
     result = {
-        "command": shlex.join(["python", "-m", f"{room}.{name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"{room}.{module or name}", *sys.argv[1:]]),
         "machine": machine(),
         "load": round(os.getloadavg()[0], 2),
         "headline": dict(headline),

@@ -5,12 +5,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow
 from prorl_service.schemas import (
     Blame,
     ErrorInfo,
+    Figures,
     FinishReason,
     Group,
     Message,

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from prorl_service.agents.base import Prompt
 from prorl_service.exports.record import Record
 from prorl_service.exports.sources import records
-from prorl_service.rollouts.figures import Figures
-from prorl_service.schemas import Group, Message, Task
+from prorl_service.schemas import Figures, Group, Message, Task
 from prorl_service.schemas.views import RolloutRow, RolloutText
 from prorl_service.shelf.rows import Standing, row_of
 from prorl_service.shelf.texts import Whole, text_of

@@ -1,7 +1,8 @@
 """The client of the rollout service for asyncio: `http` without blocking."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import copy
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Self
 
@@ -9,11 +10,20 @@ import httpx
 
 from prorl_service.client import requests
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
-from prorl_service.client.http import TRANSPORT, Piece, Wire, settings
+from prorl_service.client.http import Piece, Wire, settings, transport
+from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
-from prorl_service.client.retries import Backoff, Reception
+from prorl_service.client.retries import (
+    Backoff,
+    PartsReception,
+    Received,
+    Reception,
+    SummaryReception,
+    WholeReception,
+)
 from prorl_service.client.views import AsyncViewMethods
 from prorl_service.schemas import (
+    BackendSpec,
     BackendStatus,
     GatewayAccess,
     Group,
@@ -38,11 +48,16 @@ class AsyncRolloutClient(AsyncViewMethods):
         retry_s: float = 60,
         idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
+        on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        transport = httpx.AsyncHTTPTransport(**TRANSPORT)
-        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=transport)
+        """`on_answer`: called after each answer that is no error, and after each part of a
+        stream."""
+        connections = httpx.AsyncHTTPTransport(**transport())
+        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
+        self._on_answer = on_answer
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,13 +68,33 @@ class AsyncRolloutClient(AsyncViewMethods):
     async def aclose(self) -> None:
         await self._http.aclose()
 
+    def limited(self, *, retry_s: float, idle_s: float) -> Self:
+        """Returns a client with these limits over the same connections, which this one closes."""
+        other = copy.copy(self)
+        other._retry_s, other._idle_s = retry_s, idle_s
+        return other
+
     async def submit(
         self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
     ) -> list[Rollout]:
         return await self._send(requests.submit(groups, invalid))
 
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
-        return await self._send(requests.get(rollout_id, wait_s, shelf))
+        rollout = await self._send(requests.get(rollout_id, wait_s, shelf, located=True))
+        try:
+            return await self._whole(rollout)
+        except Elsewhere:
+            return await self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+
+    async def _whole(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
+        if rollout.location is None:
+            return rollout
+        request = self._locations.request(rollout)
+        try:
+            return self._locations.whole(rollout, await self._send(request, retry_s=0))
+        except ServiceCallError as error:
+            raise self._locations.failed(rollout, error) from None
 
     async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         ended = {
@@ -68,7 +103,35 @@ class AsyncRolloutClient(AsyncViewMethods):
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
     async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
-        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        while reception.pending:
+            try:
+                async with aclosing(self._receive(reception)) as received:
+                    async for rollout in received:
+                        yield await self._whole(rollout)
+            except Elsewhere as elsewhere:
+                reception.ask_here(elsewhere.rollout_id)
+
+    async def summaries(
+        self, rollout_ids: Iterable[str], timeout_s: float
+    ) -> AsyncIterator[Rollout]:
+        """Does what `stream` does, but yields rollouts without their content: for fronts."""
+        reception = SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        async with aclosing(self._receive(reception)) as received:
+            async for rollout in received:
+                yield rollout
+
+    async def parts(
+        self, rollout_ids: Iterable[str], timeout_s: float
+    ) -> AsyncGenerator[tuple[Rollout, bytes], None]:
+        """Does what `stream` does, but yields each rollout's summary and its content, which stays
+        packed JSON: for fronts, which pass it on."""
+        reception = PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        async with aclosing(self._receive(reception)) as received:
+            async for parts in received:
+                yield parts
+
+    async def _receive(self, reception: Reception[Received]) -> AsyncGenerator[Received, None]:
         while reception.pending:
             message = reception.request().build(self._http, idle_s=self._idle_s)
             try:
@@ -78,8 +141,9 @@ class AsyncRolloutClient(AsyncViewMethods):
                             await response.aread()
                         raise_for_status(response)
                         async for chunk in response.aiter_bytes():
-                            for rollout in reception.feed(chunk):
-                                yield rollout
+                            self._on_answer()
+                            for received in reception.feed(chunk):
+                                yield received
                         reception.closed()
             except ServiceCallError as error:
                 await asyncio.sleep(reception.delay_s(error))
@@ -131,6 +195,11 @@ class AsyncRolloutClient(AsyncViewMethods):
             requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
 
+    async def put_backends(
+        self, owner: str, backends: Sequence[BackendSpec]
+    ) -> list[BackendStatus]:
+        return await self._send(requests.put_backends(owner, backends))
+
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(requests.remove_backend(backend_id))
 
@@ -165,7 +234,9 @@ class AsyncRolloutClient(AsyncViewMethods):
             message = request.build(self._http, pieces, idle_s=self._idle_s)
             try:
                 with readable_errors(message):
-                    return request.parse(await self._http.send(message))
+                    answer = request.parse(await self._http.send(message))
+                self._on_answer()
+                return answer
             except ServiceCallError as error:
                 await asyncio.sleep(backoff.delay_s(error))
 

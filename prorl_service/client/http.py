@@ -12,9 +12,11 @@
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
 """
 
+import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from typing import Any, Literal, Self
 
 import httpx
@@ -25,13 +27,15 @@ from prorl_service.client.errors import (
     raise_for_status,
     readable_errors,
 )
+from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
-from prorl_service.client.retries import Backoff, Reception
+from prorl_service.client.retries import Backoff, WholeReception
 from prorl_service.client.views import ViewMethods
 from prorl_service.errors import ProRLError
 from prorl_service.net.credentials import authorization
 from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.schemas import (
+    BackendSpec,
     BackendStatus,
     GatewayAccess,
     Group,
@@ -51,12 +55,21 @@ Piece = bytes | memoryview
 """Part of a file to be sent."""
 
 
-TRANSPORT: dict[str, Any] = {
-    # The service closes connections idle for 5 s; the client must not reuse one at that moment.
-    "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
-    "trust_env": False,
-    "socket_options": NOTICE_VANISHED,
-}
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Returns the one TLS context of this process: reading its certificates takes 40 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def transport() -> dict[str, Any]:
+    """Returns the arguments of a client's transport."""
+    return {
+        "verify": _trusted(),
+        # The service closes connections idle for 5 s; the client must not reuse one at that moment.
+        "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
+        "trust_env": False,
+        "socket_options": NOTICE_VANISHED,
+    }
 
 
 def settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
@@ -94,8 +107,9 @@ class RolloutClient(ViewMethods):
         idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
     ) -> None:
-        transport = httpx.HTTPTransport(**TRANSPORT)
-        self._http = httpx.Client(**settings(url, token, wire), transport=transport)
+        connections = httpx.HTTPTransport(**transport())
+        self._http = httpx.Client(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
 
@@ -120,7 +134,21 @@ class RolloutClient(ViewMethods):
 
         `shelf`: also return one that was acknowledged, if it is kept for people.
         """
-        return self._send(requests.get(rollout_id, wait_s, shelf))
+        rollout = self._send(requests.get(rollout_id, wait_s, shelf, located=True))
+        try:
+            return self._whole(rollout)
+        except Elsewhere:
+            return self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+
+    def _whole(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
+        if rollout.location is None:
+            return rollout
+        request = self._locations.request(rollout)
+        try:
+            return self._locations.whole(rollout, self._send(request, retry_s=0))
+        except ServiceCallError as error:
+            raise self._locations.failed(rollout, error) from None
 
     def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         """Return the ended rollouts in the order of `rollout_ids`. Raises `WaitTimeout`."""
@@ -132,7 +160,7 @@ class RolloutClient(ViewMethods):
 
         The time is checked when the service sends something, which it does every few seconds.
         """
-        reception = Reception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
+        reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
             message = reception.request().build(self._http, idle_s=self._idle_s)
             try:
@@ -144,8 +172,11 @@ class RolloutClient(ViewMethods):
                         response.read()
                     raise_for_status(response)
                     for chunk in response.iter_bytes():
-                        yield from reception.feed(chunk)
+                        for rollout in reception.feed(chunk):
+                            yield self._whole(rollout)
                     reception.closed()
+            except Elsewhere as elsewhere:
+                reception.ask_here(elsewhere.rollout_id)
             except ServiceCallError as error:
                 time.sleep(reception.delay_s(error))
 
@@ -202,6 +233,10 @@ class RolloutClient(ViewMethods):
         return self._send(
             requests.add_backend(url, tokenizer, api_key, lease_s, max_calls, policy_version, owner)
         )
+
+    def put_backends(self, owner: str, backends: Sequence[BackendSpec]) -> list[BackendStatus]:
+        """Replace all engines of `owner`, which is a front."""
+        return self._send(requests.put_backends(owner, backends))
 
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(requests.remove_backend(backend_id))

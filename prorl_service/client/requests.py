@@ -27,10 +27,13 @@ from prorl_service.schemas import (
     Invalid,
     NcclGroupSpec,
     NcclGroupStatus,
+    OwnedBackends,
     Rollout,
     RolloutIds,
     Rollouts,
     ServiceStatus,
+    StreamForm,
+    StreamRequest,
     SubmitRequest,
     WeightsAt,
     WeightsQuery,
@@ -109,13 +112,19 @@ def _rollouts(raw: bytes) -> list[Rollout]:
     return Rollouts.model_validate_json(raw).rollouts
 
 
+def _backends(raw: bytes) -> list[BackendStatus]:
+    return Backends.model_validate_json(raw).backends
+
+
 def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     body = SubmitRequest(groups=list(groups), invalid=invalid)
     return Request("POST", "/v1/rollouts", _rollouts, body, headers=parent_headers())
 
 
-def get(rollout_id: str, wait_s: float, shelf: bool) -> Request[Rollout]:
+def get(rollout_id: str, wait_s: float, shelf: bool, located: bool) -> Request[Rollout]:
     params: dict[str, Any] = {"wait_s": wait_s}
+    if located:
+        params["located"] = True
     if not shelf:
         params["shelf"] = False
     return Request(
@@ -127,9 +136,11 @@ def get(rollout_id: str, wait_s: float, shelf: bool) -> Request[Rollout]:
     )
 
 
-def stream(rollout_ids: Iterable[str], timeout_s: float) -> Request[Rollout]:
+def stream(
+    rollout_ids: Iterable[str], timeout_s: float, form: StreamForm = StreamForm.WHOLE
+) -> Request[Rollout]:
     """The request's `answer` parses one line of the stream; see `Reception`."""
-    ids = RolloutIds(rollout_ids=list(rollout_ids))
+    ids = StreamRequest(rollout_ids=list(rollout_ids), form=form)
     line = Rollout.model_validate_json
     return Request("POST", "/v1/rollouts/stream", line, ids, timeout_s=timeout_s)
 
@@ -175,6 +186,11 @@ def add_backend(
         owner=owner,
     )
     return Request("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
+
+
+def put_backends(owner: str, backends: Sequence[BackendSpec]) -> Request[list[BackendStatus]]:
+    body = OwnedBackends(owner=owner, backends=list(backends))
+    return Request("PUT", "/v1/backends", _backends, body)
 
 
 def remove_backend(backend_id: str) -> Request[BackendStatus]:
@@ -250,6 +266,6 @@ def delete_sampler(sampler_id: str) -> Request[None]:
     return Request("DELETE", f"/v1/samplers/{sampler_id}", lambda _: None)
 
 
-BACKENDS = Request("GET", "/v1/backends", lambda raw: Backends.model_validate_json(raw).backends)
+BACKENDS = Request("GET", "/v1/backends", _backends)
 STATUS = Request("GET", "/v1/status", _status)
 HEALTH = Request("GET", "/health", _Health.model_validate_json)

@@ -6,17 +6,20 @@ Does no I/O and knows no event loop.
 import logging
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
 
 import httpx
 
 from prorl_service.client.errors import ServiceCallError, WaitTimeout
 from prorl_service.client.requests import Request, stream
-from prorl_service.schemas import Rollout
+from prorl_service.schemas import Rollout, StreamForm
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
 FIRST_WARNING_S, NEXT_WARNING_S = 10.0, 60.0
 """Seconds of failure before a retried call is logged, and between later log lines."""
+CONTENT_START = b'{"trajectory":'
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,13 @@ class Backoff:
         return delay_s
 
 
-class Reception:
+Received = TypeVar("Received")
+
+
+class Reception(ABC, Generic[Received]):
     """Pending rollouts of one stream, received over as many connections as it takes."""
+
+    form: StreamForm
 
     def __init__(
         self, rollout_ids: Iterable[str], timeout_s: float, retry_s: float, idle_s: float
@@ -60,24 +68,38 @@ class Reception:
         self._idle_s = idle_s
         self._deadline = time.monotonic() + timeout_s
         self._backoff = Backoff(retry_s)
-        self._partial_line = b""
+        self._partial_line: list[bytes] = []
 
     def request(self) -> Request[Rollout]:
-        self._partial_line = b""
-        return stream(self.pending, min(self._idle_s, self._seconds_left()))
+        self._partial_line = []
+        return stream(self.pending, min(self._idle_s, self._seconds_left()), self.form)
 
-    def feed(self, chunk: bytes) -> Iterator[Rollout]:
-        """Yields the rollouts in `chunk`. Only newline bytes end lines: JSON text may hold other
-        characters at which `str.splitlines` splits."""
-        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
-        for line in filter(bytes.strip, lines):
-            rollout = Rollout.model_validate_json(line)
-            if rollout.rollout_id in self.pending:
-                del self.pending[rollout.rollout_id]
-                yield rollout
+    def feed(self, chunk: bytes) -> Iterator[Received]:
+        """Yields the rollouts that `chunk` completes."""
+        for line in self._lines(chunk):
+            yield from self._read(line)
         self._backoff.progress()
         if self.pending:
             self._seconds_left()
+
+    @abstractmethod
+    def _read(self, line: bytes) -> Iterator[Received]:
+        """Yields the rollout that `line` completes, if it is pending."""
+
+    def _lines(self, chunk: bytes) -> Iterator[bytes]:
+        """Yields whole lines. Only newline bytes end them: JSON text may hold other characters at
+        which `str.splitlines` splits."""
+        if b"\n" in chunk:
+            *lines, chunk = b"".join((*self._partial_line, chunk)).split(b"\n")
+            self._partial_line = []
+            yield from filter(bytes.strip, lines)
+        self._partial_line.append(chunk)
+
+    def _is_new(self, rollout: Rollout) -> bool:
+        if rollout.rollout_id not in self.pending:
+            return False
+        del self.pending[rollout.rollout_id]
+        return True
 
     def closed(self) -> None:
         if self.pending:
@@ -93,3 +115,42 @@ class Reception:
         if left_s <= 0:
             raise WaitTimeout(list(self.pending), self._timeout_s)
         return left_s
+
+
+class WholeReception(Reception[Rollout]):
+    form = StreamForm.LOCATED
+
+    def ask_here(self, rollout_id: str) -> None:
+        """Has the service itself send what is still to come, and this rollout again."""
+        self.form = StreamForm.WHOLE
+        self.pending[rollout_id] = None
+
+    def _read(self, line: bytes) -> Iterator[Rollout]:
+        rollout = Rollout.model_validate_json(line)
+        if self._is_new(rollout):
+            yield rollout
+
+
+class SummaryReception(WholeReception):
+    form = StreamForm.SUMMARY
+
+
+class PartsReception(Reception[tuple[Rollout, bytes]]):
+    """Summaries of rollouts, each with its content, which stays packed JSON."""
+
+    form = StreamForm.PARTS
+    _summary: Rollout | None = None
+
+    def request(self) -> Request[Rollout]:
+        self._summary = None
+        return super().request()
+
+    def _read(self, line: bytes) -> Iterator[tuple[Rollout, bytes]]:
+        if self._summary is None:
+            self._summary = Rollout.model_validate_json(line)
+            return
+        summary, self._summary = self._summary, None
+        if not (line.startswith(CONTENT_START) and line.endswith(b"}")):
+            raise httpx.RemoteProtocolError(f"what follows {summary.rollout_id} is no content")
+        if self._is_new(summary):
+            yield summary, line

@@ -113,7 +113,9 @@ class SamplerClient:
                 for rollout in self._client.stream(missing, FETCH_IDLE_S):
                     ended[rollout.rollout_id] = rollout
             except WaitTimeout as timeout:
-                if len(timeout.pending) == len(missing):
+                is_stuck = len(timeout.pending) == len(missing)
+                # One whose service was lost with the result is in flight again.
+                if is_stuck and self._client.get(timeout.pending[0]).is_terminal:
                     raise
         return [[ended[one] for one in group.rollout_ids()] for group in draw.groups]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.front.discovery import Announcements
-from prorl_service.front.services import STATUS_TIMEOUT_S
+from prorl_service.front.service import STATUS_TIMEOUT_S
 
 ASK_S = 1.0
 """Seconds between looks at a directory: a shared file system reports no events."""

@@ -76,6 +76,11 @@ class Backend:
         self._intake: Intake | None = None
         self._vllm = Vllm(self.url, self._call, read_version)
 
+    @property
+    def needs_probes(self) -> bool:
+        """True if the versions of its tokens are known only by asking: see `bracket`."""
+        return self._vllm.bracket is not None
+
     async def describe(self, *, timeout_s: float = 60) -> EngineInfo:
         """Asks what the engine serves, and with which weights."""
         async with self._budget(timeout_s):

@@ -1,8 +1,9 @@
-"""Health of backends: each one is probed until it is removed.
+"""Health of backends: each one is probed until it is removed, unless its owner reports its state.
 
 A backend that answers its probe is given the newest weights, if it has others, and serves; one that
-does not answer is marked down until a probe succeeds. Knows nothing of other backends, and only the
-failures of calls.
+does not answer is marked down until a probe succeeds. A front reports the states of its engines to
+the services behind it: those probe an engine only while their own calls fail or stay without an
+answer. Knows nothing of other backends, and only the failures of calls.
 """
 
 import asyncio
@@ -53,7 +54,11 @@ class Health:
                     await member.probe_now.wait()
             member.probe_now.clear()
             try:
-                await self.revive(member)
+                report = member.spec.report
+                if report is None or self._updates.newest is not None or member.must_be_probed:
+                    await self.revive(member)
+                else:
+                    member.follow(report)
                 member.missed_probes = 0
             except Exception as error:  # a monitor must survive whatever its engine does
                 member.missed_probes += 1
@@ -75,6 +80,7 @@ class Health:
             if model.chat.vocab_size is not None:
                 member.backend.vocab_size = model.chat.vocab_size
             await self._updates.bring_up_to_date(member, info)
+            member.answered_at = asyncio.get_running_loop().time()
             member.check_calls(back_off_s=self._back_off_s)
             if member.is_lent:
                 member.set_state(BackendState.UPDATING, LENT)
@@ -82,6 +88,7 @@ class Health:
                 member.set_state(BackendState.UPDATING)
             else:
                 member.set_state(BackendState.HEALTHY)
+            member.is_doubted = member.failed_calls > 0 or member.is_lent
 
     def note_call(self, member: Member) -> None:
         """Must be called after each call, which may have found that the backend is lent."""

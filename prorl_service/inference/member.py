@@ -22,7 +22,7 @@ from prorl_service.inference.backend import Backend
 from prorl_service.inference.base import Generation
 from prorl_service.inference.routing import EngineLoad
 from prorl_service.inference.weights import Weights
-from prorl_service.schemas import BackendSpec, BackendState, BackendStatus
+from prorl_service.schemas import BackendSpec, BackendState, BackendStatus, EngineReport
 from prorl_service.utils.budget import WorkClock
 from prorl_service.utils.leases import Lease
 
@@ -30,6 +30,11 @@ log = logging.getLogger(__name__)
 
 MAX_FAILED_CALLS = 5
 """Consecutive failed calls after which a backend is down even if it reports healthy."""
+
+
+SILENCE_S = 10.0
+"""Seconds without an answer, while calls are in flight, after which an engine is probed whatever
+its owner reports."""
 
 
 class AwaitsWeights(BackendUnavailable):
@@ -74,6 +79,10 @@ class Member:
     reason: str = "not reached yet"
     missed_probes: int = 0
     """Consecutive failed probes."""
+    is_doubted: bool = True
+    """True while only a probe can tell the state, whatever the owner reports."""
+    answered_at: float = 0.0
+    """Time of the loop at which the engine last answered a call or a probe."""
     failed_calls: int = 0
     """Consecutive failed calls; forgotten some time after the last."""
     last_failure: str = ""
@@ -123,6 +132,34 @@ class Member:
             owner=self.spec.owner,
         )
 
+    def report(self) -> EngineReport:
+        """Returns what services behind this one need not ask the engine."""
+        version = self.info.policy_version if self.info else None
+        return EngineReport(state=self.state, policy_version=version, reason=self.reason)
+
+    @property
+    def must_be_probed(self) -> bool:
+        """True unless what its owner reports, if anything, says all that a probe would."""
+        report = self.spec.report
+        if report is None or self.backend.needs_probes:
+            return True
+        if report.state is not BackendState.HEALTHY:
+            return False
+        now = asyncio.get_running_loop().time()
+        return self.is_doubted or (bool(self.calls) and now >= self.answered_at + SILENCE_S)
+
+    def follow(self, report: EngineReport) -> None:
+        """Takes over the state that the owner reports."""
+        if self.info is not None:
+            version = report.policy_version
+            self.info = replace(self.info, policy_version=version, is_paused=False)
+        if report.state is BackendState.DOWN:
+            self.mark_down(BackendUnavailable(report.reason))
+        elif self.is_being_updated:
+            self.set_state(BackendState.UPDATING, report.reason)
+        else:
+            self.set_state(report.state, report.reason)
+
     def set_state(
         self, state: BackendState, reason: str = "", bug: BaseException | None = None
     ) -> None:
@@ -145,6 +182,7 @@ class Member:
         self.on_change()
 
     def mark_down(self, error: BaseException) -> None:
+        self.is_doubted = True
         self.awaits_weights = isinstance(error, AwaitsWeights)
         if isinstance(error, ProRLError):
             reason = f"{error.message} ({error.hint})" if error.hint else error.message
@@ -226,6 +264,7 @@ class Member:
                 self._note_failure(error)
             raise
         self.failed_calls = 0
+        self.answered_at = asyncio.get_running_loop().time()
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += generation.cached_tokens
         self.sampled_tokens += len(generation.token_ids)
@@ -278,11 +317,13 @@ class Member:
 
     def _note_loan(self) -> None:
         """Marks the backend as lent until a probe says otherwise."""
+        self.is_doubted = True
         if self.info is not None:
             self.info = replace(self.info, is_lent=True)
 
     def _note_failure(self, error: BackendError) -> None:
         self.failed_calls += 1
+        self.is_doubted = True
         self.last_failure = error.message
         self.last_failure_at = asyncio.get_running_loop().time()
         self.probe_now.set()

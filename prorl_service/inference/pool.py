@@ -212,10 +212,14 @@ class BackendPool:
         return [member.status() for member in self._members.values()]
 
     def offers(self) -> list[BackendSpec]:
-        """Returns the backends that are not down, for services that leave the weights to this
-        pool."""
-        update = {"policy_version": self.pushed_version}
-        return [one.spec.model_copy(update=update) for one in self._up()]
+        """Returns the backends that have answered, with their states, for services that leave the
+        weights to this pool."""
+        version = self.pushed_version
+        return [
+            one.spec.model_copy(update={"policy_version": version, "report": one.report()})
+            for one in self._members.values()
+            if one.info is not None
+        ]
 
     # --- for the server: weights ----------------------------------------------------------------
 

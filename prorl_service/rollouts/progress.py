@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from prorl_service.rollouts.figures import Figures
-from prorl_service.schemas import FinishReason, Sampling, Trajectory, Turn
+from prorl_service.schemas import Figures, FinishReason, Sampling, Trajectory, Turn
 from prorl_service.tokens.ledger import Ledger
 
 

@@ -9,20 +9,22 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from prorl_service import metrics
-from prorl_service.rollouts.figures import Figures
+from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import (
+    CONTENT,
     LEGAL_MOVES,
     TERMINAL_STATES,
     Blame,
     ErrorInfo,
+    Figures,
     Group,
     Resumption,
     Rollout,
@@ -30,7 +32,6 @@ from prorl_service.schemas import (
     Stage,
     StageTime,
     Timings,
-    Turn,
 )
 from prorl_service.schemas.arrays import PACKED
 
@@ -64,13 +65,44 @@ class Work(Protocol):
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes
-    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory."""
+    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory; or a
+    reference to the service that holds it."""
+    summary: bytes = b""
+    """Rollout without its content; empty if unknown."""
+
+    @property
+    def holder(self) -> str | None:
+        """Service that holds the rollout; None if it is here."""
+        return references.holder(self.packed)
 
     def to_wire(self) -> Rollout:
         return Rollout.model_validate_json(self.packed)
 
     def to_json(self, *, packed: bool) -> bytes:
         return self.packed if packed else self.to_wire().model_dump_json().encode()
+
+    def parts(self) -> tuple[bytes, bytes]:
+        """Returns the summary and the content, as packed JSON objects."""
+        if self.summary and self.packed.startswith(self.summary[:-1] + b","):
+            return self.summary, b"{" + self.packed[len(self.summary) :]
+        whole = self.to_wire()  # an earlier version wrote it in another order
+        figures = whole.figures or Figures.of(whole.trajectory)
+        return summary_of(whole.model_copy(update={"figures": figures})), content_of(whole)
+
+
+def summary_of(rollout: Rollout) -> bytes:
+    """Returns the rollout without its content, as JSON."""
+    return rollout.model_dump_json(exclude=set(CONTENT)).encode()
+
+
+def content_of(rollout: Rollout) -> bytes:
+    """Returns the content alone, as packed JSON."""
+    return rollout.model_dump_json(include=set(CONTENT), context=PACKED).encode()
+
+
+def joined(summary: bytes, content: bytes) -> bytes:
+    """Returns the whole rollout: the inverse of `EndedRollout.parts`."""
+    return summary[:-1] + b"," + content[1:]
 
 
 @dataclass(slots=True, eq=False)
@@ -187,30 +219,39 @@ class RolloutRecord:
 
     # --- end ------------------------------------------------------------------------------------
 
-    def finish(self, answer: Rollout) -> asyncio.Future[Counter[str]]:
+    def finish(
+        self, answer: Rollout, content: bytes | None = None, *, held_by: str | None = None
+    ) -> asyncio.Future[Counter[str]]:
         """Ends the rollout as `answer` says, once that is written. The only way to end it.
 
-        The future is done then, or cancelled if the journal is closed before. An answer that
-        cannot be written (a handler's odd values) becomes a failure.
+        `answer` may be only the summary: with the `content` as packed JSON, or the service that it
+        is `held_by`. The future is done then, or cancelled if the journal is closed before. An
+        answer that cannot be written (a handler's odd values) becomes a failure.
         """
         state = self.state if self.outcome is None else self.outcome.state
         if not answer.is_terminal or answer.state not in LEGAL_MOVES[state]:
             raise IllegalMove(f"{self.rollout_id}: {state} -> {answer.state}")
-        sampled = answer.trajectory.turns if answer.trajectory is not None else []
         try:
-            row = self._row(answer)
+            row = self._row(answer, content, held_by)
         except Exception as problem:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
             answer = unwritable(answer, problem)
             row = self._row(answer)
-        self.turns, self.work = len(sampled), None
-        metrics.rollout_ended(answer.state, answer.error, sampled=_have_sampled(sampled))
+        figures = row.figures
+        self.turns, self.work = figures.turns, None
+        has_sampled = figures.sampled_tokens > figures.turns  # more than the ends of turns
+        metrics.rollout_ended(answer.state, answer.error, sampled=has_sampled)
         return self._write(answer, row)
 
-    def _row(self, answer: Rollout) -> EndedRow:
-        summary = _summary(answer).model_dump_json().encode()
-        packed = answer.model_dump_json(context=PACKED).encode()
-        figures = Figures.of(answer.trajectory)
+    def _row(
+        self, answer: Rollout, content: bytes | None = None, held_by: str | None = None
+    ) -> EndedRow:
+        figures = answer.figures or Figures.of(answer.trajectory)
+        summary = summary_of(answer.model_copy(update={"figures": figures}))
+        if held_by is not None:
+            packed = references.reference(held_by)
+        else:
+            packed = joined(summary, content_of(answer) if content is None else content)
         return EndedRow(
             self.rollout_id,
             self.group.group_id,
@@ -223,7 +264,7 @@ class RolloutRecord:
         )
 
     def _write(self, answer: Rollout, row: EndedRow) -> asyncio.Future[Counter[str]]:
-        outcome = self.outcome = _summary(answer)
+        outcome = self.outcome = _summary(answer).model_copy(update={"figures": row.figures})
         self.ended_at = row.ended_at
         written = self.journal.end(row)
         written.add_done_callback(partial(self._written, outcome, row))
@@ -302,14 +343,9 @@ def unwritable(answer: Rollout, problem: BaseException) -> Rollout:
         message=f"the rollout's answer cannot be written: {type(problem).__name__}",
         hint="an agent's values are of the wrong kind or too large; the service's log says which",
     )
-    failure = {"state": RolloutState.FAILED, "error": error, "reward": None}
+    failure = {"state": RolloutState.FAILED, "error": error, "reward": None, "figures": None}
     return _summary(answer).model_copy(update=failure | {"reward_components": {}})
 
 
 def _summary(answer: Rollout) -> Rollout:
     return answer.model_copy(update={"trajectory": None, "report": None})
-
-
-def _have_sampled(turns: Sequence[Turn]) -> bool:
-    """Returns whether a turn has more than the token that ends it."""
-    return any(turn.stop - turn.start > 1 for turn in turns)

@@ -1,6 +1,7 @@
 """Types that a trainer submits: groups of rollouts of one task."""
 
 import json
+from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -189,6 +190,24 @@ class SubmitRequest(WireModel):
 
 class RolloutIds(WireModel):
     rollout_ids: list[Id] = Field(min_length=1, max_length=MAX_IDS_PER_REQUEST)
+
+
+class StreamForm(StrEnum):
+    """What a stream says of each ended rollout.
+
+    `whole`: all in one line. `located`: the same, or without the content and with the `location` of
+    the service that has it. `summary`: all but the content, which is the trajectory and the report.
+    `parts`: the summary in one line, and the content in the next.
+    """
+
+    WHOLE = "whole"
+    LOCATED = "located"
+    SUMMARY = "summary"
+    PARTS = "parts"
+
+
+class StreamRequest(RolloutIds):
+    form: StreamForm = StreamForm.WHOLE
 
 
 class GroupIds(WireModel):

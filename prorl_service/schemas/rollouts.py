@@ -159,6 +159,34 @@ class Trajectory(WireModel):
     logprobs_mode: Literal["processed"] = "processed"
 
 
+class Figures(WireModel):
+    """What a trajectory comes to in numbers, without its tokens; all zero if nothing was sampled.
+
+    Counted where the trajectory is at hand, so that nobody has to read a whole one for a list.
+    """
+
+    finish_reason: FinishReason | None = None
+    turns: int = 0
+    sampled_tokens: int = 0
+    segments: int = 0
+    model_s: float = 0.0
+    tool_s: float = 0.0
+
+    @classmethod
+    def of(cls, trajectory: Trajectory | None) -> Self:
+        if trajectory is None:
+            return cls()
+        turns = trajectory.turns
+        return cls(
+            finish_reason=trajectory.finish_reason,
+            turns=len(turns),
+            sampled_tokens=sum(turn.stop - turn.start for turn in turns),
+            segments=len(trajectory.segments),
+            model_s=sum(turn.model_s for turn in turns),
+            tool_s=sum(call.duration_s for turn in turns for call in turn.tool_calls),
+        )
+
+
 class Timings(WireModel):
     """Seconds, summed over attempts. `queue_s` sums all waiting between stages; a stage not
     reached is 0.
@@ -197,6 +225,9 @@ class Resumption(WireModel):
     away_s: float = Field(description="Seconds between the last of them and the next.")
 
 
+SERVICE_URL = r"^https?://[^/\s?#@]+/?$"
+
+
 class Rollout(WireModel):
     """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
 
@@ -216,10 +247,6 @@ class Rollout(WireModel):
     reward_components: dict[str, float] = Field(default_factory=dict)
     oldest_policy_version: int | None = Field(None, description="Oldest of its tokens, at its end.")
     newest_policy_version: int | None = Field(None, description="Newest of its tokens, at its end.")
-    trajectory: Trajectory | None = None
-    report: dict[str, JsonValue] | None = Field(
-        None, description="Report for people, in the agent's own form. Set if the trajectory is."
-    )
     timings: Timings = Timings()
     stages: list[StageTime] = Field(
         default_factory=list,
@@ -231,10 +258,30 @@ class Rollout(WireModel):
         description="Starts of the service after which it continued from its last whole turn.",
     )
     created_at: float = Field(description="Unix time in seconds.")
+    figures: Figures | None = Field(
+        None,
+        description="Figures of the trajectory, once the rollout has ended.",
+        exclude_if=lambda value: value is None,
+    )
+    location: str | None = Field(
+        None,
+        pattern=SERVICE_URL,
+        description="URL of the service that has the content. Only for callers that asked for it.",
+        exclude_if=lambda value: value is None,
+    )
+    # The content, which is large, comes last: it can be cut off and put on without being read.
+    trajectory: Trajectory | None = None
+    report: dict[str, JsonValue] | None = Field(
+        None, description="Report for people, in the agent's own form. Set if the trajectory is."
+    )
 
     @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL_STATES
+
+
+CONTENT = frozenset({"trajectory", "report"})
+"""Fields of a rollout that its summary lacks."""
 
 
 class Rollouts(WireModel):

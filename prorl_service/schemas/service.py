@@ -22,6 +22,16 @@ class BackendState(StrEnum):
     DOWN = "down"
 
 
+class EngineReport(WireModel):
+    """State of an engine as its front found it, so that the services behind need not ask."""
+
+    state: BackendState
+    policy_version: int | None = Field(
+        None, description="Version of its weights; null: it was never given any."
+    )
+    reason: str = ""
+
+
 class BackendSpec(WireModel):
     """An inference engine to use. `tokenizer` is a directory or a name on the hub; it defaults to
     the model that the engine reports."""
@@ -52,6 +62,11 @@ class BackendSpec(WireModel):
     )
     owner: Id | None = Field(
         None, description="The front that adds it. A service has engines of one owner at a time."
+    )
+    report: EngineReport | None = Field(
+        None,
+        description="What its owner knows of it. The service then asks the engine itself only when "
+        "calls fail or stay without an answer; null: once a second.",
     )
 
     @field_validator("url", mode="before")
@@ -84,6 +99,13 @@ class BackendStatus(WireModel):
 
 class Backends(WireModel):
     backends: list[BackendStatus]
+
+
+class OwnedBackends(WireModel):
+    """All engines of one front."""
+
+    owner: Id
+    backends: list[BackendSpec]
 
 
 class WeightsAt(WireModel):

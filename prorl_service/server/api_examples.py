@@ -23,6 +23,7 @@ from prorl_service.schemas import (
     Sampling,
     Segment,
     Stage,
+    StreamRequest,
     SubmitRequest,
     Task,
     Timings,
@@ -251,7 +252,7 @@ _VERSION = VersionRow(
 )
 BODIES: dict[str, BaseModel] = {
     "POST /v1/rollouts": SubmitRequest(groups=[_GROUP]),
-    "POST /v1/rollouts/stream": RolloutIds(rollout_ids=[_FIRST, _SECOND]),
+    "POST /v1/rollouts/stream": StreamRequest(rollout_ids=[_FIRST, _SECOND]),
     "POST /v1/rollouts/cancel": RolloutIds(rollout_ids=[_FIRST]),
     "POST /v1/groups/acknowledge": GroupIds(group_ids=[_GROUP.group_id]),
     "PUT /v1/samplers/{sampler_id}": SamplerSpec(max_staleness=1),

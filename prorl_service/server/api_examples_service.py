@@ -7,12 +7,15 @@ from pydantic import BaseModel
 
 from prorl_service import __version__
 from prorl_service.schemas import (
+    Backends,
     BackendSpec,
     BackendState,
     BackendStatus,
     BroadcastSpec,
+    EngineReport,
     NcclGroupSpec,
     NcclGroupStatus,
+    OwnedBackends,
     RolloutState,
     SandboxCounts,
     ServiceStatus,
@@ -35,6 +38,12 @@ BACKEND = BackendStatus(
     policy_version=7,
     max_model_len=32_768,
     in_flight=12,
+)
+_REPORTED = BackendSpec(
+    url=BACKEND.url,
+    lease_s=240,
+    policy_version=7,
+    report=EngineReport(state=BackendState.HEALTHY, policy_version=7),
 )
 _REPORT = WeightsReport(version=8, applied=["gpu1:8000"], pending=[])
 _NCCL_GROUP = "nccl-3f9a"
@@ -93,6 +102,7 @@ _STATUS = ServiceStatus(
 
 BODIES: dict[str, BaseModel] = {
     "POST /v1/backends": BackendSpec(url="http://gpu1:8000", lease_s=240),
+    "PUT /v1/backends": OwnedBackends(owner="front-node1", backends=[_REPORTED]),
     "POST /v1/weights": WeightsAt(path="/shared/weights/step8", version=8),
     "POST /v1/weights/group": NcclGroupSpec(
         init_info={"master_address": "trainer1", "master_port": 29500, "world_size": 3}
@@ -109,6 +119,7 @@ BODIES: dict[str, BaseModel] = {
 }
 ANSWERS: dict[str, BaseModel] = {
     "POST /v1/backends": BACKEND,
+    "PUT /v1/backends": Backends(backends=[BACKEND]),
     "DELETE /v1/backends/{backend_id}": BACKEND,
     "GET /v1/weights": WeightsTerms(
         form=WeightsForm.MODEL, dtype="bfloat16", directory="/shared/run.weights", probe="probe-1"

@@ -43,6 +43,7 @@ TAGS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "GET /v1/backends": "List engines",
             "POST /v1/backends": "Add an engine",
+            "PUT /v1/backends": "Replace a front's engines",
             "DELETE /v1/backends/{backend_id}": "Remove an engine",
         },
     ),

@@ -169,8 +169,9 @@ async def front_service(
         executor = RemoteExecutor(
             journal,
             Validator(agents, backends, local=None),
-            Services(claim, token, backends.offers),
+            Services(claim, token, backends),
             max_unfinished=settings.run.max_unfinished,
+            durability=settings.durability,
         )
         if traces is not None:
             traces.follow(executor, run, backends.provider)

@@ -6,7 +6,7 @@ answers. Every error body is an `ErrorResponse`; bad input names the field and s
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prorl_service.errors import InvalidRequest, NotFound
 from prorl_service.gateway import doors
 from prorl_service.inference.weights import Weights, source_at
+from prorl_service.rollouts.executor import Content
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
     MAX_INT32,
@@ -30,10 +31,13 @@ from prorl_service.schemas import (
     GroupIds,
     NcclGroupSpec,
     NcclGroupStatus,
+    OwnedBackends,
     Rollout,
     RolloutIds,
     Rollouts,
     ServiceStatus,
+    StreamForm,
+    StreamRequest,
     SubmitRequest,
     WeightsAt,
     WeightsQuery,
@@ -52,6 +56,10 @@ MAX_WAIT_S = 300.0
 POLL_S = 0.1
 """Seconds between looks for a gateway that is awaited."""
 NDJSON = "application/x-ndjson"
+CONTENT_OF: dict[StreamForm, Content] = {
+    StreamForm.LOCATED: "located",
+    StreamForm.SUMMARY: "none",
+}
 
 ParentHeader = Annotated[
     str | None,
@@ -101,11 +109,15 @@ async def get_rollout(
     service: ServiceDep,
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
     shelf: Annotated[bool, Query(description="False: not one that was acknowledged.")] = True,
+    located: Annotated[
+        bool, Query(description="Whether `location` may take the place of the content.")
+    ] = False,
 ) -> Response:
     """Answers when the rollout has ended, or after `wait_s` with the state it is in. One that was
     acknowledged may be on the shelf; a 404 says why it is not."""
+    content: Content = "located" if located else "whole"
     try:
-        rollout = await service.executor.get(rollout_id)
+        rollout = await service.executor.get(rollout_id, content)
     except NotFound:
         if not shelf:
             raise
@@ -113,9 +125,9 @@ async def get_rollout(
     if wait_s and isinstance(rollout, RolloutRecord):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                async for _ in service.executor.ended([rollout_id]):
+                async for _ in service.executor.ended([rollout_id], "none"):
                     pass
-        rollout = await service.executor.get(rollout_id)
+        rollout = await service.executor.get(rollout_id, content)
     packed = _wants_packed(request)
     media_type = PACKED_MEDIA_TYPE if packed else "application/json"
     return Response(rollout.to_json(packed=packed), media_type=media_type)
@@ -126,12 +138,22 @@ async def get_rollout(
     response_class=StreamingResponse,
     responses={200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/Rollout"}}}}},
 )
-async def stream(body: RolloutIds, request: Request, service: ServiceDep) -> StreamingResponse:
-    """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive."""
+async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> StreamingResponse:
+    """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive. The
+    form `parts` has two lines for each: the summary, and the content, always packed."""
     await service.executor.check_known(body.rollout_ids)
-    ended = service.executor.ended(body.rollout_ids)
-    lines = _lines(ended, packed=_wants_packed(request))
-    return StreamingResponse(lines, media_type=NDJSON)
+    ended = service.executor.ended(body.rollout_ids, CONTENT_OF.get(body.form, "whole"))
+    packed = _wants_packed(request)
+
+    def lines_of(rollout: EndedRollout) -> bytes:
+        match body.form:
+            case StreamForm.PARTS:
+                return b"\n".join((*rollout.parts(), b""))
+            case StreamForm.SUMMARY:
+                return rollout.parts()[0] + b"\n"
+        return rollout.to_json(packed=packed) + b"\n"
+
+    return StreamingResponse(_lines(ended, lines_of), media_type=NDJSON)
 
 
 @router.post("/rollouts/cancel", response_model=Rollouts)
@@ -199,7 +221,9 @@ def _wants_packed(request: Request) -> bool:
     return PACKED_MEDIA_TYPE in request.headers.get("accept", "")
 
 
-async def _lines(ended: AsyncIterator[EndedRollout], *, packed: bool) -> AsyncIterator[bytes]:
+async def _lines(
+    ended: AsyncIterator[EndedRollout], lines_of: Callable[[EndedRollout], bytes]
+) -> AsyncIterator[bytes]:
     upcoming = asyncio.ensure_future(anext(ended, None))
     try:
         while True:
@@ -210,7 +234,7 @@ async def _lines(ended: AsyncIterator[EndedRollout], *, packed: bool) -> AsyncIt
             record = upcoming.result()
             if record is None:
                 return
-            yield record.to_json(packed=packed) + b"\n"
+            yield lines_of(record)
             upcoming = asyncio.ensure_future(anext(ended, None))
     finally:
         upcoming.cancel()
@@ -229,6 +253,13 @@ async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
     """Adds a backend, idempotent by URL: a repetition renews the lease, and updates `lease_s` and
     `max_calls`. The backend takes the newest weights before it serves."""
     return await service.add_backend(body)
+
+
+@router.put("/backends")
+async def put_backends(body: OwnedBackends, service: ServiceDep) -> Backends:
+    """Adds the engines of a front, or renews their leases, and removes its others. Each may bring a
+    report of its state, so that the service need not ask it."""
+    return Backends(backends=await service.put_backends(body))
 
 
 @router.delete("/backends/{backend_id}")

@@ -1,5 +1,6 @@
 """The parts of a service that the routes use, and their injection."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,14 @@ from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.warm_pool import WarmPool
-from prorl_service.schemas import BackendSpec, BackendStatus, Group, Invalid, Rollout
+from prorl_service.schemas import (
+    BackendSpec,
+    BackendStatus,
+    Group,
+    Invalid,
+    OwnedBackends,
+    Rollout,
+)
 from prorl_service.shelf.events import EventHub
 from prorl_service.shelf.views import Views
 from prorl_service.tools.mcp.servers import McpServers
@@ -67,6 +75,19 @@ class Service:
                 "cancelled when their lease ends",
             )
         return await self.backends.add(spec, must_answer=must_answer)
+
+    async def put_backends(self, wanted: OwnedBackends) -> list[BackendStatus]:
+        """Adds these engines and removes the owner's others. Raises like `add_backend`."""
+        specs = [one.model_copy(update={"owner": wanted.owner}) for one in wanted.backends]
+        added = await asyncio.gather(*map(self.add_backend, specs), return_exceptions=True)
+        for problem in added:
+            if isinstance(problem, BaseException):
+                raise problem
+        ids = {one.backend_id for one in added if isinstance(one, BackendStatus)}
+        for known in self.backends.statuses():
+            if known.owner == wanted.owner and known.backend_id not in ids:
+                await self.backends.remove(known.backend_id)
+        return self.backends.statuses()
 
     async def submit(self, groups: Sequence[Group], invalid: Invalid = "refuse") -> list[Rollout]:
         """See `RolloutExecutor.submit`. Raises `OwnedByAnother` if the engines are of another owner

@@ -13,10 +13,9 @@ from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import NotFound, ProRLError, ShelfError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
-from prorl_service.schemas import Group, Rollout
+from prorl_service.schemas import Figures, Group, Rollout
 from prorl_service.schemas.views import RolloutRow, RolloutText, TokenSlice
 from prorl_service.shelf import queries
 from prorl_service.shelf.lists import Lists
@@ -93,13 +92,14 @@ class Details:
         if run in (None, self._run):
             if (record := self._executor.peek(rollout_id)) is not None:
                 return await self._running(record)
-            answer = await self._journal.answer(rollout_id)
-            if answer is not None:
-                return await self._in_journal(rollout_id, answer)
-        found = await self._on_shelf(rollout_id, run)
-        packed = _packed(found)
+            found = await self._journal.answer(rollout_id)
+            if found is not None:
+                summary, answer = found
+                return await self._in_journal(rollout_id, EndedRollout(answer, summary))
+        shelved = await self._on_shelf(rollout_id, run)
+        packed = _packed(shelved)
         rollout = await asyncio.to_thread(Rollout.model_validate_json, packed)
-        return Source(rollout, found.group(), found.run, found.model)
+        return Source(rollout, shelved.group(), shelved.run, shelved.model)
 
     async def _running(self, record: RolloutRecord) -> Source:
         rollout, progress = record.answer(record.state), self._executor.progress(record)
@@ -108,8 +108,14 @@ class Details:
             rollout.trajectory = await asyncio.to_thread(now.trajectory)
         return Source(rollout, record.group, self._run)
 
-    async def _in_journal(self, rollout_id: str, answer: bytes) -> Source:
-        rollout = await asyncio.to_thread(Rollout.model_validate_json, answer)
+    async def _in_journal(self, rollout_id: str, ended: EndedRollout) -> Source:
+        whole = await self._executor.fetch(rollout_id, ended)
+        if whole is None:
+            raise ShelfError(
+                f"the service {ended.holder} that has {rollout_id} is lost",
+                hint="it is made again when a client asks for it; the lists here have its row",
+            )
+        rollout = await asyncio.to_thread(whole.to_wire)
         requests = await self._journal.find([rollout.group_id])
         if rollout.group_id not in requests:  # acknowledged a moment ago
             return await self._source(rollout_id, self._run)

@@ -6,9 +6,8 @@ Plain functions on a connection; the caller opens the transaction and handles `s
 import sqlite3
 from dataclasses import dataclass
 
-from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal.tables import EndedRow
-from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
+from prorl_service.schemas import Blame, ErrorInfo, Figures, Rollout, RolloutState
 from prorl_service.schemas.views import KeptFor
 from prorl_service.shelf.tables import (
     BLAMES,

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.inflight import GroupUnderWay
 from prorl_service.rollouts.record import RolloutRecord
+from prorl_service.schemas import Figures
 from prorl_service.schemas.views import GroupOutcome, GroupRow, RolloutRow, RowFilter
 from prorl_service.shelf.rows import (
     GroupFacts,

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from prorl_service.rollouts.figures import Figures
-from prorl_service.schemas import Blame, FinishReason, Group, Rollout, RolloutState
+from prorl_service.schemas import Blame, Figures, FinishReason, Group, Rollout, RolloutState
 from prorl_service.schemas.views import GroupOutcome, GroupRow, KeptFor, RolloutRow, RowFilter
 from prorl_service.shelf.rows import GroupFacts, Key, Member, Standing, group_row, row_of
 from prorl_service.shelf.tables import BLAMES, OUTCOME, REASONS, STATES, STRIDE, Content, expanded
@@ -226,10 +225,16 @@ class _Row(NamedTuple):
 
     def to_wire(self) -> RolloutRow:
         reason = None if self.reason is None else REASONS[self.reason]
-        counts = (self.turns, self.sampled, self.segments, self.model_s, self.tool_s)
         return row_of(
             Rollout.model_validate_json(expanded(self.summary)),
-            Figures(reason, *counts),
+            Figures(
+                finish_reason=reason,
+                turns=self.turns,
+                sampled_tokens=self.sampled,
+                segments=self.segments,
+                model_s=self.model_s,
+                tool_s=self.tool_s,
+            ),
             Standing(
                 run=self.run,
                 has_content=self.content in _HERE,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import orjson
 
 from prorl_service.errors import InvalidRequest
-from prorl_service.rollouts.figures import Figures
-from prorl_service.schemas import Blame, Rollout, RolloutState
+from prorl_service.schemas import Blame, Figures, Rollout, RolloutState
 from prorl_service.schemas.views import (
     GroupOutcome,
     GroupRow,

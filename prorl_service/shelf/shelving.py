@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import orjson
 
-from prorl_service.rollouts.figures import Figures
+from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
 from prorl_service.rollouts.journal.tables import EndedRow
-from prorl_service.schemas import Rollout, Timings
+from prorl_service.schemas import Figures, Rollout, Timings
 from prorl_service.shelf import contents, ended_rows, tables
 from prorl_service.shelf.ended_rows import Ended, Place
 from prorl_service.shelf.policy import Policy, ShelfOptions
@@ -132,7 +132,8 @@ class Shelving:
         number, index = divmod(copy.row_id, STRIDE)
         answer = follower.answer_at(journal, copy.source.row_id(index))
         request = follower.request_at(journal, copy.source.number)
-        if answer is None or request is None:
+        is_here = answer is not None and references.holder(answer) is None
+        if answer is None or request is None or not is_here:
             contents.mark(self._db, copy.row_id, Content.NEVER)
             return
         content = tables.compressed(answer)
@@ -149,7 +150,7 @@ class Shelving:
         for index in follower.ended_in(journal, group):
             if found is None or not ended_rows.has_rollout(self._db, found[0].row_id(index)):
                 request = follower.request_at(journal, group.number)
-                row = _row(follower.answer_at(journal, group.row_id(index)), request)
+                row = _row(*follower.ended_at(journal, group.row_id(index)), request)
                 if row.created_at <= contents.evicted_until(self._db):
                     return  # it was here and was evicted
                 self.shelve(journal, row.ended, uptime_s)
@@ -163,20 +164,21 @@ class _Row:
     created_at: float
 
 
-def _row(answer: bytes | None, request: bytes | None) -> _Row:
+def _row(summary: bytes, answer: bytes, request: bytes | None) -> _Row:
     """Restores the row as written, except the time of its end, which is calculated."""
-    assert answer is not None
     assert request is not None
-    rollout = Rollout.model_validate_json(answer)
-    summary = rollout.model_copy(update={"trajectory": None, "report": None})
+    rollout = Rollout.model_validate_json(summary)
+    figures = rollout.figures
+    if figures is None:  # an earlier version wrote it
+        figures = Figures.of(Rollout.model_validate_json(answer).trajectory)
     ended = EndedRow(
         rollout.rollout_id,
         rollout.group_id,
         rollout.attempt,
         rollout.state,
-        summary.model_dump_json().encode(),
+        summary,
         answer,
-        Figures.of(rollout.trajectory),
+        figures,
         rollout.created_at + _seconds(rollout.timings),
         orjson.loads(request).get("owner"),
     )

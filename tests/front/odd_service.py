@@ -25,13 +25,12 @@ class OddService:
 
     group_ids: set[str] = field(default_factory=set)
     """Ids of the groups submitted so far."""
-    questions: int = 0
+    has_engines: bool = False
 
-    async def was_asked(self) -> bool:
-        return self.questions > 1
+    async def was_told(self) -> bool:
+        return self.has_engines
 
     async def status(self, _: web.Request) -> web.Response:
-        self.questions += 1
         told = ServiceStatus(
             version="odd",
             run="odd",
@@ -46,11 +45,9 @@ class OddService:
         )
         return _answer(told.model_dump_json(), 200)
 
-    async def add_backend(self, request: web.Request) -> web.Response:
-        url = (await request.json())["url"]
-        known = {"backend_id": "b", "url": url, "model": "stub", "state": "healthy"}
-        counts = {"policy_version": 0, "max_model_len": 1, "in_flight": 0}
-        return web.json_response(known | counts, status=201)
+    async def put_backends(self, _: web.Request) -> web.Response:
+        self.has_engines = True
+        return web.json_response({"backends": []})
 
     async def submit(self, request: web.Request) -> web.Response:
         groups = SubmitRequest.model_validate_json(await request.read()).groups
@@ -60,7 +57,8 @@ class OddService:
 
     async def stream(self, request: web.Request) -> web.Response:
         ids = (await request.json())["rollout_ids"]
-        lines = (_line(one).model_dump_json() + "\n" for one in ids)
+        content = '{"trajectory":null,"report":null}'
+        lines = (f"{_line(one).model_dump_json()}\n{content}\n" for one in ids)
         return _answer("".join(lines), 200)
 
 
@@ -90,7 +88,7 @@ async def odd_service(announced_at: Path) -> AsyncIterator[OddService]:
     odd = OddService()
     app = web.Application()
     app.router.add_get("/v1/status", odd.status)
-    app.router.add_post("/v1/backends", odd.add_backend)
+    app.router.add_put("/v1/backends", odd.put_backends)
     app.router.add_post("/v1/rollouts", odd.submit)
     app.router.add_post("/v1/rollouts/stream", odd.stream)
     runner = web.AppRunner(app)

@@ -100,7 +100,7 @@ async def test_an_error_in_one_group_ends_no_other(
         serving(settings) as url,
         AsyncRolloutClient(url) as client,
     ):
-        await until(odd.was_asked)
+        await until(odd.was_told)
         await client.submit(groups)
         ids = [one for group in groups for one in group.rollout_ids()]
         ended = await client.wait(ids, WAIT_S)

@@ -231,7 +231,7 @@ async def test_calls_outlast_a_pause_by_others(engines: list[StubEngine], tmp_pa
         assert engine.calls == 1
 
 
-async def test_backends_offered_to_other_services_are_up_and_have_a_version(
+async def test_backends_offered_to_other_services_have_a_state_and_a_version(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     first, second, _ = engines
@@ -240,4 +240,7 @@ async def test_backends_offered_to_other_services_are_up_and_have_a_version(
         await pool.stream_weights(upload(b"weights"), 7)
         second.status = 503
         await until(pool, BackendState.DOWN, 1)
-        assert [(one.url, one.policy_version) for one in pool.offers()] == [(first.url, 7)]
+        offers = {one.url: one for one in pool.offers()}
+        assert {one.policy_version for one in offers.values()} == {7}
+        states = {url: one.report and one.report.state for url, one in offers.items()}
+        assert states == {first.url: BackendState.HEALTHY, second.url: BackendState.DOWN}

@@ -39,7 +39,7 @@ async def test_a_restart_finds_ended_and_unfinished_rollouts(tmp_path: Path) -> 
         assert unfinished.attempts == {"b.1": 2}
         assert unfinished.ended == {"b.0"}
         assert await journal.count_ended() == {RolloutState.DONE: 3}
-        assert await journal.answer("a.1") == b"x" * 100
+        assert await journal.answer("a.1") == (b"summary", b"x" * 100)
         assert await journal.answer("b.1") is None
         assert await journal.recall("weights") == b"newest"
 

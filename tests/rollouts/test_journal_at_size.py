@@ -54,7 +54,7 @@ async def test_groups_are_forgotten_immediately_and_deleted_in_slices(
         assert await journal.accept([accepted("g0")]), "the id of a forgotten group is taken"
         await journal.end(ended("g0", 1, size=7))
         await tidied(journal)
-        assert await journal.answer("g0.1") == b"x" * 7
+        assert await journal.answer("g0.1") == (b"summary", b"x" * 7)
         (left,) = await journal.read(
             lambda db: db.execute("SELECT count(*) FROM rollouts").fetchone()
         )

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from prorl_service.rollouts.figures import Figures
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow, Retention
 from prorl_service.schemas import (
     Blame,
     ErrorInfo,
+    Figures,
     FinishReason,
     Group,
     Message,

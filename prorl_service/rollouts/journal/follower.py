@@ -77,6 +77,13 @@ def answer_at(db: sqlite3.Connection, row_id: int) -> bytes | None:
     return None if found is None else found[0]
 
 
+def ended_at(db: sqlite3.Connection, row_id: int) -> tuple[bytes, bytes]:
+    """Summary and answer of a rollout that `ended_in` found."""
+    query = "SELECT summary, answer FROM rollouts WHERE id = ?"
+    summary, answer = db.execute(query, (row_id,)).fetchone()
+    return summary, answer
+
+
 def request_at(db: sqlite3.Connection, number: int) -> bytes | None:
     """The group's request. None once it is deleted."""
     found = db.execute("SELECT request FROM requests WHERE number = ?", (number,)).fetchone()

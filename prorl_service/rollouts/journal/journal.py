@@ -137,9 +137,9 @@ class Journal:
         return self._ask(lambda db: tables.remember(db, name, value))
 
     def write(
-        self, work: Callable[[sqlite3.Connection], None], *, is_kept: bool = True
-    ) -> "asyncio.Future[None]":
-        """Writes to tables that other modules define."""
+        self, work: Callable[[sqlite3.Connection], Read], *, is_kept: bool = True
+    ) -> "asyncio.Future[Read]":
+        """Runs `work`, which writes what other modules define, and returns its result."""
         return self._ask(work, is_kept=is_kept)
 
     # --- reading --------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ class Journal:
         """Returns the summaries of ended rollouts, by id."""
         return self.read(lambda db: tables.summaries(db, rollout_ids))
 
-    def answer(self, rollout_id: str) -> "asyncio.Future[bytes | None]":
-        """Returns the packed rollout; None if it has not ended."""
+    def answer(self, rollout_id: str) -> "asyncio.Future[tuple[bytes, bytes] | None]":
+        """Returns the summary and the packed rollout; None if it has not ended."""
         return self.read(lambda db: tables.answer(db, rollout_id))
 
     def recall(self, name: str) -> "asyncio.Future[bytes | None]":

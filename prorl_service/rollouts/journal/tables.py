@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic import dataclasses as validated
 
-from prorl_service.rollouts.figures import Figures
-from prorl_service.schemas import TERMINAL_STATES, RolloutState
+from prorl_service.schemas import TERMINAL_STATES, Figures, RolloutState
 
 VERSION = 4
 """Version of the tables and of the JSON in them: increased when older code would misread a journal,
@@ -80,7 +79,8 @@ CREATE TABLE candidates (
 number. A group without a row there is forgotten, immediately and for all readers; its content is
 deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
-rollout as packed JSON, `summary` the same without trajectory and report. `turns` has whole turns of
+rollout as packed JSON, or a reference to the service that holds it (`references`); `summary` is the
+rollout without trajectory and report. `turns` has whole turns of
 rollouts that have not ended (`journal.turns`). Large columns come last,
 so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
 Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
@@ -150,7 +150,7 @@ class Retention:
 def accept(db: sqlite3.Connection, groups: Iterable[AcceptedRow]) -> bool:
     """Writes all of them; or none, and returns False, if one is there already."""
     groups = list(groups)
-    if any(_number(db, group.group_id) for group in groups):
+    if any(number_of(db, group.group_id) for group in groups):
         return False
     for one in groups:
         number = db.execute(
@@ -295,36 +295,42 @@ def find(db: sqlite3.Connection, group_ids: Iterable[str]) -> dict[str, bytes]:
 
 def known(db: sqlite3.Connection, group_ids: Iterable[str]) -> set[str]:
     """Those that are there."""
-    return {group_id for group_id in group_ids if _number(db, group_id) is not None}
+    return {group_id for group_id in group_ids if number_of(db, group_id) is not None}
 
 
 def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
     """Returns the summaries of ended rollouts, by id."""
-    found = ((one, _of_rollout(db, one, "summary")) for one in rollout_ids)
+    found = ((one, _summary(db, one)) for one in rollout_ids)
     return {rollout_id: summary for rollout_id, summary in found if summary is not None}
 
 
-def answer(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
-    return _of_rollout(db, rollout_id, "answer")
+def answer(db: sqlite3.Connection, rollout_id: str) -> tuple[bytes, bytes] | None:
+    """Returns the summary and the whole rollout; None if it has not ended."""
+    found = db.execute(
+        "SELECT summary, answer FROM rollouts WHERE id = ? AND state IS NOT NULL",
+        (row_id(db, rollout_id),),
+    ).fetchone()
+    return None if found is None else (found[0], found[1])
 
 
-def _of_rollout(db: sqlite3.Connection, rollout_id: str, column: str) -> bytes | None:
+def _summary(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
     own_id = row_id(db, rollout_id)
-    row = db.execute(f"SELECT {column} FROM rollouts WHERE id = ?", (own_id,)).fetchone()
+    row = db.execute("SELECT summary FROM rollouts WHERE id = ?", (own_id,)).fetchone()
     return None if row is None else row[0]
 
 
 def row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:
     """Returns None if the id cannot be one of a known group."""
     group_id, _, index = rollout_id.rpartition(".")
-    number = _number(db, group_id)
+    number = number_of(db, group_id)
     is_index = index.isascii() and index.isdigit() and str(int(index)) == index
     if number is None or not is_index or int(index) >= STRIDE:
         return None
     return number * STRIDE + int(index)
 
 
-def _number(db: sqlite3.Connection, group_id: str) -> int | None:
+def number_of(db: sqlite3.Connection, group_id: str) -> int | None:
+    """Returns None for an unknown group."""
     row = db.execute("SELECT number FROM groups WHERE group_id = ?", (group_id,)).fetchone()
     return None if row is None else row[0]
 
@@ -337,7 +343,7 @@ def recall(db: sqlite3.Connection, name: str) -> bytes | None:
 def unfinished(db: sqlite3.Connection) -> list[UnfinishedGroup]:
     """Returns unfinished groups in the order in which they were accepted."""
     return [
-        _unfinished(db, number, group_id, UnfinishedGroup(request, created_at))
+        with_rollouts(db, number, group_id, UnfinishedGroup(request, created_at))
         for number, group_id, created_at, request in db.execute(
             "SELECT number, group_id, created_at, request FROM groups JOIN requests USING (number)"
             " WHERE ended_at IS NULL ORDER BY number"
@@ -345,9 +351,10 @@ def unfinished(db: sqlite3.Connection) -> list[UnfinishedGroup]:
     ]
 
 
-def _unfinished(
+def with_rollouts(
     db: sqlite3.Connection, number: int, group_id: str, group: UnfinishedGroup
 ) -> UnfinishedGroup:
+    """Adds what is known of the group's rollouts."""
     first = number * STRIDE
     within = (first, first + STRIDE)
     for own_id, attempt, state in db.execute(

@@ -1,0 +1,233 @@
+"""One service behind a front: whether it takes rollouts, and when to ask.
+
+A service that holds groups is heard through their streams, and asked only when those are silent;
+one at rest is asked rarely. Knows of rollouts only how many the service has.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Collection, Sequence
+from http import HTTPStatus
+
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
+from prorl_service.schemas import (
+    BackendSpec,
+    BackendState,
+    Group,
+    ServiceBehind,
+    ServiceStatus,
+    Stage,
+)
+
+log = logging.getLogger(__name__)
+
+STATUS_TIMEOUT_S = 3.0
+"""Seconds of silence after which a probe counts as missed."""
+SILENCE_S = 2.0
+"""Seconds of silence after which a service with rollouts is probed."""
+REST_S = (12.0, 18.0)
+"""Least and most seconds between probes of a service at rest: at random, so that the probes of many
+services spread out."""
+CLOSED_S, LOST_S = 1.0, 5.0
+"""Seconds between probes of a service that is closed, and of one that is lost."""
+LOST_AFTER_S = 10.0
+"""Seconds without an answer after which a service is lost: its groups are given to others."""
+LOST_AFTER_MISSES = 3
+"""Fewest missed probes of a lost service: the front itself may have stalled."""
+STREAM_IDLE_S = 15.0
+"""Seconds of silence after which a stream is broken. Services send an empty line every 10 s."""
+RENEW_S = 60.0
+"""Seconds between reports of engines that have not changed."""
+ENGINE_LEASE_S = 240.0
+"""Seconds after which services forget the engines of a front that is gone: longer than they keep
+its groups, which need the engines."""
+
+
+class ServiceLost(Exception):
+    """The service has not answered for some time."""
+
+
+class RolloutService:
+    """One service, at one address."""
+
+    def __init__(self, name: str, url: str, token: str | None, owner: str) -> None:
+        """`owner`: the front whose engines are added there."""
+        self.name = name
+        self.url = url
+        self._owner = owner
+        self.client = AsyncRolloutClient(
+            url,
+            token=token,
+            retry_s=LOST_AFTER_S,
+            idle_s=STREAM_IDLE_S,
+            on_answer=self._note_answer,
+        )
+        self.is_announced = True
+        self.is_open = False
+        """True while it answers, has the engines and takes rollouts."""
+        self.problem = "not asked yet"
+        self.slots = 1
+        """Number of rollouts that keep it busy."""
+        self.load = 0
+        """Number of rollouts that it has been given and that have not ended."""
+        self.questions = self.client.limited(retry_s=0, idle_s=STATUS_TIMEOUT_S)
+        """Client for questions that are asked once and not waited for long."""
+        self._lost = asyncio.Event()
+        self._answered_at = time.monotonic()
+        self.is_asked = False
+        """True while a question is open, or waits for room."""
+        self._asked_at = float("-inf")
+        self._rest_s = 0.0
+        self._misses = 0
+        """Consecutive missed probes."""
+        self._abandoned: dict[str, Group] = {}
+        """Groups that left it, by id; it may still have them."""
+        self._acknowledged: set[str] = set()
+        """Groups that it may forget, by id, and may still have."""
+        self._told: list[BackendSpec] = []
+        self._told_at = 0.0
+
+    @property
+    def has_room(self) -> bool:
+        return self.is_announced and self.is_open and self.load < self.slots
+
+    def status(self) -> ServiceBehind:
+        return ServiceBehind(
+            name=self.name,
+            url=self.url,
+            takes_rollouts=self.is_open,
+            load=self.load,
+            slots=self.slots,
+            problem=self.problem,
+        )
+
+    def is_due(self, engines: list[BackendSpec]) -> bool:
+        """Returns whether to `ask` now. `engines`: those that it should have; the same list as long
+        as nothing has changed."""
+        if self.is_asked:
+            return False
+        now = time.monotonic()
+        if not self.is_open:
+            return now >= self._asked_at + (LOST_S if self._lost.is_set() else CLOSED_S)
+        is_silent = self.load > 0 and now >= self._answered_at + SILENCE_S
+        has_news = bool(self._abandoned or self._acknowledged) or engines is not self._told
+        return is_silent or has_news or now >= self._asked_at + self._rest_s
+
+    async def ask(self, engines: list[BackendSpec], room: asyncio.Semaphore) -> str:
+        """Returns what is wrong with it, if anything. Raises `ServiceCallError`, also if it cannot
+        use an engine. `room`: held while it is asked."""
+        self.is_asked, self._rest_s = True, random.uniform(*REST_S)
+        try:
+            async with room:
+                return await self._ask(engines)
+        finally:
+            self.is_asked, self._asked_at = False, time.monotonic()
+
+    async def _ask(self, engines: list[BackendSpec]) -> str:
+        status = await self.questions.status()
+        self.slots = sum(status.workers.get(one, 0) for one in (Stage.INIT, Stage.RUN)) or 1
+        if status.is_stopping or status.failure is not None:
+            self.is_open = False
+            return "" if status.failure is None else f"has failed: {status.failure}"
+        await self._leave_groups()
+        await self._tell(engines, status)
+        self.is_open = True
+        return ""
+
+    def _note_answer(self) -> None:
+        self._answered_at, self._misses = time.monotonic(), 0
+        self._lost.clear()
+
+    def note_miss(self) -> None:
+        self.is_open = False
+        self._misses += 1
+        is_late = time.monotonic() >= self._answered_at + LOST_AFTER_S
+        if is_late and self._misses >= LOST_AFTER_MISSES:
+            self._lost.set()
+
+    def give_up(self) -> None:
+        """Makes its groups leave."""
+        self.is_open = False
+        self._lost.set()
+
+    async def until_lost(self) -> None:
+        """Raises `ServiceLost`."""
+        await self._lost.wait()
+        raise ServiceLost(f"it has not answered for {LOST_AFTER_S:g} s")
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    async def acknowledge(self, group_ids: Sequence[str]) -> None:
+        """Lets the service forget ended groups; later, if it does not answer now or has yet to
+        cancel some."""
+        later = self._abandoned.keys() & set(group_ids)
+        self._acknowledged |= later
+        if now := set(group_ids) - later:
+            try:
+                await self._forget(now)
+            except ServiceCallError:
+                self._acknowledged |= now
+
+    def abandon(self, group: Group, *, keeps_results: bool = False) -> None:
+        """Has the group cancelled there as soon as the service answers. `keeps_results`: until they
+        are acknowledged."""
+        self._abandoned[group.group_id] = group
+        if not keeps_results:
+            self.let_go(group.group_id)
+
+    def let_go(self, group_id: str) -> None:
+        """Lets the service forget an ended group as soon as it answers."""
+        self._acknowledged.add(group_id)
+
+    def reclaim(self, group: Group) -> None:
+        """Keeps the group there: it is given to this service again."""
+        self._abandoned.pop(group.group_id, None)
+        self._acknowledged.discard(group.group_id)
+
+    async def _leave_groups(self) -> None:
+        """Raises `ServiceCallError`."""
+        for group in list(self._abandoned.values()):
+            try:
+                await self.questions.cancel(group.rollout_ids())
+            except ServiceCallError as error:
+                if error.http_status != HTTPStatus.NOT_FOUND:  # forgotten, or never known
+                    raise
+            self._abandoned.pop(group.group_id, None)
+        if groups := set(self._acknowledged):
+            await self._forget(groups)
+            self._acknowledged -= groups
+
+    async def _forget(self, group_ids: Collection[str]) -> None:
+        """Raises `ServiceCallError`, but not if the service refuses."""
+        try:
+            await self.questions.acknowledge(sorted(group_ids))
+        except ServiceCallError as error:
+            if error.http_status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                raise
+            log.warning("service %s does not forget groups: %s", self.name, error)
+
+    async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
+        """Reports the engines when they have changed, and every `RENEW_S` to renew their leases."""
+        known = {one.url.rstrip("/") for one in status.backends if one.owner == self._owner}
+        wanted = [one for one in engines if _is_up(one) or one.url.rstrip("/") in known]
+        is_complete = known == {one.url.rstrip("/") for one in wanted}
+        is_due = time.monotonic() > self._told_at + RENEW_S
+        if engines is self._told and is_complete and not is_due:
+            return
+        # A front that has just begun may not have its engines yet: they stay.
+        if wanted or self._told:
+            update = {"lease_s": ENGINE_LEASE_S}
+            leased = [one.model_copy(update=update) for one in wanted]
+            await self.questions.put_backends(self._owner, leased)
+        self._told, self._told_at = engines, time.monotonic()
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+
+def _is_up(engine: BackendSpec) -> bool:
+    return engine.report is None or engine.report.state is not BackendState.DOWN

@@ -1,0 +1,99 @@
+"""A rollout in two parts, its summary and its content, which are joined without being read."""
+
+import json
+
+import httpx
+import pytest
+
+from prorl_service.client.retries import PartsReception
+from prorl_service.rollouts.record import EndedRollout, content_of, joined, summary_of
+from prorl_service.schemas import (
+    Figures,
+    FinishReason,
+    Rollout,
+    RolloutState,
+    Sampling,
+    Segment,
+    Trajectory,
+    Turn,
+)
+from prorl_service.schemas.arrays import PACKED
+
+TURN = Turn(
+    segment=0, start=0, stop=3, text="é\u2028", finish_reason="stop", model_s=1, backend="b"
+)
+SEGMENT = Segment(
+    prompt_ids=[1, 2],
+    response_ids=[3, 4, 5],
+    loss_mask=[1, 1, 0],
+    logprobs=[-0.5, -1.5, 0.0],
+    policy_versions=[7, 7, -1],
+)
+TRAJECTORY = Trajectory(
+    segments=[SEGMENT], turns=[TURN], finish_reason=FinishReason.FINISHED, sampling=Sampling()
+)
+
+
+def rollout(index: int = 0) -> Rollout:
+    return Rollout(
+        rollout_id=f"g.{index}",
+        group_id="g",
+        task_id="t",
+        agent="a",
+        index=index,
+        state=RolloutState.DONE,
+        reward=1.0,
+        # Keys of agents may look like the rollout's own.
+        reward_components={"trajectory": 1.0, "report": 0.0},
+        created_at=1.0,
+        figures=Figures.of(TRAJECTORY),
+        trajectory=TRAJECTORY,
+        report={"said": '{"trajectory":'},
+    )
+
+
+def test_parts_join_to_the_whole() -> None:
+    whole = rollout()
+    packed = joined(summary_of(whole), content_of(whole))
+    assert Rollout.model_validate_json(packed) == whole
+    ended = EndedRollout(packed, summary_of(whole))
+    assert ended.parts() == (summary_of(whole), content_of(whole))
+    changed = whole.model_copy(update={"attempt": 3})
+    again = joined(summary_of(changed), ended.parts()[1])
+    assert Rollout.model_validate_json(again) == changed
+
+
+def test_parts_of_a_rollout_that_an_earlier_version_wrote() -> None:
+    whole = rollout()
+    fields = json.loads(whole.model_dump_json(context=PACKED, exclude={"figures"}))
+    content = {name: fields.pop(name) for name in ("trajectory", "report")}
+    packed = json.dumps(content | fields).encode()
+    old_summary = json.dumps(fields | dict.fromkeys(content)).encode()
+    parts = EndedRollout(packed, old_summary).parts()
+    assert Rollout.model_validate_json(joined(*parts)) == whole
+
+
+def stream_of(*rollouts: Rollout) -> bytes:
+    lines = [b"", *(part for one in rollouts for part in (summary_of(one), content_of(one))), b""]
+    return b"\n".join(lines)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+def test_parts_are_received_over_chunks_and_connections(size: int) -> None:
+    reception = PartsReception(["g.0", "g.1"], 60, 0, 60)
+    sent, cut = stream_of(rollout(), rollout(1)), len(stream_of(rollout())) + 40
+    received = []
+    for stream in (sent[:cut], sent):
+        reception.request()
+        for start in range(0, len(stream), size):
+            received += list(reception.feed(stream[start : start + size]))
+    assert [summary.rollout_id for summary, _ in received] == ["g.0", "g.1"]
+    for summary, content in received:
+        whole = Rollout.model_validate_json(joined(summary_of(summary), content))
+        assert whole == rollout(summary.index)
+
+
+def test_what_is_no_content_is_refused() -> None:
+    reception = PartsReception(["g.0"], 60, 0, 60)
+    with pytest.raises(httpx.RemoteProtocolError, match=r"follows g\.0"):
+        list(reception.feed(summary_of(rollout()) + b'\n{"error": 1}\n'))

@@ -1,4 +1,4 @@
-.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-verl test-harnesses test-environments test-slurm clean
+.PHONY: setup sandboxes demo test test-all test-fast check docs bench test-vllm test-verl test-ray test-harnesses test-environments test-slurm clean
 
 setup:      ## the environment, and the sandbox that the demo uses
 	scripts/setup
@@ -23,6 +23,8 @@ test-vllm: setup ## training with TRL and VeRL on a real vLLM on CPU, and the co
 	scripts/test-vllm
 test-verl:  ## training with VeRL on CPU, in an environment of its own
 	scripts/test-verl -n 2 --dist worksteal
+test-ray:   ## services on a Ray cluster, whose nodes and processes are killed at random
+	scripts/test-ray
 test-harnesses: setup sandboxes ## every harness, those that take minutes too
 	scripts/setup-harnesses --all
 	scripts/test tests/gateway/harnesses

@@ -16,6 +16,7 @@ from prorl_service import __version__
 COMMANDS = {
     "serve": ("prorl_service.cli.serve:serve", "Run the rollout service."),
     "front": ("prorl_service.cli.front:front", "Put one address in front of several services."),
+    "ray": ("prorl_service.cli.ray:ray", "Run services on all nodes of a Ray cluster."),
     "engine": ("prorl_service.cli.engine:engine", "Run the reference inference engine."),
     "try": (
         "prorl_service.cli.try_agent:try_agent",

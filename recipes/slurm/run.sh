@@ -1,6 +1,7 @@
 # Shared by the jobs of one run, which source it in the checkout.
 #
-# PRORL_RUN is the run's directory: journals, addresses of services, the token, logs.
+# PRORL_RUN is the run's directory: journals, addresses of services, the token, logs. PRORL_VENV names
+# another environment than the checkout's .venv.
 
 : "${PRORL_RUN:?is not set: name a directory for the run that all nodes see}"
 case $PRORL_RUN in
@@ -10,9 +11,10 @@ case $PRORL_RUN in
     exit 2
     ;;
 esac
-export PRORL_RUN PATH="$PWD/.venv/bin:$PATH"
+venv=${PRORL_VENV:-$PWD/.venv}
+export PRORL_RUN PATH="$venv/bin:$PATH"
 command -v prorl >/dev/null || {
-    echo "there is no prorl in $PWD/.venv or on the PATH: submit from a checkout, after make setup" >&2
+    echo "there is no prorl in $venv or on the PATH: submit from a checkout, after make setup" >&2
     exit 2
 }
 mkdir -p "$PRORL_RUN"/{services,journals,jobs,logs}
@@ -33,4 +35,17 @@ node_address() { # the address by which Slurm itself reaches this node
 
 requeue_unless_ended() { # ended by scancel, or by Slurm, which then requeued the job itself
     [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" != RUNNING ] || scontrol requeue "$SLURM_JOB_ID"
+}
+
+run_command() { # runs COMMAND..., and passes SIGTERM on; sets status, and terminated if there was one
+    "$@" &
+    local command=$!
+    terminated=
+    trap "terminated=yes; kill -TERM $command 2>/dev/null || true" TERM
+    status=0
+    wait $command || status=$?
+    while kill -0 $command 2>/dev/null; do # the signal ended only the wait
+        status=0
+        wait $command || status=$?
+    done
 }

@@ -20,6 +20,7 @@ from prorl_service.local import free_port
 
 CHECKOUT = Path(__file__).parents[2]
 START_S = 60
+LOOPBACK = "127.0.0.1"
 DIE_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 
 CONFIGURATION = """
@@ -58,7 +59,7 @@ PartitionName=urgent PriorityTier=2
 """
 """Configuration in which jobs in `urgent` take the nodes of others: immediately from those in
 `main`, as `scontrol requeue` does, and from those in `graceful` after time to end by themselves."""
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN\n"
+NODE = "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=2 State=UNKNOWN\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,18 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path, nodes: Sequence[str], *, proctrack: str = "pgid") -> Iterator[Cluster]:
+def cluster(
+    directory: Path,
+    nodes: Sequence[str],
+    *,
+    proctrack: str = "pgid",
+    addresses: Sequence[str] = (),
+) -> Iterator[Cluster]:
+    """`addresses`: those of the nodes on loopback; one for all by default."""
     with ExitStack() as stack:
         munge = directory / "munge"
         munge.mkdir(mode=0o711, parents=True)
-        _configure(directory, nodes, proctrack)
+        _configure(directory, nodes, addresses or [LOOPBACK] * len(nodes), proctrack)
         environment = {**os.environ, "SLURM_CONF": str(directory / "slurm.conf")}
         environment["PATH"] += ":/usr/sbin"
 
@@ -127,7 +135,9 @@ def cluster(directory: Path, nodes: Sequence[str], *, proctrack: str = "pgid") -
         yield Cluster(directory, environment)
 
 
-def _configure(directory: Path, nodes: Sequence[str], proctrack: str) -> None:
+def _configure(
+    directory: Path, nodes: Sequence[str], addresses: Sequence[str], proctrack: str
+) -> None:
     if shutil.which("slurmctld", path=os.environ["PATH"] + ":/usr/sbin") is None:
         raise RuntimeError("Slurm is not installed on this machine; run scripts/install-slurm")
     host = socket.gethostname().partition(".")[0]
@@ -137,8 +147,8 @@ def _configure(directory: Path, nodes: Sequence[str], proctrack: str) -> None:
     key.chmod(0o600)
     control, *ports = _free_ports(len(nodes) + 1)
     lines = [
-        NODE.format(name=name, host=host, port=port)
-        for name, port in zip(nodes, ports, strict=True)
+        NODE.format(name=name, host=host, address=address, port=port)
+        for name, address, port in zip(nodes, addresses, ports, strict=True)
     ]
     general = CONFIGURATION.format(
         host=host,

@@ -198,6 +198,7 @@ def test_a_cluster_that_would_signal_sandboxes_is_refused(tmp_path: Path) -> Non
         ("services.sbatch", {}, "PRORL_RUN: is not set"),
         ("services.sbatch", {"PRORL_RUN": "run"}, "is not an absolute path"),
         ("trainer.sbatch", {"PRORL_RUN": "{tmp_path}"}, "no command"),
+        ("ray.sbatch", {"PRORL_RUN": "{tmp_path}"}, "no command"),
     ],
 )
 def test_wrong_settings_are_reported_immediately(

@@ -197,6 +197,7 @@ def test_a_draw_goes_on_over_a_drain(tmp_path: Path) -> None:
 
 @pytest.mark.harnesses
 @pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.sampled(1)
 def test_a_harness_runs_again_and_gets_the_replies_that_it_had(
     tmp_path: Path, *, is_killed: bool
 ) -> None:

@@ -96,9 +96,11 @@ async def test_a_full_disk_loses_no_result_and_rollouts_are_added_later(
         assert await whole(shelf) == {"before.0", "late.0", "late.1", "after.0"}
         assert shelf.failure is None
     messages = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert len(messages) == 2, messages
-    assert "cannot be written, so ended rollouts are not kept for people" in messages[0]
-    assert "can be written again" in messages[1]
+    # A row that fits into pages that are there may be written in between.
+    for failed, mended in zip(messages[::2], messages[1::2], strict=True):
+        assert "cannot be written, so ended rollouts are not kept for people" in failed
+        assert "can be written again" in mended
+    assert messages
 
 
 async def test_a_file_that_is_damaged_in_use_is_abandoned(

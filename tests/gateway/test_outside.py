@@ -16,6 +16,8 @@ from prorl_service.schemas import FinishReason, GatewayAccess, Group, Limits, Me
 from prorl_service.testing.scripted_engine import scripted_engine
 from tests.server.application import Settings, finished, serving
 
+pytestmark = pytest.mark.processes
+
 TASK = Task(
     task_id="t",
     agent="harness",

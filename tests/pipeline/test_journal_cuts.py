@@ -9,11 +9,13 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
+import pytest
+
 from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.errors import SandboxError
 from prorl_service.inference.pool import BackendPool
-from prorl_service.pipeline.keeping import BATCH_S
+from prorl_service.pipeline import keeping
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.sandbox.base import ToolResult
@@ -138,8 +140,9 @@ def assert_same(ended: Sequence[Rollout], expected: Sequence[Rollout]) -> None:
 
 
 async def test_rollouts_end_once_wherever_the_journal_ends(
-    tmp_path: Path, tiny_model: Path, chat: ChatFormat
+    tmp_path: Path, tiny_model: Path, chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keeping, "BATCH_S", 0.01)  # turns in transactions of their own
     rng = random.Random(0)
     async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
         await pool.add(BackendSpec(url=engine.url))
@@ -174,7 +177,7 @@ async def test_a_retry_leaves_no_turn_of_the_attempt_before(
     ):
         await pipeline.submit([group])
         await Fails.hangs.wait()
-        await asyncio.sleep(2 * BATCH_S)
+        await asyncio.sleep(2 * keeping.BATCH_S)
     async with Journal(path) as journal:
         kept = partial(turns.kept, rollout_id=group.rollout_id(0))
         assert await journal.read(kept) == []

@@ -124,4 +124,4 @@ async def test_a_service_that_lost_its_results_makes_them_again(
                 await direct.acknowledge(["g"])
         ended = await client.wait(group.rollout_ids(), WAIT_S)
     assert_done(ended, [group])
-    assert {one.attempt for one in ended} == {2}
+    assert all(one.attempt >= 2 for one in ended)

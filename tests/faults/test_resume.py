@@ -141,7 +141,8 @@ def test_rollouts_go_on_after_kills(tmp_path: Path) -> None:
             assert_counted(rollout)
     assert any(rollout.resumed for rollout in ended)
     assert all(one.away_s > 0 for rollout in ended for one in rollout.resumed)
-    assert sampled <= len(ended) * TURNS * 1.4
+    # A kill loses the call in flight and the turns that were not written yet, not all turns so far.
+    assert sampled <= len(ended) * (TURNS + 3 * 2.5)
     assert [*(tmp_path / "journal.sqlite.layers").glob("*")] == []
 
 

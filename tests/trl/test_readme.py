@@ -18,7 +18,7 @@ from tests import vllm_engine
 pytestmark = pytest.mark.processes
 
 README = Path(__file__).parents[2] / "README.md"
-SNIPPET = re.compile(r"## With TRL\n+(?:<!--.*-->\n)?```python\n(.*?)```", re.DOTALL)
+SNIPPET = re.compile(r"## With TRL\n+(?:<!--[^\n]*-->\n)?```python\n(.*?)```", re.DOTALL)
 MODEL = "Qwen/Qwen3-4B"
 PORT = 8080
 STEPS = 3

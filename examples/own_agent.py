@@ -1,4 +1,4 @@
-"""An agent of your own, without tools: the model guesses a number and is told where to look.
+"""An agent of your own, without tools: the model guesses a number and gets "higher" or "lower".
 
 prorl try examples/own_agent.py:Guess --engine http://localhost:8000 --task '{
     "messages": [{"role": "user", "content": "Guess from 1 to 100."}],

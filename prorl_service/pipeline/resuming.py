@@ -57,6 +57,8 @@ async def resume(
     away_s = max(0.0, time.time() - last.kept_at)
 
     def continued(turn: int) -> None:
+        if not turn:  # a replay that ended with its first request
+            return
         record.resumed = [*last.resumed, Resumption(turn=turn, away_s=away_s)]
         log.info("rollout %s continues after turn %d", record.rollout_id, turn)
 

@@ -117,7 +117,7 @@ class RolloutExecutor(ABC):
 
     async def _begin_again(self, rollout_id: str, ended: EndedRollout) -> None:
         """Has a rollout whose result is lost end again; it is in flight, or has ended, after."""
-        raise NotImplementedError("results are lost only with other services")
+        raise AssertionError(f"{rollout_id}: `fetch` always finds a result that is here")
 
     # --- for people -----------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,7 +81,9 @@ def server(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment
 
 
 def made(directory: Path) -> Environment:
-    venv.create(directory, with_pip=True)
+    """Makes an environment of `PRORL_TEST_PYTHON`, or of the Python that runs the tests."""
+    python = os.environ.get("PRORL_TEST_PYTHON", sys.executable)
+    subprocess.run([python, "-m", "venv", str(directory)], check=True, timeout=120)
     return Environment(directory)
 
 

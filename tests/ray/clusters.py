@@ -93,7 +93,7 @@ class RayCluster:
         self._cluster.shutdown()
 
     def announced(self, run: str) -> set[str]:
-        """Returns the names of the services that the front is told of."""
+        """Returns the names of the services that are announced to the front."""
         return {file.stem for file in (self.directory(HEAD, run) / SERVICES).glob("*.json")}
 
     def directory(self, host: str, run: str) -> Path:

@@ -10,6 +10,7 @@ from documentation.pages import ROOT, in_repository, target_of
 MORE = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "examples/README.md",
     "recipes/swebench/README.md",
     "recipes/math_code/README.md",
 )

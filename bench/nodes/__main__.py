@@ -1,18 +1,18 @@
 """Many services behind one front: `python -m bench.nodes [PART...]`, an hour.
 
 `front`: figures of `python -m bench.front`. `services`: throughput with 1 to 64 services, processes
-of this machine, dominated by waiting, and with eight whose calls are short. `ray`: eight services
-that `prorl ray` started. `simulation`: what a model of the front gives for the same fleets, and for
-larger ones. `faults`: hosts that die, hang and lose their links, in network namespaces; needs root.
-`storm`: a Ray cluster whose nodes and actors die. Parts that are not named keep their figures.
-Nothing else may run meanwhile: a row says where the machine was busy.
+of this machine, dominated by waiting. `saturated`: the same with calls so short that processors
+limit them. `ray`: eight services that `prorl ray` started. `simulation`: what a model of the front
+gives for the same fleets, and for larger ones. `faults`: hosts that die, hang and lose their links,
+in network namespaces; needs root. `storm`: a Ray cluster whose nodes and actors die. Parts that are
+not named keep their figures. Nothing else may run meanwhile: a row says where the machine was busy.
 """
 
 import argparse
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench import result
@@ -23,22 +23,21 @@ from bench.result import Part
 ROOT = Path(__file__).parents[2]
 VERL = ROOT / ".venv-verl" / "bin" / "python"
 COUNTS = (1, 2, 4, 8, 16, 64)
-SATURATED, ON_RAY = 8, 8
+SATURATED, ON_RAY = (4, 8), 8
 FRONT = ("front_ms_per_rollout_64_tokens", "front_ms_per_rollout_32k_tokens", "idle_256_cores")
 
 Row = Mapping[str, object]
 
 
 def measured_services() -> Part:
-    rows = [_told(row) for row in _all_services()]
+    rows = [_told(row) for row in services.scaling(COUNTS)]
     alone = float(str(rows[0]["busy"]))
-    efficiency = {row["services"]: float(str(row["busy"])) / alone for row in rows[:-1]}
+    efficiency = {row["services"]: float(str(row["busy"])) / alone for row in rows}
     return rows, {f"efficiency_{count}": round(efficiency[count], 4) for count in (8, 64)}
 
 
-def _all_services() -> Iterator[Row]:
-    yield from services.scaling(COUNTS)
-    yield services.saturated(SATURATED)
+def saturated() -> Part:
+    return [_told(services.saturated(count)) for count in SATURATED], {}
 
 
 def on_ray() -> Part:
@@ -55,7 +54,7 @@ def on_ray() -> Part:
 
 
 def simulation() -> Part:
-    return larger.simulated(_written("services"), _front())
+    return larger.simulated(_written("services"), _written("saturated"), _front())
 
 
 def front() -> Part:
@@ -83,6 +82,7 @@ def _told(row: Row) -> Row:
 PARTS: Mapping[str, Callable[[], Part]] = {
     "front": front,
     "services": measured_services,
+    "saturated": saturated,
     "ray": on_ray,
     "simulation": simulation,
     "faults": faults,

@@ -8,8 +8,6 @@ from bench.nodes.services import SLOTS
 from bench.nodes.simulation import Costs, Shape, simulate
 from bench.result import Part
 
-CALIBRATED_AT = 8
-"""Services of the row whose costs the simulation of all fleets uses."""
 SATURATED_S = 30.0
 CELL = 64
 """Services of a cell."""
@@ -22,15 +20,17 @@ DESIGNS = ("one front, copies", "one front, by reference", f"cells of {CELL}, by
 Row = Mapping[str, object]
 
 
-def simulated(measured: Sequence[Row], front: Mapping[str, float]) -> Part:
-    """`measured`: rows of services; `front`: headline of `bench.front`."""
-    compared = [_compared(row, _costs(measured, front)) for row in measured]
+def simulated(waiting: Sequence[Row], saturated: Sequence[Row], front: Mapping[str, float]) -> Part:
+    """`waiting`, `saturated`: rows of services, the first with few rollouts a second; `front`:
+    headline of `bench.front`. The first saturated row says what a rollout costs: the simulation of
+    all others uses it."""
+    costs = _costs(saturated[0], front)
+    compared = [_compared(row, costs) for row in (*waiting, *saturated[1:])]
     rows = [*compared, *_clusters(front)]
     return rows, {"simulation_error_max": max(float(str(row["error"])) for row in compared)}
 
 
-def _costs(measured: Sequence[Row], front: Mapping[str, float]) -> Costs:
-    row = next(one for one in measured if one["services"] == CALIBRATED_AT)
+def _costs(row: Row, front: Mapping[str, float]) -> Costs:
     front_ms, all_ms = float(str(row["front_ms"])), float(str(row["all_ms"]))
     return Costs(front_ms / 1e3, (all_ms - front_ms) / 1e3, front["idle_256_cores"] / 256)
 

@@ -57,7 +57,7 @@ def scaling(counts: tuple[int, ...]) -> Iterator[Row]:
 def saturated(count: int) -> Row:
     """Measures services whose calls are so short that processors are all that limits them."""
     figures = _figures(count, mean_s=0.1, window_s=30.0)
-    return {"services": count, "started_by": "processes, saturated", **figures}
+    return {"services": count, "started_by": "processes", **figures}
 
 
 def _figures(count: int, *, mean_s: float, window_s: float = WINDOW_S) -> Row:

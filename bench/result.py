@@ -18,11 +18,13 @@ def write(
     rows: Sequence[Mapping[str, object]],
     headline: Mapping[str, object],
     *,
+    series: Mapping[str, object] | None = None,
     room: str = "bench",
     module: str | None = None,
 ) -> None:
     """Writes NAME.json, and prints the rows as the tables that docs quote. `headline` is flat.
-    `room`: the package that the measurement is in. `module`: its name there, if it is not NAME.
+    `series`: what a picture shows beyond the rows; pages do not quote it. `room`: the package that
+    the measurement is in. `module`: its name there, if it is not NAME.
 
     The load is that of the last minute, this process included.
     """
@@ -33,6 +35,7 @@ def write(
         "load": round(os.getloadavg()[0], 2),
         "headline": dict(headline),
         "rows": [dict(row) for row in rows],
+        **({} if series is None else {"series": dict(series)}),
     }
     path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     for columns, alike in groupby(rows, key=tuple):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,10 @@ def test_a_picture_is_drawn_from_its_file_or_stays_as_it_is(name: str, tmp_path:
     source, _ = PICTURES[name]
     if (result.RESULTS / f"{source}.json").exists():
         _copied(source, tmp_path)
-    try:
+    with suppress(LacksSeriesError):
         assert _drawn(name, tmp_path)
-    except LacksSeriesError as error:
-        assert name in str(error)
-        assert not (tmp_path / f"{name}.png").exists()
+        return
+    assert not (tmp_path / f"{name}.png").exists()
 
 
 @pytest.mark.parametrize("name", SERIES)

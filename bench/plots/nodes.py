@@ -23,7 +23,7 @@ def draw(result: style.Result) -> Figure:
         f"{last['services']} services at work"
     )
     note = "Share of slots that have a rollout at work. Higher is better."
-    made = style.figure(5.6 if larger else 3.2, title, note)
+    made = style.figure(5.6 if larger else 2.9, title, note)
     panels = made.subplots(2 if larger else 1, 1, squeeze=False)[:, 0]
     _run(panels[0], run, _waiting([row for row in simulated if "error" in row]))
     if larger:
@@ -44,11 +44,11 @@ def _run(axes: Axes, run: Sequence[Row], compared: Sequence[Row]) -> None:
     if compared:
         points = [(_number(row, "services"), _number(row, "busy_simulated")) for row in compared]
         axes.plot(*zip(*points, strict=True), "--", color=style.OTHERS)
-        style.label(axes, points[0], "simulated", style.OTHERS, (0, -30))
+        style.label(axes, points[0], "simulated", style.OTHERS, (0, -28))
     points = _points(run)
     axes.plot(*zip(*points, strict=True), "o-", color=style.OURS, linewidth=2.2)
     for point in points:
-        style.label(axes, point, f"{point[1]:.0%}", style.OURS, (-8, -14))
+        style.label(axes, point, f"{point[1]:.1%}", style.OURS, (0, -13))
     _finish(axes, [services for services, _ in points])
     style.clean(axes, "Run, as processes of one machine")
 
@@ -61,7 +61,7 @@ def _larger(axes: Axes, rows: Sequence[Row]) -> None:
         axes.plot(*zip(*points, strict=True), "o-", color=color, linewidth=2.2)
         style.label(axes, points[-1], design, color)
     _finish(axes, ticks)
-    axes.set_xlim(None, ticks[-1] * 12)
+    axes.set_xlim(ticks[0] / 1.25, ticks[-1] * 12)
     style.clean(axes, f"Simulated, 64 slots each: {rows[0]['rollouts']}")
 
 
@@ -72,6 +72,7 @@ def _points(rows: Sequence[Row]) -> list[tuple[float, float]]:
 def _finish(axes: Axes, ticks: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(ticks[0] / 1.25, ticks[-1] * 1.25)
     axes.minorticks_off()
     axes.set_xlabel("services", loc="left")
     style.percent(axes)

@@ -52,14 +52,15 @@ def names(axes: Axes, rows: Sequence[str]) -> None:
 def label(
     axes: Axes, at: tuple[float, float], text: str, color: str, offset: tuple[float, float] = (6, 0)
 ) -> None:
-    """Writes at a point, `offset` points beside it."""
+    """Writes at a point, `offset` points beside it; over or under it without one to the side."""
+    side = offset[0]
     axes.annotate(
         text,
         at,
         offset,
         textcoords="offset points",
         va="center",
-        ha="left" if offset[0] >= 0 else "right",
+        ha="left" if side > 0 else "right" if side else "center",
         color=color,
         fontsize=TEXT,
         annotation_clip=False,

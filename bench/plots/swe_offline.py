@@ -34,9 +34,9 @@ def draw(result: style.Result) -> Figure:
     axes.barh(range(len(shown)), [row[SECOND] for row in shown], 0.6, color=style.OTHERS)
     for place, row in enumerate(shown):
         style.label(axes, (row[SECOND], place), f"SWE-bench's {row[SECOND]}", style.OTHERS)
-        style.label(axes, (instances * 1.38, place), f"ours {row['resolved']}", style.OURS)
+        style.label(axes, (instances * 1.45, place), f"ours {row['resolved']}", style.OURS)
     style.names(axes, [NAMES.get(row["patch"], row["patch"]) for row in shown])
-    axes.set_xlim(0, instances * 1.55)
+    axes.set_xlim(0, instances * 1.62)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
     style.clean(axes, f"Cheat, on each of {instances} instances: said to be resolved")

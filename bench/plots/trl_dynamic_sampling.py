@@ -23,7 +23,7 @@ def draw(result: style.Result) -> Figure:
     for dynamic in (False, True):
         _runs(axes, [row for row in rows if row["dynamic"] is dynamic], *LABELS[dynamic])
     axes.axhline(GOAL, color="0.6", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("seconds of training")
+    axes.set_xlabel("seconds of training", loc="left")
     axes.set_xlim(0, max(row["train_s"] for row in rows) * 1.02)
     style.percent(axes)
     style.clean(axes)

@@ -66,7 +66,7 @@ def _engines(drawing: Drawing) -> None:
         drawing.box((596 + 5 * number, 64 - 5 * number), (98, 202), "card")
     drawing.text((645, 148), "vLLM", "strong")
     drawing.lines((645, 168), ("or reference;", "one or many"), "small muted", step=16)
-    drawing.lines((556, 102), ("prompt", "ids"), "small blue", step=16)
+    drawing.lines((556, 102), ("RUN sends", "prompt ids"), "small blue", step=16)
     drawing.arrow((517, 126), (595, 126), colour="blue")
     drawing.arrow((595, 168), (517, 168), colour="green")
     drawing.lines((556, 187), ("sampled", "ids and", "logprobs"), "small green", step=16)

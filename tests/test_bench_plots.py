@@ -23,6 +23,11 @@ SERIES: dict[str, dict[str, Any]] = {
 }
 """Series as measurements write them, by picture."""
 
+SIMULATED: list[dict[str, Any]] = [
+    {"part": "simulation", "services": 1, "call_s": 10.0, "busy_simulated": 1.0, "error": 0.0},
+    {"part": "simulation", "rollouts": "SWE", "design": "one", "services": 64, "busy": 1.0},
+]
+
 
 def _drawn(name: str, directory: Path) -> bool:
     picture = redraw(name, directory)
@@ -49,6 +54,19 @@ def test_a_picture_shows_the_series_of_its_file(name: str, tmp_path: Path) -> No
     file = _copied(name, tmp_path)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"series": SERIES[name]}))
     assert _drawn(name, tmp_path)
+
+
+def test_fleets_that_were_only_simulated_are_drawn_under_those_that_were_run(
+    tmp_path: Path,
+) -> None:
+    file = _copied("scale", tmp_path)
+    assert _drawn("scale", tmp_path)
+    content = json.loads(file.read_text())
+    content["rows"] = [row for row in content["rows"] if row["part"] == "services"] + SIMULATED
+    file.write_text(json.dumps(content))
+    alone = (tmp_path / "scale.png").read_bytes()
+    assert _drawn("scale", tmp_path)
+    assert (tmp_path / "scale.png").read_bytes() != alone
 
 
 def test_every_picture_of_the_results_is_one_that_can_be_drawn_again() -> None:

@@ -14,7 +14,7 @@ def draw(result: style.Result) -> Figure:
     note = "Below, blue: share of a level in a step; orange: the level solved half the time."
     made = style.figure(5.6, title, note)
     shares, *mixes = made.subplots(3, 1, sharex=True)
-    for name, color, shift in (("off", style.OTHERS, -10), ("on", style.OURS, 12)):
+    for name, color, shift in (("off", style.OTHERS, -16), ("on", style.OURS, 16)):
         values = series[name]["shares"]
         shares.plot(values, color=color, linewidth=2)
         at = len(values) // 2

@@ -23,7 +23,7 @@ def draw(result: style.Result) -> Figure:
         f"{last['services']} services at work"
     )
     note = "Share of slots that have a rollout at work. Higher is better."
-    made = style.figure(5.6 if larger else 2.9, title, note)
+    made = style.figure(5.8 if larger else 3.1, title, note)
     panels = made.subplots(2 if larger else 1, 1, squeeze=False)[:, 0]
     _run(panels[0], run, _waiting([row for row in simulated if "error" in row]))
     if larger:
@@ -44,13 +44,13 @@ def _run(axes: Axes, run: Sequence[Row], compared: Sequence[Row]) -> None:
     if compared:
         points = [(_number(row, "services"), _number(row, "busy_simulated")) for row in compared]
         axes.plot(*zip(*points, strict=True), "--", color=style.OTHERS)
-        style.label(axes, points[0], "simulated", style.OTHERS, (0, -28))
     points = _points(run)
     axes.plot(*zip(*points, strict=True), "o-", color=style.OURS, linewidth=2.2)
     for point in points:
         style.label(axes, point, f"{point[1]:.1%}", style.OURS, (0, -13))
     _finish(axes, [services for services, _ in points])
-    style.clean(axes, "Run, as processes of one machine")
+    dashed = "; dashed: as simulated" if compared else ""
+    style.clean(axes, f"Run, as processes of one machine{dashed}")
 
 
 def _larger(axes: Axes, rows: Sequence[Row]) -> None:

@@ -29,7 +29,7 @@ def draw(result: style.Result) -> Figure:
     ours, other = (_of(rows, "engines", "one slow", who) for who in ("ours", "round robin"))
     title = f"One slow engine: a group takes {ours:.1f} s, with round robin {other:.1f} s"
     note = "Dot: mean; line: to the 90th percentile. Log scale. Lower is better."
-    made = style.figure(6.8, title, note)
+    made = style.figure(7.4, title, note)
     for axes, (where, name) in zip(
         made.subplots(2, 1), (("simulator", "simulator"), ("engines", "real engines")), strict=True
     ):

@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 Result = Mapping[str, Any]
@@ -15,6 +16,7 @@ OURS, OTHERS, ACCENT, PALE = "#0860c4", "#6e7781", "#c4520a", "#b9d3ef"
 TEXT = 9.5
 """Points: 13 pixels where the picture is 720 wide."""
 WIDTH_IN = 7.2
+MARGIN_IN = 0.08
 DPI = 160
 FONT = {"font.size": TEXT, "axes.titlesize": TEXT, "axes.labelsize": TEXT}
 
@@ -22,10 +24,11 @@ FONT = {"font.size": TEXT, "axes.titlesize": TEXT, "axes.labelsize": TEXT}
 def figure(height_in: float, title: str, note: str = "") -> Figure:
     """Returns an empty picture with its message above, and under it what is shown."""
     with rc_context(FONT):
-        made = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-    made.suptitle(title, x=0.01, ha="left", fontsize=TEXT + 2.5, fontweight="bold")
+        engine = ConstrainedLayoutEngine(w_pad=MARGIN_IN, h_pad=MARGIN_IN)
+        made = Figure(figsize=(WIDTH_IN, height_in), layout=engine)
+    made.suptitle(title, x=0.014, ha="left", fontsize=TEXT + 2.5, fontweight="bold")
     if note:
-        made.supxlabel(note, x=0.01, ha="left", fontsize=TEXT, color="0.3")
+        made.supxlabel(note, x=0.014, ha="left", fontsize=TEXT, color="0.3")
     return made
 
 

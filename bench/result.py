@@ -47,10 +47,14 @@ def write(
 
 
 def write_parts(
-    name: str, parts: Mapping[str, Callable[[], Part]], named: Sequence[str], **place: str
+    name: str,
+    parts: Mapping[str, Callable[[], Part]],
+    named: Sequence[str],
+    *,
+    module: str | None = None,
 ) -> None:
     """Measures the parts that are named, or all; the others keep their figures. Writes after each
-    part. `place`: arguments of `write`."""
+    part. `module`: as for `write`."""
     file, order = RESULTS / f"{name}.json", list(parts)
     before = json.loads(file.read_text()) if file.exists() else {"headline": {}, "rows": []}
     headline, rows = dict(before["headline"]), list(before["rows"])
@@ -60,7 +64,7 @@ def write_parts(
         rows += [{"part": part, **one} for one in found]
         rows.sort(key=lambda one: order.index(one["part"]))
         headline |= figures
-        write(name, rows, headline, **place)
+        write(name, rows, headline, module=module)
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:

@@ -22,6 +22,7 @@ def draw(result: style.Result) -> Figure:
     all_axes = made.subplots(len(names), 1, sharex=True, sharey=True)
     for name, axes in zip(names, all_axes, strict=True):
         _run(axes, name, runs[name])
+        axes.tick_params(axis="x", length=3 if axes is all_axes[-1] else 0)
     all_axes[-1].set_xlim(0, last * 1.08)
     all_axes[-1].set_xlabel("seconds", loc="left")
     return made
@@ -37,6 +38,5 @@ def _run(axes: Axes, name: str, run: dict[str, Any]) -> None:
     style.label(axes, (end, 0.5), f"{end:.0f} s", color)
     axes.set_ylim(0, 1)
     axes.set_yticks([])
-    axes.tick_params(axis="x", length=0 if not axes.get_subplotspec().is_last_row() else 3)
     style.clean(axes, name)
     axes.title.set_color(color)

@@ -36,7 +36,7 @@ def clean(axes: Axes, title: str = "") -> None:
     """Leaves of the frame what is read; a title stands at the left."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT)
-    axes.xaxis.label.set_size(TEXT)
+    axes.xaxis.label.set_fontsize(TEXT)
     axes.set_axisbelow(True)
     if title:
         axes.set_title(title, loc="left", fontsize=TEXT)
@@ -78,13 +78,12 @@ def dots(axes: Axes, values: Sequence[float], colors: Sequence[str], unit: str =
     log(axes)
 
 
-def log(axes: Axes, *, of: str = "x") -> None:
-    """Gives an axis a log scale, with plain numbers: 0.1, 1, 10."""
-    getattr(axes, f"set_{of}scale")("log")
-    axis = getattr(axes, f"{of}axis")
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-    axes.grid(axis=of, alpha=0.25)
+def log(axes: Axes) -> None:
+    """Gives the x axis a log scale, with plain numbers: 0.1, 1, 10."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="x", alpha=0.25)
 
 
 def percent(axes: Axes) -> None:

@@ -12,7 +12,7 @@ NAMES = {
     "pyproject: a plugin": "pyproject.toml: a plugin of pytest",
     "egg-info: a plugin": ".egg-info: a plugin of pytest",
     "sitecustomize": "sitecustomize.py: patch reports",
-    "source: patch reports, spare canaries": "source: patch reports, not of canaries",
+    "source: patch reports, spare canaries": "source: patch reports,\nbut of tests called canary",
     "source: swallow": "source: swallow what tests raise",
     "source: replace tests": "source: replace the tests",
 }

@@ -15,14 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
-
 from bench import result
-from recipes.demo.report import smooth
+from bench.plots.drawing import redraw
 
 RUNS = ("pi-0", "openai-0", "openai-1", "openai-2", "mini_swe_agent-0")
-NAMES = {"pi": "pi", "openai": "OpenAI's SDK", "mini_swe_agent": "mini-swe-agent"}
 STEPS = {"pi": 30, "openai": 30, "mini_swe_agent": 16}
 OUTPUT = Path("outputs/gateway_learning")
 Row = dict[str, Any]
@@ -63,24 +59,6 @@ def headline(rows: Sequence[Row]) -> dict[str, object]:
     return figures
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for one in rows:
-        steps = range(1, len(one["success"]) + 1)
-        label = NAMES[one["agent"]] + (f", seed {one['seed']}" if one["agent"] == "openai" else "")
-        (line,) = axes.plot(steps, smooth(one["success"]), linewidth=2, label=label)
-        ends = [one["heldout_before"], one["heldout_after"]]
-        axes.plot([0, steps[-1]], ends, "o", color=line.get_color(), markersize=8)
-    axes.set(xlabel="training step", ylabel="success", ylim=(0, 1.03))
-    axes.set_title("Success on training tasks (lines) and held-out tasks (dots)")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", nargs="*", choices=[*RUNS], default=[*RUNS])
@@ -90,8 +68,8 @@ def main() -> None:
     for name in parser.parse_args().run:
         rows[name] = run(name)
         known = [rows[one] for one in RUNS if one in rows]
-        draw(known, result.RESULTS / "gateway_learning.png")
         result.write("gateway_learning", known, headline(known))
+        redraw("gateway_learning")
 
 
 if __name__ == "__main__":

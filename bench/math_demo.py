@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from bench import result
-from recipes.demo.report import Step, write_curve
+from bench.plots.drawing import redraw
 from recipes.math_code.offline.math import problems
 from recipes.math_code.rows import write_rows
 
@@ -87,17 +87,6 @@ def command(directory: Path, module: Literal["train", "evaluate"], *overrides: s
     )
 
 
-def draw(done: Run) -> None:
-    curve = [Step(one["step"], one["mean_reward"], one["trained_on"], 0.0) for one in done.curve]
-    write_curve(
-        result.RESULTS / "math_demo.png",
-        curve,
-        before=done.before["score"]["pass_at_1"],
-        after=done.after["score"]["pass_at_1"],
-        title="A tiny agent learns which calculation a story asks for",
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three steps, as a check")
@@ -105,8 +94,10 @@ def main() -> None:
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         done = run(Path(directory), 3 if quick else STEPS)
     if not quick:
-        draw(done)
-        result.write("math_demo", [done.row("before"), done.row("after")], done.headline())
+        rows = [done.row("before"), done.row("after")]
+        series = {"success": [step["mean_reward"] for step in done.curve]}
+        result.write("math_demo", rows, done.headline(), series=series)
+        redraw("math_demo")
 
 
 if __name__ == "__main__":

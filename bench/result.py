@@ -21,11 +21,13 @@ def write(
     rows: Sequence[Mapping[str, object]],
     headline: Mapping[str, object],
     *,
+    series: Mapping[str, object] | None = None,
     room: str = "bench",
     module: str | None = None,
 ) -> None:
     """Writes NAME.json, and prints the rows as the tables that docs quote. `headline` is flat.
-    `room`: the package that the measurement is in. `module`: its name there, if it is not NAME.
+    `series`: what a picture shows beyond the rows; pages do not quote it. `room`: the package that
+    the measurement is in. `module`: its name there, if it is not NAME.
 
     The load is that of the last minute, this process included.
     """
@@ -36,6 +38,7 @@ def write(
         "load": round(os.getloadavg()[0], 2),
         "headline": dict(headline),
         "rows": [dict(row) for row in rows],
+        **({} if series is None else {"series": dict(series)}),
     }
     path.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
     for columns, alike in groupby(rows, key=tuple):
@@ -44,10 +47,14 @@ def write(
 
 
 def write_parts(
-    name: str, parts: Mapping[str, Callable[[], Part]], named: Sequence[str], **place: str
+    name: str,
+    parts: Mapping[str, Callable[[], Part]],
+    named: Sequence[str],
+    *,
+    module: str | None = None,
 ) -> None:
     """Measures the parts that are named, or all; the others keep their figures. Writes after each
-    part. `place`: arguments of `write`."""
+    part. `module`: as for `write`."""
     file, order = RESULTS / f"{name}.json", list(parts)
     before = json.loads(file.read_text()) if file.exists() else {"headline": {}, "rows": []}
     headline, rows = dict(before["headline"]), list(before["rows"])
@@ -57,7 +64,7 @@ def write_parts(
         rows += [{"part": part, **one} for one in found]
         rows.sort(key=lambda one: order.index(one["part"]))
         headline |= figures
-        write(name, rows, headline, **place)
+        write(name, rows, headline, module=module)
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:

@@ -13,11 +13,10 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from transformers import TrainerCallback
 
 from bench import result
+from bench.plots.drawing import redraw
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from recipes.demo.evaluate import evaluate, success
@@ -116,23 +115,6 @@ def run(seed: int, *, dynamic: bool, steps: int, directory: Path) -> Run:
     return outcome
 
 
-def draw(runs: list[Run], path: Path) -> None:
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for dynamic, color, label in ((True, "tab:blue", "with"), (False, "tab:gray", "without")):
-        for number, one in enumerate(one for one in runs if one.dynamic is dynamic):
-            seconds, shares = zip(*one.curve, strict=True)
-            name = None if number else label
-            axes.plot(seconds, shares, marker="o", color=color, label=name)
-    axes.set(xlabel="seconds of training", ylabel="success on held-out tasks", ylim=(0, 1.03))
-    axes.set_title("Dynamic sampling, three seeds")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
-    figure.savefig(path, dpi=120)
-
-
 def headline(runs: list[Run]) -> dict[str, object]:
     def of(dynamic: bool) -> list[Run]:
         return [one for one in runs if one.dynamic is dynamic]
@@ -164,8 +146,8 @@ def main() -> None:
             for dynamic in (False, True)
         ]
     if not quick:
-        draw(runs, result.RESULTS / "trl_dynamic_sampling.png")
         result.write("trl_dynamic_sampling", [one.row() for one in runs], headline(runs))
+        redraw("trl_dynamic_sampling")
 
 
 if __name__ == "__main__":

@@ -112,8 +112,9 @@ def _texts(tokens: Iterable[Token]) -> Iterator[str]:
 
 @cache
 def _values(name: str) -> frozenset[float]:
-    """Returns all numbers of a file, and the sums of its columns."""
+    """Returns all numbers of a file but those of its series, and the sums of its columns."""
     result = json.loads((ROOT / name).read_text(encoding="utf-8"))
+    result.pop("series", None)
     return frozenset([*_numbers(result), *_sums(result["rows"])])
 
 

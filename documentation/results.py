@@ -34,7 +34,7 @@ def _sections() -> Iterator[str]:
         yield f"[All rows]({ELSEWHERE}/{RESULTS}/{path.name}).\n"
         if path.with_suffix(".png").exists():
             yield f"![{path.stem}]({ELSEWHERE}/{RESULTS}/{path.stem}.png)\n"
-        yield "| | |"
+        yield "| headline | |"
         yield "|---|---|"
         for name, value in result["headline"].items():
             yield f"| `{name}` | {value} |"
@@ -42,4 +42,4 @@ def _sections() -> Iterator[str]:
 
 
 def _machine(machine: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in machine.items())
+    return f"{machine['system']} with {machine['cpus']} CPUs and {machine['memory_gib']} GiB"

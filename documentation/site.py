@@ -15,6 +15,7 @@ from documentation.markdown import Page
 from documentation.pages import ROOT, in_repository, navigation, place_in_site, target_of
 
 SOURCE = ROOT / "outputs" / "docs" / "source"
+STYLE = Path(__file__).with_name("site.css")
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=[)\s])")
 FENCE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)[ ]*$)", re.MULTILINE | re.DOTALL)
 
@@ -24,6 +25,7 @@ def main() -> None:
     for path in sorted(_needed()):
         _copy(path)
     notebook.convert(ROOT / "docs" / "trl.ipynb", SOURCE / "trl_notebook.md")
+    shutil.copyfile(STYLE, SOURCE / STYLE.name)
     (SOURCE / "results.md").write_text(results.page(), encoding="utf-8")
     machine_readable.write(navigation(), SOURCE)
 

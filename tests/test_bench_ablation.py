@@ -12,9 +12,9 @@ import pytest
 from bench.ablation import headline, workload
 from bench.ablation.actions import BASH, TMUX, Times
 from bench.ablation.engine import Model
-from bench.quiet import Quiet
 from bench.ablation.rows import ALL, ALL_SLOW, BALANCING, ROWS
 from bench.ablation.running import Run
+from bench.quiet import Quiet
 from prorl_service.ablations.switches import Ablations
 
 QUIET, BUSY, DISTURBED = Quiet(0.5, 0.1), Quiet(0.71, 0.1), Quiet(0.6, 1.1)

@@ -21,11 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import result
-from bench.ablation import actions, headline, plot, rows, running
+from bench.ablation import actions, headline, rows, running
 from bench.ablation.actions import TMUX, Times
 from bench.ablation.rows import Row
 from bench.ablation.running import Run
 from bench.ablation.workload import Size
+from bench.plots.drawing import redraw
 from prorl_service.inference.engine.tiny import build_tiny_model
 
 SEEDS = 5
@@ -86,9 +87,9 @@ def _write(
         return 1
     if is_whole:
         sockets = asyncio.run(actions.measure_sockets(actions.FULL))
-        plot.draw(lines, result.RESULTS / "ablation.png")
         all_rows = [*lines, *(one.row() for one in times.values()), *sockets]
         result.write("ablation", all_rows, headline.headline(table, runs, times))
+        redraw("ablation")
     return 0
 
 

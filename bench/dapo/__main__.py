@@ -28,10 +28,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import result
-from bench.dapo import headline, plot, training
+from bench.dapo import headline, training
 from bench.dapo.contenders import CONTENDERS
 from bench.dapo.training import Run
 from bench.dapo.workload import Plan
+from bench.plots.drawing import redraw
 from prorl_service.inference.engine.tiny import build_tiny_model
 
 SEEDS = (1, 2, 3)
@@ -60,9 +61,10 @@ def main() -> None:
         runs = run(plan, seeds, Path(directory))
     print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
     if not quick:
-        plot.draw({name: own[0] for name, own in runs.items()}, result.RESULTS / "dapo.png")
         rows = [headline.row(name, own) for name, own in runs.items()]
-        result.write("dapo", rows, headline.headline(runs))
+        series = {name: own[0].series() for name, own in runs.items()}
+        result.write("dapo", rows, headline.headline(runs), series=series)
+        redraw("dapo")
 
 
 if __name__ == "__main__":

@@ -50,10 +50,22 @@ class Run:
     def wall_s(self) -> float:
         return self.pauses[-1][1]
 
+    def series(self) -> dict[str, object]:
+        """Returns what its picture shows, in seconds and shares."""
+        return {
+            "groups": len(self.given),
+            "busy": _rounded(self.busy),
+            "pauses": _rounded(self.pauses),
+        }
+
     @property
     def sampling_s(self) -> float:
         """Seconds that the trainer waited for its groups."""
         return self.wall_s - sum(end - start for start, end in self.pauses)
+
+
+def _rounded(pairs: Sequence[tuple[float, float]]) -> list[list[float]]:
+    return [[round(first, 2), round(second, 2)] for first, second in pairs]
 
 
 async def run(make: Make, plan: Plan, model: Path, log: Path) -> Run:

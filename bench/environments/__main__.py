@@ -22,6 +22,7 @@ from bench import result
 from bench.environments import harbor_training, starts
 from bench.environments.dockerfiles.__main__ import measure
 from bench.environments.dockerfiles.corpus import dockerfiles_ok, shapes
+from bench.plots.drawing import redraw
 from bench.result import Part
 from prorl_service.sandbox.images import ImageCache
 from tests.agents.nemo_gym import gym_servers
@@ -125,12 +126,12 @@ def measured_starts() -> Part:
 
 def training() -> Part:
     learnt = harbor_training.learnt(Path("outputs/harbor"), steps=STEPS)
-    harbor_training.draw(learnt, result.RESULTS / "environments.png")
     row = {
         "training tasks": learnt.tasks,
         "held-out success before": learnt.before,
         "after": learnt.after,
         "logprob_diff_max": learnt.logprob_diff_max,
+        "success": [round(one, 3) for one in learnt.curve],
     }
     return [row], {"harbor_success_before": learnt.before, "harbor_success_after": learnt.after}
 
@@ -171,6 +172,8 @@ def main() -> None:
     parser.add_argument("part", nargs="*", choices=[*PARTS])
     named: Sequence[str] = parser.parse_args().part
     result.write_parts("environments", PARTS, named)
+    if not named or "training" in named:
+        redraw("environments")
 
 
 if __name__ == "__main__":

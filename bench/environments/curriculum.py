@@ -17,9 +17,8 @@ from functools import cache
 from itertools import count
 from statistics import fmean, median
 
-from matplotlib.figure import Figure
-
 from bench import result
+from bench.plots.drawing import redraw
 from prorl_service.sampling.sampler import Sampler
 from prorl_service.schemas import Difficulty, Group, Message, Rollout, RolloutState, Task
 from prorl_service.schemas.sampling import Curriculum, DrawSpec, DrawState, SamplerSpec
@@ -127,26 +126,19 @@ def row(name: str, runs: Sequence[Sequence[Step]]) -> dict[str, object]:
     }
 
 
-def draw(runs: Mapping[str, Sequence[Step]]) -> None:
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    shares, *mixes = figure.subplots(1 + len(runs), 1, sharex=True)
-    for name, run in runs.items():
-        color = "tab:gray" if name == "off" else "tab:blue"
-        shares.plot(
-            [step.informative_share for step in run], label=f"curriculum {name}", color=color
-        )
-    shares.set_ylim(0, 1)
-    shares.set_ylabel("informative")
-    shares.legend(loc="lower center", ncols=2, frameon=False)
-    for axes, (name, run) in zip(mixes, runs.items(), strict=True):
-        levels = range(LEVELS)
-        mix = [[step.levels.get(one, 0) / step.groups for step in run] for one in levels]
-        axes.imshow(mix, aspect="auto", origin="lower", cmap="Blues", vmin=0, vmax=0.6)
-        axes.plot([_skill(one) for one in range(STEPS)], color="tab:orange", linewidth=1)
-        axes.set_ylabel(f"level, {name}")
-        axes.set_yticks(range(0, LEVELS, 2))
-    mixes[-1].set_xlabel("step; blue: share of its groups; orange: level solved half the time")
-    figure.savefig(result.RESULTS / "curriculum.png", dpi=110)
+def series(runs: Mapping[str, Sequence[Step]]) -> dict[str, object]:
+    """Returns what the picture shows: of each run, and the skill that both have."""
+    of_runs = {
+        name: {
+            "shares": [round(step.informative_share, 3) for step in run],
+            "levels": [
+                [round(step.levels.get(level, 0) / step.groups, 3) for step in run]
+                for level in range(LEVELS)
+            ],
+        }
+        for name, run in runs.items()
+    }
+    return {"skill": [round(_skill(step), 3) for step in range(STEPS)], **of_runs}
 
 
 def main() -> None:
@@ -161,8 +153,9 @@ def main() -> None:
         "informative_share_off": off["informative_share"],
         "informative_share_on": on["informative_share"],
     }
-    draw({name: own[0] for name, own in runs.items()})
-    result.write("curriculum", rows, headline, room="bench.environments")
+    shown = series({name: own[0] for name, own in runs.items()})
+    result.write("curriculum", rows, headline, series=shown, room="bench.environments")
+    redraw("curriculum")
 
 
 if __name__ == "__main__":

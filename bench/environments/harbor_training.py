@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from pydantic import JsonValue
 
 from prorl_service import local
@@ -24,7 +22,6 @@ from recipes.common.training import imitation
 from recipes.common.training.imitation import Transcript, tool_call
 from recipes.demo.demonstrations import Demonstration, demonstrations
 from recipes.demo.evaluate import evaluate, success
-from recipes.demo.report import smooth
 from recipes.demo.tasks import Instance, instances
 from recipes.demo.train import LIMITS, SUCCESS, TrainConfig, train
 from recipes.demo.warm_start import VOCAB_SIZE, WarmStart
@@ -156,19 +153,3 @@ def learn(output: Path, *, steps: int, seed: int = 0) -> Learnt:
 def _success(client: RolloutClient, heldout: Sequence[Task], name: str) -> float:
     found = evaluate(client, heldout, name=name, n=HELDOUT_ROLLOUTS, limits=LIMITS)
     return success(found)
-
-
-def draw(learnt: Learnt, path: Path) -> None:
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    steps = range(1, len(learnt.curve) + 1)
-    axes.plot(steps, smooth(list(learnt.curve)), linewidth=2, label="training tasks")
-    ends = [learnt.before, learnt.after]
-    axes.plot([0, len(learnt.curve)], ends, "o", markersize=8, label="held-out tasks")
-    axes.set(xlabel="training step", ylabel="success", ylim=(0, 1.03))
-    axes.set_title("A tiny policy learns from Harbor task directories")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
-    figure.savefig(path, dpi=120)

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import result
-from bench.load import contenders, plot
+from bench.load import contenders
 from bench.load.contenders import Measure
 from bench.load.headline import (
     APPTAINER,
@@ -42,6 +42,7 @@ from bench.load.headline import (
 from bench.load.meter import Measured, quantile, report
 from bench.load.ours import Kind
 from bench.load.workload import MODEL_CALLS
+from bench.plots.drawing import redraw
 from bench.tools.rungs import sif
 from prorl_service.inference.engine.tiny import build_tiny_model
 
@@ -162,8 +163,8 @@ def main() -> None:
         rows = run(QUICK if quick else FULL, Path(directory))
     print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
     if not quick:
-        plot.draw(rows, result.RESULTS / "load.png")
         result.write("load", rows, headline(rows))
+        redraw("load")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench import result
-from bench.nodes import larger, plot, services
+from bench.nodes import larger, services
 from bench.nodes.faults import faults, storm
+from bench.plots.drawing import redraw
 from bench.result import Part
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="*", choices=[*PARTS])
     result.write_parts("scale", PARTS, parser.parse_args().part, module="nodes")
-    plot.draw(_written("services"), _written("simulation"), result.RESULTS / "scale.png")
+    redraw("scale")
 
 
 if __name__ == "__main__":

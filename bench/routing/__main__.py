@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import uvloop
 
 from bench import result
-from bench.routing import engines, headline, plot, simulate
+from bench.plots.drawing import redraw
+from bench.routing import engines, headline, simulate
 from bench.routing.contenders import POLICIES
 from bench.routing.headline import Row, Run
 from bench.routing.simulate import SCENARIOS
@@ -88,8 +89,8 @@ def main() -> None:
     figures = headline.headline(rows)
     print(figures)
     if not options.quick:
-        plot.draw(rows, result.RESULTS / "routing.png")
         result.write("routing", rows, figures)
+        redraw("routing")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,11 @@ to bench/results/swe_offline.png. Takes half an hour on two cores.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from bench import result
+from bench.plots.drawing import redraw
 from bench.swe_offline.adversarial_patches import CHEATS
 from bench.swe_offline.reference_grader import Comparison, compare, patches
 from prorl_service.sandbox.kinds.bubblewrap import BubblewrapProvider
@@ -110,25 +106,6 @@ def headline(
     }
 
 
-def draw(table: Sequence[Mapping[str, Any]], path: Path) -> None:
-    cheats = [row for row in table if row["patch"] in CHEATS][::-1]
-    figure = Figure(figsize=(8, 7), layout="constrained")
-    axes = figure.add_subplot()
-    bars = ((0.2, "resolved", "ours"), (-0.2, "by SWE-bench", "SWE-bench's"))
-    for offset, column, label in bars:
-        heights = [position + offset for position in range(len(cheats))]
-        axes.barh(heights, [row[column] for row in cheats], height=0.4, label=label)
-    axes.set_yticks(range(len(cheats)), [row["patch"] for row in cheats])
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    instances = cheats[0]["instances"]
-    axes.set(xlim=(0, instances), xlabel=f"instances, of {instances}, said to be resolved")
-    axes.set_title("Cheats that graders take for a fix")
-    axes.grid(axis="x", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     rows = build_all(default_directory())
     seconds = asyncio.run(admission(rows))
@@ -137,8 +114,8 @@ def main() -> None:
     compared = asyncio.run(compare_all(rows))
     table = [of_patch(name, one) for name, one in compared.items()]
     table.insert(3, of_oracle(rewards))
-    draw(table, result.RESULTS / "swe_offline.png")
     result.write("swe_offline", table, headline(compared, seconds, rewards))
+    redraw("swe_offline")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import time
 import uvloop
 
 from bench import result
-from bench.tools import bash, ipython, many, orphans, plot, sockets, starts
+from bench.plots.drawing import redraw
+from bench.tools import bash, ipython, many, orphans, sockets, starts
 from bench.tools.headline import headline
 from bench.tools.timing import Effort, Row
 
@@ -48,8 +49,8 @@ def main() -> None:
     # The event loop of the service.
     rows = uvloop.run(measure(parts, QUICK if options.quick else FULL))
     if parts == list(PARTS) and not options.quick:
-        plot.draw(rows, result.RESULTS / "tools.png")
         result.write("tools", rows, headline(rows))
+        redraw("tools")
 
 
 if __name__ == "__main__":

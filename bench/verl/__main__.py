@@ -18,10 +18,9 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 
 import httpx
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from bench import result
+from bench.plots.drawing import redraw
 from bench.verl.workload import GROUP_SIZE, write_demo, write_mix
 from prorl_service import local
 from prorl_service.net.credentials import authorization
@@ -34,6 +33,7 @@ PRORL = {"--config-name": "prorl_ppo_trainer", "rollout": "prorl"}
 DIFFERENCE = "training/rollout_probs_diff_max"
 BUILT_IN, OURS, CARRIED = "VeRL's filter", "ours, on-policy", "ours, one update old at most"
 SEEDS = (0, 1)
+PICTURES = {"demo": "verl", "pi": "verl_pi"}
 MIX_STEPS, GROUPS_PER_STEP = 4, 8
 MIX: dict[str, object] = {
     "data.shuffle": False,
@@ -145,19 +145,10 @@ def curve(run: CompletedRun) -> list[tuple[float, float]]:
     ]
 
 
-def draw(run: CompletedRun, path: Path, title: str) -> None:
-    figure = Figure(figsize=(7, 3.5), layout="constrained")
-    axes = figure.subplots()
+def shown(run: CompletedRun) -> dict[str, object]:
+    """Returns what the picture of a run shows."""
     rewards = [step[REWARD] for step in run.metrics if REWARD in step]
-    axes.plot(range(1, len(rewards) + 1), rewards, color="tab:gray", label="reward, training")
-    axes.plot(*zip(*curve(run), strict=True), marker="o", label="success, held-out tasks")
-    axes.set_title(title)
-    axes.set_xlabel("step")
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend()
-    figure.savefig(path, dpi=120)
+    return {"reward": rewards, "heldout": curve(run)}
 
 
 def main() -> None:
@@ -166,23 +157,27 @@ def main() -> None:
     part = parser.parse_args().part
     rows: list[dict[str, object]] = []
     headline: dict[str, object] = {}
+    series: dict[str, object] = {}
     with TemporaryDirectory(prefix="prorl-bench-") as scratch:
         if part in (None, "mix"):
             rows = _mix_rows(Path(scratch))
             headline |= _mix_headline(rows)
         if part in (None, "demo"):
             run = demo(Path(scratch) / "demo", DEMO)
-            title = "VeRL trains the demo's agent through the service"
-            draw(run, result.RESULTS / "verl.png", title)
+            series["demo"] = shown(run)
             headline |= _demo_headline(run)
         if part in (None, "pi"):
             run = demo(Path(scratch) / "pi", PI, "pi")
-            draw(run, result.RESULTS / "verl_pi.png", "VeRL trains an unmodified pi")
+            series["pi"] = shown(run)
             headline |= {f"pi_{name}": value for name, value in _demo_headline(run).items()}
+    drawn = [picture for name, picture in PICTURES.items() if name in series]
     if part:
         before = json.loads((result.RESULTS / "verl.json").read_text())
         rows, headline = rows or before["rows"], before["headline"] | headline
-    result.write("verl", rows, headline)
+        series = before.get("series", {}) | series
+    result.write("verl", rows, headline, series=series)
+    for picture in drawn:
+        redraw(picture)
 
 
 def _mix_rows(scratch: Path) -> list[dict[str, object]]:

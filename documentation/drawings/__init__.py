@@ -1,0 +1,1 @@
+"""The drawings of the pages, as SVG: `python -m documentation.drawings` writes docs/images."""

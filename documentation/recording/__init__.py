@@ -1,0 +1,1 @@
+"""The terminal recording of the demo: what it printed, and an animated SVG of that."""

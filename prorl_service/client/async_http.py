@@ -9,8 +9,10 @@ from typing import Self
 import httpx
 
 from prorl_service.client import requests
+from prorl_service.client.cells import fronts_in, group_id_of
+from prorl_service.client.connections import Piece, Wire, settings, transport
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
-from prorl_service.client.http import Piece, Wire, settings, transport
+from prorl_service.client.fronts import Fronts, asked_of_one, content_for_each
 from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import (
@@ -30,6 +32,7 @@ from prorl_service.schemas import (
     Invalid,
     Rollout,
     ServiceStatus,
+    StreamForm,
     WeightsQuery,
     WeightsReport,
     WeightsTerms,
@@ -52,12 +55,40 @@ class AsyncRolloutClient(AsyncViewMethods):
     ) -> None:
         """`on_answer`: called after each answer that is no error, and after each part of a
         stream."""
-        connections = httpx.AsyncHTTPTransport(**transport())
-        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
-        self._locations = Locations(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
         self._on_answer = on_answer
+        self._each: dict[str, AsyncRolloutClient] = {}
+        """Clients of the fronts, if there are several."""
+        if len(fronts := fronts_in(url)) > 1:
+            self._each = {
+                one: AsyncRolloutClient(
+                    one,
+                    token=token,
+                    retry_s=retry_s,
+                    idle_s=idle_s,
+                    wire=wire,
+                    on_answer=on_answer,
+                )
+                for one in fronts
+            }
+            self._fronts = Fronts(self._each, retry_s)
+            return
+        connections = httpx.AsyncHTTPTransport(**transport())
+        self._one = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
+
+    @property
+    def fronts(self) -> list[str]:
+        """Addresses of the fronts, if there are several."""
+        return list(self._each)
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """Raises `ProRLError` if there are several fronts."""
+        if self._each:
+            raise asked_of_one("this", self._each)
+        return self._one
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,12 +97,19 @@ class AsyncRolloutClient(AsyncViewMethods):
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        for client in self._each.values():
+            await client.aclose()
+        if not self._each:
+            await self._one.aclose()
 
     def limited(self, *, retry_s: float, idle_s: float) -> Self:
         """Returns a client with these limits over the same connections, which this one closes."""
         other = copy.copy(self)
         other._retry_s, other._idle_s = retry_s, idle_s
+        if self._each:
+            limits = {"retry_s": retry_s, "idle_s": idle_s}
+            other._each = {url: one.limited(**limits) for url, one in self._each.items()}
+            other._fronts = Fronts(other._each, retry_s)
         return other
 
     async def submit(
@@ -80,11 +118,19 @@ class AsyncRolloutClient(AsyncViewMethods):
         return await self._send(requests.submit(groups, invalid))
 
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
+        if self._each:
+            return await self._get_from_several(rollout_id, wait_s, shelf=shelf)
         rollout = await self._send(requests.get(rollout_id, wait_s, shelf, located=True))
         try:
             return await self._whole(rollout)
         except Elsewhere:
             return await self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+
+    async def _get_from_several(self, rollout_id: str, wait_s: float, *, shelf: bool) -> Rollout:
+        once = {url: one.limited(retry_s=0, idle_s=self._idle_s) for url, one in self._each.items()}
+        return await self._fronts.find(
+            group_id_of(rollout_id), lambda front: once[front].get(rollout_id, wait_s, shelf=shelf)
+        )
 
     async def _whole(self, rollout: Rollout) -> Rollout:
         """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
@@ -102,7 +148,20 @@ class AsyncRolloutClient(AsyncViewMethods):
         }
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
-    async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
+    async def stream(
+        self, rollout_ids: Iterable[str], timeout_s: float
+    ) -> AsyncGenerator[Rollout, None]:
+        if self._each:
+            several = self._fronts.stream(
+                rollout_ids,
+                timeout_s,
+                lambda front, ids: self._each[front].stream(ids, timeout_s),
+                lambda rollout: rollout.rollout_id,
+            )
+            async with aclosing(several) as received:
+                async for rollout in received:
+                    yield rollout
+            return
         reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
             try:
@@ -228,6 +287,8 @@ class AsyncRolloutClient(AsyncViewMethods):
         content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
+        if self._each:
+            return await self._send_to_several(request, content, retry_s)
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
             pieces = None if content is None else _in_thread(content)
@@ -239,6 +300,34 @@ class AsyncRolloutClient(AsyncViewMethods):
                 return answer
             except ServiceCallError as error:
                 await asyncio.sleep(backoff.delay_s(error))
+
+    async def _send_to_several(
+        self,
+        request: Request[Answer],
+        content: Iterable[Piece] | None,
+        retry_s: float | None,
+    ) -> Answer:
+        if content is None:
+            return await self._fronts.send(request)
+        pieces = content_for_each(content)
+        answers = {
+            url: await one._send(request, pieces, retry_s) for url, one in self._each.items()
+        }
+        return request.join(answers)
+
+    async def send(self, request: Request[Answer], retry_s: float | None = None) -> Answer:
+        """Returns the answer to a request of `requests`. `retry_s`: None for the client's own."""
+        return await self._send(request, retry_s=retry_s)
+
+    async def check_known(self, rollout_ids: Sequence[str]) -> None:
+        """Asks once. Raises `ServiceCallError`, of status 404 unless all are known."""
+        request = requests.stream(rollout_ids, self._idle_s, StreamForm.SUMMARY)
+        message = request.build(self._http, idle_s=self._idle_s)
+        with readable_errors(message):
+            async with aclosing(await self._http.send(message, stream=True)) as response:
+                if response.is_error:
+                    await response.aread()
+                raise_for_status(response)
 
 
 async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:

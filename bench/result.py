@@ -4,13 +4,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from recipes.common.versions import machine
 
 RESULTS = Path(__file__).parent / "results"
+
+Part = tuple[Sequence[Mapping[str, object]], Mapping[str, object]]
+"""Rows, and their share of the headline."""
 
 
 def write(
@@ -38,6 +41,23 @@ def write(
     for columns, alike in groupby(rows, key=tuple):
         _print_table(columns, alike)
     print(f"written to {path}")
+
+
+def write_parts(
+    name: str, parts: Mapping[str, Callable[[], Part]], named: Sequence[str], **place: str
+) -> None:
+    """Measures the parts that are named, or all; the others keep their figures. Writes after each
+    part. `place`: arguments of `write`."""
+    file, order = RESULTS / f"{name}.json", list(parts)
+    before = json.loads(file.read_text()) if file.exists() else {"headline": {}, "rows": []}
+    headline, rows = dict(before["headline"]), list(before["rows"])
+    for part in named or order:
+        found, figures = parts[part]()
+        rows = [one for one in rows if one["part"] != part]
+        rows += [{"part": part, **one} for one in found]
+        rows.sort(key=lambda one: order.index(one["part"]))
+        headline |= figures
+        write(name, rows, headline, **place)
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from bench.ablation import headline, workload
 from bench.ablation.actions import BASH, TMUX, Times
 from bench.ablation.engine import Model
-from bench.ablation.quiet import Quiet
+from bench.quiet import Quiet
 from bench.ablation.rows import ALL, ALL_SLOW, BALANCING, ROWS
 from bench.ablation.running import Run
 from prorl_service.ablations.switches import Ablations

@@ -13,10 +13,10 @@ from typing import Any
 
 from bench.ablation import workload
 from bench.ablation.agent import AblationAgent
-from bench.ablation.quiet import Quiet, Watch
 from bench.ablation.rows import Row
 from bench.ablation.workload import Size
 from bench.load import contenders
+from bench.quiet import Quiet, Watch
 from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.sampling import SamplerClient

@@ -22,6 +22,7 @@ from bench import result
 from bench.environments import harbor_training, starts
 from bench.environments.dockerfiles.__main__ import measure
 from bench.environments.dockerfiles.corpus import dockerfiles_ok, shapes
+from bench.result import Part
 from prorl_service.sandbox.images import ImageCache
 from tests.agents.nemo_gym import gym_servers
 from tests.harbor.template import MODES, template
@@ -34,7 +35,6 @@ HARBOR = Path(".venv-harbor/bin/python")
 STEPS = 40
 OPENENV = {"template of `openenv init`": echo_server, "made by `openenv import`": ors_server}
 Row = Mapping[str, object]
-Part = tuple[list[Row], dict[str, object]]
 
 
 def harbor() -> Part:
@@ -169,18 +169,8 @@ PARTS: Mapping[str, Callable[[], Part]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="*", choices=[*PARTS])
-    named: Sequence[str] = parser.parse_args().part or [*PARTS]
-    file = result.RESULTS / "environments.json"
-    before = json.loads(file.read_text()) if file.exists() else {"headline": {}, "rows": []}
-    headline = dict(before["headline"])
-    rows = [row for row in before["rows"] if row["part"] not in named]
-    for name in named:
-        found, figures = PARTS[name]()
-        rows += [{"part": name, **row} for row in found]
-        headline |= figures
-    order = list(PARTS)
-    rows.sort(key=lambda row: order.index(row["part"]))
-    result.write("environments", rows, headline)
+    named: Sequence[str] = parser.parse_args().part
+    result.write_parts("environments", PARTS, named)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 `mix`: its own filter of groups next to the service's sampler, on the same seed and mix of tasks,
 each twice. `demo`: the demo's task, whose held-out success is drawn to bench/results/verl.png.
 Each takes a quarter of an hour. `pi`: the same task with an unmodified pi as the agent
-(verl_pi.png); not run yet. Each may be run alone: the others keep their figures then. Needs the
+(verl_pi.png). Each may be run alone: the others keep their figures then. Needs the
 environment of `scripts/setup-verl`, with `recipes/common/verl_cpu` as the device, and for pi
 `prorl harnesses install pi`.
 """

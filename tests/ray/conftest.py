@@ -6,4 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 try:
     version("ray")  # an import would find this directory
 except PackageNotFoundError:
-    collect_ignore = ["test_autoscaling.py", "test_cluster.py", "test_slurm.py", "test_storm.py"]
+    collect_ignore = [
+        "test_autoscaling.py",
+        "test_cluster.py",
+        "test_slurm.py",
+        "test_storm.py",
+        "test_two_trainings.py",
+    ]

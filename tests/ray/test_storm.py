@@ -1,8 +1,10 @@
 """A thousand rollouts while nodes, raylets, services, the front and the supervisor die at random.
 
-Prints the seconds that each event cost: `scripts/test-ray tests/ray/test_storm.py -s`.
+Prints the seconds that each event cost: `scripts/test-ray tests/ray/test_storm.py -s`. Writes them
+to the file `PRORL_TEST_REPORT` for `bench.nodes`.
 """
 
+import json
 import os
 import random
 import signal
@@ -155,6 +157,8 @@ def test_a_thousand_rollouts_end_once(nodes: RayCluster, engine: StubEngine) -> 
     ends = Counter(rollout_states(nodes.journal(RUN)))
     assert ends == Counter({(one, "done"): 1 for one in ids_of(groups)})
     _report(lost, f"{len(ended)} rollouts in {took_s:.0f} s, each done once")
+    if report := os.environ.get("PRORL_TEST_REPORT"):
+        Path(report).write_text(json.dumps({"lost": lost, "rollouts": len(ended)}))
     _report_attempts(Counter(one.attempt for one in ended), engine.calls)
     runs.stop(RUN)
     assert nodes.announced(RUN) == set(), HEAD

@@ -148,20 +148,15 @@ class AsyncRolloutClient(AsyncViewMethods):
         }
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
-    async def stream(
+    def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncGenerator[Rollout, None]:
+        if self._each:
+            each = {url: one.stream for url, one in self._each.items()}
+            return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
+        return self._stream(rollout_ids, timeout_s)
+
+    async def _stream(
         self, rollout_ids: Iterable[str], timeout_s: float
     ) -> AsyncGenerator[Rollout, None]:
-        if self._each:
-            several = self._fronts.stream(
-                rollout_ids,
-                timeout_s,
-                lambda front, ids: self._each[front].stream(ids, timeout_s),
-                lambda rollout: rollout.rollout_id,
-            )
-            async with aclosing(several) as received:
-                async for rollout in received:
-                    yield rollout
-            return
         reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
             try:
@@ -171,24 +166,24 @@ class AsyncRolloutClient(AsyncViewMethods):
             except Elsewhere as elsewhere:
                 reception.ask_here(elsewhere.rollout_id)
 
-    async def summaries(
+    def summaries(
         self, rollout_ids: Iterable[str], timeout_s: float
-    ) -> AsyncIterator[Rollout]:
+    ) -> AsyncGenerator[Rollout, None]:
         """Does what `stream` does, but yields rollouts without their content: for fronts."""
-        reception = SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
-        async with aclosing(self._receive(reception)) as received:
-            async for rollout in received:
-                yield rollout
+        if self._each:
+            each = {url: one.summaries for url, one in self._each.items()}
+            return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
+        return self._receive(SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
-    async def parts(
+    def parts(
         self, rollout_ids: Iterable[str], timeout_s: float
     ) -> AsyncGenerator[tuple[Rollout, bytes], None]:
         """Does what `stream` does, but yields each rollout's summary and its content, which stays
         packed JSON: for fronts, which pass it on."""
-        reception = PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
-        async with aclosing(self._receive(reception)) as received:
-            async for parts in received:
-                yield parts
+        if self._each:
+            each = {url: one.parts for url, one in self._each.items()}
+            return self._fronts.stream(rollout_ids, timeout_s, each, lambda parts: _id_of(parts[0]))
+        return self._receive(PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
     async def _receive(self, reception: Reception[Received]) -> AsyncGenerator[Received, None]:
         while reception.pending:
@@ -328,6 +323,10 @@ class AsyncRolloutClient(AsyncViewMethods):
                 if response.is_error:
                     await response.aread()
                 raise_for_status(response)
+
+
+def _id_of(rollout: Rollout) -> str:
+    return rollout.rollout_id
 
 
 async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:

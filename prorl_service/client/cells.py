@@ -100,7 +100,7 @@ class Places:
     def divide(self, keys: Iterable[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Returns the keys at each front, and those whose places are unknown."""
         parts: defaultdict[str, list[str]] = defaultdict(list)
-        unknown = []
+        unknown: list[str] = []
         for key in keys:
             front = self.find(key)
             (unknown if front is None else parts[front]).append(key)

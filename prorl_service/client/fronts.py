@@ -7,16 +7,17 @@ one front is: `retry_s` after the last sign of progress.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
@@ -34,9 +35,9 @@ from prorl_service.client.spreads import (
     Everywhere,
     Submission,
 )
-from prorl_service.client.together import all_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Rollout
+from prorl_service.utils.tasks import all_of
 
 MAX_AHEAD = 16
 """Rollouts of a stream that are read before the caller takes them."""
@@ -59,7 +60,7 @@ class Fronts:
         self._fronts = fronts
         self._retry_s = retry_s
         self._places = places_of(fronts)
-        self._samplers = SamplerParts(fronts, self._places)
+        self._samplers = SamplerParts(fronts, self._places, retry_s)
 
     async def send(self, request: Request[Answer]) -> Answer:
         """Raises `ServiceCallError`, and `ProRLError` for a request that is asked of one front."""
@@ -276,19 +277,25 @@ class Fronts:
         self,
         rollout_ids: Iterable[str],
         timeout_s: float,
-        receive: Callable[[str, Sequence[str]], AsyncIterator[Received]],
+        each: Mapping[str, Callable[[Sequence[str], float], AsyncGenerator[Received, None]]],
         id_of: Callable[[Received], str],
     ) -> AsyncGenerator[Received, None]:
-        """Yields what `receive` yields for each front and the rollouts there. Raises `WaitTimeout`
-        with what all have still to send."""
+        """Yields what the streams of `each` front yield for the rollouts there. Raises
+        `WaitTimeout` with what all have still to send."""
         pending = dict.fromkeys(rollout_ids)
-        parts = await self._locate(pending)
+        deadline = time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                parts = await self._locate(pending)
+        except TimeoutError:
+            raise WaitTimeout(list(pending), timeout_s) from None
         arrivals: asyncio.Queue[Received | Exception] = asyncio.Queue(MAX_AHEAD)
 
         async def pump(front: str, ids: Sequence[str]) -> None:
             try:
-                async for one in receive(front, ids):
-                    await arrivals.put(one)
+                async with aclosing(each[front](ids, deadline - time.monotonic())) as received:
+                    async for one in received:
+                        await arrivals.put(one)
             except Exception as error:
                 await arrivals.put(error)
 

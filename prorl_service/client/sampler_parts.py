@@ -9,6 +9,7 @@ from prorl_service.client import merging, requests
 from prorl_service.client.cells import Places, allot, candidate_key, draw_shares, sampler_share
 from prorl_service.client.errors import ServiceCallError
 from prorl_service.client.requests import Answer, Request
+from prorl_service.client.retries import Backoff
 from prorl_service.client.spreads import (
     Drawing,
     Feeding,
@@ -17,19 +18,24 @@ from prorl_service.client.spreads import (
     SamplerDeletion,
     SamplerSpread,
 )
-from prorl_service.client.together import all_of
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import SamplerStatus
+from prorl_service.utils.tasks import all_of
 
 
 class Front(Protocol):
-    def send(self, request: Request[Answer]) -> Awaitable[Answer]: ...
+    """One front's client. `retry_s`: seconds of retries; None for the client's own."""
+
+    def send(self, request: Request[Answer], retry_s: float | None = None) -> Awaitable[Answer]: ...
 
 
 class SamplerParts:
-    def __init__(self, fronts: Mapping[str, Front], places: Places) -> None:
+    def __init__(self, fronts: Mapping[str, Front], places: Places, retry_s: float) -> None:
         self._fronts = fronts
         self._places = places
+        self._retry_s = retry_s
+        self._backoffs: dict[str, Backoff] = {}
+        """Fronts that fail. Kept over polls, each of which ends as soon as one front answers."""
         self._found: dict[str, dict[str, SamplerStatus]] = {}
         """Newest status of each sampler at each front."""
         self._draws: dict[str, str] = {}
@@ -39,7 +45,8 @@ class SamplerParts:
         """Returns the status of all parts as one. Raises `ServiceCallError`."""
         match spread:
             case SamplerDeletion(sampler_id):
-                return await self._delete(sampler_id)
+                await self._delete(sampler_id)
+                return None
             case SamplerCreation(sampler_id, spec):
                 part = requests.create_sampler(sampler_id, sampler_share(spec, len(self._fronts)))
                 await self._note(sampler_id, dict.fromkeys(self._fronts, part))
@@ -64,10 +71,29 @@ class SamplerParts:
         await all_of(self._note_one(sampler_id, *part) for part in parts.items())
 
     async def _note_one(self, sampler_id: str, front: str, request: Request[SamplerStatus]) -> None:
-        status = await self._fronts[front].send(request)
+        status = await self._ask(front, request)
         self._found.setdefault(sampler_id, {})[front] = status
         if status.draw is not None:
             self._places.remember((one.group_id for one in status.draw.groups), front)
+
+    async def _ask(self, front: str, request: Request[SamplerStatus]) -> SamplerStatus:
+        while True:
+            try:
+                status = await self._fronts[front].send(request, retry_s=0)
+            except ServiceCallError as error:
+                await asyncio.sleep(self._delay_s(front, error))
+            else:
+                self._backoffs.pop(front, None)
+                return status
+
+    def _delay_s(self, front: str, error: ServiceCallError) -> float:
+        """Returns the seconds until the next try. Raises `error` if there is to be none."""
+        backoff = self._backoffs.setdefault(front, Backoff(self._retry_s))
+        try:
+            return backoff.delay_s(error)
+        except ServiceCallError:
+            del self._backoffs[front]
+            raise
 
     async def _look(self, sampler_id: str) -> None:
         now = requests.sampler(sampler_id, -1, 0)

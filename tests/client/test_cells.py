@@ -1,6 +1,7 @@
 """Places of keys among fronts, and shares of draws, without any front."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 from hypothesis import assume, given
@@ -35,7 +36,7 @@ keys = st.text("abc012-", min_size=1, max_size=20)
 
 @given(fronts, keys, st.randoms())
 def test_a_ranking_has_all_fronts_whatever_order_they_are_named_in(
-    named: list[str], key: str, random: "st.Random"
+    named: list[str], key: str, random: Random
 ) -> None:
     shuffled = random.sample(named, len(named))
     assert sorted(ranking(named, key)) == sorted(named)
@@ -114,9 +115,8 @@ def test_the_shares_of_a_draw_are_valid_and_add_up(
     assert parts == draw_shares(named[::-1], draw_id, spec)
     assert sum(one.target for one in parts.values()) == target
     limits = [one.max_groups for one in parts.values()]
-    assert (
-        limits == [None] * len(parts) if max_groups is None else sum(map(int, limits)) == max_groups
-    )  # type: ignore[arg-type]
+    assert sum(one or 0 for one in limits) == (max_groups or 0)
+    assert all((one is None) == (max_groups is None) for one in limits)
     for one in parts.values():
         DrawSpec.model_validate(one.model_dump())
         assert (one.deadline_s, one.policy_version) == (9, 3)

@@ -78,16 +78,14 @@ class AsyncRolloutClient(AsyncViewMethods):
         self._one = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
         self._locations = Locations(url)
 
-    @property
-    def fronts(self) -> list[str]:
-        """Addresses of the fronts, if there are several."""
-        return list(self._each)
+    def each_front(self) -> "list[AsyncRolloutClient]":
+        return list(self._each.values()) or [self]
 
     @property
     def _http(self) -> httpx.AsyncClient:
         """Raises `ProRLError` if there are several fronts."""
         if self._each:
-            raise asked_of_one("this", self._each)
+            raise asked_of_one("this call", self._each)
         return self._one
 
     async def __aenter__(self) -> Self:

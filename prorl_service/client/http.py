@@ -82,20 +82,24 @@ class RolloutClient(ViewMethods):
                 url, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire
             )
             self._blocking = Blocking()
-            self._each = [
-                RolloutClient(one, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire)
+            self._each = {
+                one: RolloutClient(one, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire)
                 for one in fronts
-            ]
+            }
             return
         connections = httpx.HTTPTransport(**transport())
         self._one = httpx.Client(**settings(url, token, wire), transport=connections)
         self._locations = Locations(url)
 
+    def each_front(self) -> "list[RolloutClient]":
+        """Returns a client of each front, which this client closes; itself if there is one."""
+        return [self] if self._several is None else list(self._each.values())
+
     @property
     def _http(self) -> httpx.Client:
         """Raises `ProRLError` if there are several fronts."""
         if self._several is not None:
-            raise asked_of_one("this", self._several.fronts)
+            raise asked_of_one("this call", self._each)
         return self._one
 
     def __enter__(self) -> Self:
@@ -110,7 +114,7 @@ class RolloutClient(ViewMethods):
             return
         self._blocking.call(self._several.aclose())
         self._blocking.close()
-        for client in self._each:
+        for client in self._each.values():
             client.close()
 
     def submit(self, groups: Sequence[Group], *, invalid: Invalid = "refuse") -> list[Rollout]:
@@ -307,5 +311,5 @@ class RolloutClient(ViewMethods):
         if content is None:
             return self._blocking.call(several.send(request))
         pieces = content_for_each(content)
-        answers = [one._send(request, pieces, retry_s) for one in self._each]
-        return request.join(dict(zip(several.fronts, answers, strict=True)))
+        answers = {url: one._send(request, pieces, retry_s) for url, one in self._each.items()}
+        return request.join(answers)

@@ -52,6 +52,10 @@ class OverlongSettings(WireModel):
         return SoftPunishment(self.max_tokens, self.buffer_tokens)
 
 
+FRONT = r"https?://[^/\s,]+/?"
+"""One of the addresses that `Settings.url` has, with commas between them."""
+
+
 class GatewaySettings(WireModel):
     host: str | None = None
     port: int = Field(0, ge=0, le=65535)
@@ -61,7 +65,7 @@ class GatewaySettings(WireModel):
 
 
 class Settings(WireModel):
-    url: str = Field(pattern=r"^https?://[^/\s]+/?$")
+    url: str = Field(pattern=rf"^{FRONT}(,\s*{FRONT})*$")
     token_file: Path | None = None
     agent: str | None = None
     image: str | None = None

@@ -326,11 +326,7 @@ def content_for_each(content: Iterable[Value]) -> Iterable[Value]:
 
 
 def asked_of_one(what: str, fronts: Iterable[str]) -> ProRLError:
-    names = list(fronts)
-    return ProRLError(
-        f"{what} is asked of one front, and the address names {len(names)}",
-        hint=f"name one of them: {', '.join(names)}",
-    )
+    return ProRLError(f"{what} is answered by one front: name one of {', '.join(fronts)}")
 
 
 def _may_have_arrived(error: ServiceCallError) -> bool:

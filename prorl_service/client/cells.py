@@ -15,6 +15,8 @@ from prorl_service.errors import ProRLError
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
 
+URLS = r"^https?://[^/\s,]+/?(\s*,\s*https?://[^/\s,]+/?)*$"
+"""Pattern of one address, or of several with commas between them."""
 AVOID_S = 10.0
 """Seconds for which new groups avoid a front that did not take a connection in time."""
 MAX_REMEMBERED = 200_000

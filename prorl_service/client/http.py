@@ -120,7 +120,8 @@ class RolloutClient(ViewMethods):
     def submit(self, groups: Sequence[Group], *, invalid: Invalid = "refuse") -> list[Rollout]:
         """Start all rollouts of `groups`, or join those already started under the same ids.
 
-        `invalid`: whether a group that cannot run gets all groups refused, or fails alone.
+        `invalid`: whether a group that cannot run gets all groups refused, or fails alone. Of
+        several fronts, each decides for its own groups.
         """
         return self._send(requests.submit(groups, invalid))
 

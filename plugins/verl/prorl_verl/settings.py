@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from omegaconf import OmegaConf
 from pydantic import Field, field_validator, model_validator
 
+from prorl_service.client.cells import URLS
 from prorl_service.client.overlong import SoftPunishment
 from prorl_service.schemas import Limits, Sampling, WireModel
 from prorl_service.schemas.sampling import SamplerSpec
@@ -52,10 +53,6 @@ class OverlongSettings(WireModel):
         return SoftPunishment(self.max_tokens, self.buffer_tokens)
 
 
-FRONT = r"https?://[^/\s,]+/?"
-"""One of the addresses that `Settings.url` has, with commas between them."""
-
-
 class GatewaySettings(WireModel):
     host: str | None = None
     port: int = Field(0, ge=0, le=65535)
@@ -65,7 +62,7 @@ class GatewaySettings(WireModel):
 
 
 class Settings(WireModel):
-    url: str = Field(pattern=rf"^{FRONT}(,\s*{FRONT})*$")
+    url: str = Field(pattern=URLS)
     token_file: Path | None = None
     agent: str | None = None
     image: str | None = None

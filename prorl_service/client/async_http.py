@@ -312,9 +312,9 @@ class AsyncRolloutClient(AsyncViewMethods):
         """Returns the answer to a request of `requests`. `retry_s`: None for the client's own."""
         return await self._send(request, retry_s=retry_s)
 
-    async def check_known(self, rollout_ids: Sequence[str]) -> None:
-        """Asks once. Raises `ServiceCallError`, of status 404 unless all are known."""
-        request = requests.stream(rollout_ids, self._idle_s, StreamForm.SUMMARY)
+    async def check_known(self, rollout_id: str) -> None:
+        """Asks once. Raises `ServiceCallError`, of status 404 if the front does not know it."""
+        request = requests.stream([rollout_id], self._idle_s, StreamForm.SUMMARY)
         message = request.build(self._http, idle_s=self._idle_s)
         with readable_errors(message):
             async with aclosing(await self._http.send(message, stream=True)) as response:

@@ -17,8 +17,8 @@ from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
 
 URLS = r"^https?://[^/\s,]+/?(\s*,\s*https?://[^/\s,]+/?)*$"
 """Pattern of one address, or of several with commas between them."""
-AVOID_S = 10.0
-"""Seconds for which new groups avoid a front that did not take a connection in time."""
+AVOID_S = 60.0
+"""Seconds for which new groups avoid a front to which it took long to make no connection."""
 MAX_REMEMBERED = 200_000
 """Places that a process remembers; it forgets the oldest ones first."""
 

@@ -37,8 +37,12 @@ from prorl_service.client.spreads import (
 )
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendSpec, BackendStatus, Group, Rollout
-from prorl_service.utils.tasks import all_of
+from prorl_service.utils.tasks import all_of, cancel_all
 
+SEARCHES = 16
+"""Groups that are looked for at a time."""
+SLOW_S = 1.0
+"""Time after which a connection that was not made is worth avoiding, in seconds."""
 MAX_AHEAD = 16
 """Rollouts of a stream that are read before the caller takes them."""
 
@@ -51,8 +55,8 @@ class Front(Protocol):
 
     def send(self, request: Request[Answer], retry_s: float | None = None) -> Awaitable[Answer]: ...
 
-    def check_known(self, rollout_ids: Sequence[str]) -> Awaitable[None]:
-        """Raises `ServiceCallError`, of status 404 if it does not know all of them."""
+    def check_known(self, rollout_id: str) -> Awaitable[None]:
+        """Asks once. Raises `ServiceCallError`, of status 404 if it does not know the rollout."""
 
 
 class Fronts:
@@ -176,39 +180,18 @@ class Fronts:
         }
 
     async def _search(self, members: Mapping[str, str]) -> None:
-        """Remembers where groups are, each named with one of its rollouts: asks the fronts in the
-        order of each group's ranking."""
-        backoff = Backoff(self._retry_s)
-        while True:
-            errors: list[ServiceCallError] = []
-            left = dict(members)
-            for rank in range(len(self._fronts)):
-                parts: defaultdict[str, dict[str, str]] = defaultdict(dict)
-                for group_id, member in left.items():
-                    parts[ranking(self._fronts, group_id)[rank]][group_id] = member
-                found = [self._search_at(front, part, errors) for front, part in parts.items()]
-                left = {key: one for part in await all_of(found) for key, one in part.items()}
-            if not left:
-                return
-            passing = [one for one in errors if one.http_status != HTTPStatus.NOT_FOUND]
-            await asyncio.sleep(backoff.delay_s([*passing, *errors][0]))
+        """Remembers where groups are, each named with one of its rollouts."""
+        room = asyncio.Semaphore(SEARCHES)
 
-    async def _search_at(
-        self, front: str, members: dict[str, str], errors: list[ServiceCallError]
-    ) -> dict[str, str]:
-        """Returns the groups that are not at this front, as far as can be known now."""
+        async def search(group_id: str, member: str) -> None:
+            async with room:
+                await self.find(group_id, lambda front: self._fronts[front].check_known(member))
+
+        tasks = [asyncio.create_task(search(*one)) for one in members.items()]
         try:
-            await self._fronts[front].check_known(list(members.values()))
-        except ServiceCallError as error:
-            errors.append(error)
-            if error.http_status != HTTPStatus.NOT_FOUND or len(members) == 1:
-                return members
-            pairs = list(members.items())
-            halves = [dict(pairs[: len(pairs) // 2]), dict(pairs[len(pairs) // 2 :])]
-            left = [await self._search_at(front, half, errors) for half in halves]
-            return left[0] | left[1]
-        self._places.remember(members, front)
-        return {}
+            await asyncio.gather(*tasks)
+        finally:
+            await cancel_all(tasks)
 
     # --- new groups -------------------------------------------------------------------------------
 
@@ -255,11 +238,12 @@ class Fronts:
         request = requests.submit(groups, submission.invalid)
         backoff = Backoff(self._retry_s)
         while True:
+            began = time.monotonic()
             try:
                 answer = await self._once(front, request)
             except ServiceCallError as error:
                 if not error.was_sent and not is_known:
-                    if error.error.kind == "ConnectTimeout":
+                    if time.monotonic() > began + SLOW_S:
                         self._places.avoid(front)
                     refused[front] = error
                     return []
@@ -310,9 +294,7 @@ class Fronts:
                 del pending[id_of(one)]
                 yield one
         finally:
-            for task in pumps:
-                task.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            await cancel_all(pumps)
 
 
 def content_for_each(content: Iterable[Value]) -> Iterable[Value]:

@@ -20,7 +20,7 @@ from prorl_service.client.spreads import (
 )
 from prorl_service.schemas import Group
 from prorl_service.schemas.sampling import SamplerStatus
-from prorl_service.utils.tasks import all_of
+from prorl_service.utils.tasks import all_of, cancel_all
 
 
 class Front(Protocol):
@@ -160,6 +160,4 @@ async def _first_of(tasks: Iterable["asyncio.Task[None]"]) -> None:
         for one in done:
             one.result()
     finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)

@@ -6,7 +6,7 @@ kept in `failure`, which makes `/health` fail. A service without its workers is 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Collection, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from prorl_service.errors import ProRLError
@@ -85,6 +85,13 @@ async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
             raise one
         results.append(one)
     return results
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels the tasks and waits until they have ended, in whatever way."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Changes:

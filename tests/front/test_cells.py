@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import count, islice
 from pathlib import Path
 
@@ -152,6 +152,71 @@ async def test_a_lost_front_gets_no_new_groups_and_ends_its_own_once_it_is_back(
                 await client.submit(later)
                 assert_done(await client.wait(ids_of(later), WAIT_S), later)
                 assert await rollouts_at(urls) == [6, 6]
+
+
+@asynccontextmanager
+async def losing_first_answer(url: str) -> AsyncIterator[str]:
+    """Passes connections on to `url`, but closes the first one when its answer comes."""
+    connections = count()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_first = next(connections) == 0
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", port_of(url))
+        try:
+            if is_first:
+                to_writer.write(await reader.readuntil(b'"refuse"}'))
+                await to_reader.read(1)
+                return
+            await asyncio.gather(copy(reader, to_writer), copy(to_reader, writer))
+        finally:
+            to_writer.close()
+            writer.close()
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(65536):
+        writer.write(piece)
+    writer.close()
+
+
+async def test_a_submission_whose_answer_is_lost_stays_in_its_cell(urls: list[str]) -> None:
+    async with losing_first_answer(urls[0]) as first:
+        named = [first, urls[1]]
+        groups = groups_of(named, first, 2)
+        async with AsyncRolloutClient(",".join(named)) as client:
+            await client.submit(groups)
+            assert_done(await client.wait(ids_of(groups), WAIT_S), groups)
+    assert await rollouts_at(urls) == [4, 0]
+
+
+async def test_a_draw_waits_for_a_front_that_is_lost_meanwhile(
+    both: list[local.LocalProcess], engines: list[StubEngine], tmp_path: Path
+) -> None:
+    candidates = (scored(f"c{i}", 0, 1, sleep=1, task_id=f"t{i}") for i in count())
+
+    def draw(url: str) -> tuple[Draw, list[list[Rollout]]]:
+        with (
+            RolloutClient(url) as client,
+            SamplerClient(client, "s", SamplerSpec(), candidates) as sampler,
+        ):
+            return sampler.draw("d", DrawSpec(target=6))
+
+    async with (
+        front(tmp_path / "a", engines[0]) as first,
+        front(tmp_path / "b", engines[1]) as second,
+    ):
+        drawing = asyncio.create_task(asyncio.to_thread(draw, f"{first.url},{second.url}"))
+        await until_runs(both[0])
+        first.kill()
+        async with front(tmp_path / "a", engines[0], port_of(first.url)):
+            drawn, rollouts = await drawing
+    assert drawn.state is DrawState.COMPLETE
+    assert len({one.candidate for one in drawn.groups}) == 6
+    assert [[one.reward for one in group] for group in rollouts] == [[0, 1]] * 6
+    assert {one.attempt for group in rollouts for one in group} == {1}
 
 
 async def until_runs(running: local.LocalProcess) -> None:

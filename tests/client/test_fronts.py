@@ -240,7 +240,7 @@ async def test_a_stream_that_ends_too_late_names_the_pending_rollouts_of_all_fro
     first.groups = {"ends": scored("ends", 1)}
     second.groups = {"never": scored("never", 1), "after-never": scored("after-never", 1)}
     ids = ["ends.0", "never.0", "after-never.0"]
-    received = cells.stream(ids, 0.05, each, _id_of)
+    received = cells.stream(ids, 0.5, each, _id_of)
     assert (await anext(received)).rollout_id == "ends.0"
     with pytest.raises(WaitTimeout) as raised:
         await anext(received)

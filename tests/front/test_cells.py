@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from prorl_service import local
-from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError, cells
+from prorl_service.client import (
+    AsyncRolloutClient,
+    RolloutClient,
+    ServiceCallError,
+    cells,
+    fronts,
+)
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendSpec, Group, Rollout, RolloutState
@@ -125,8 +131,12 @@ def ask(url: str, groups: Sequence[Group], method: str) -> None:
 
 
 async def test_a_lost_front_gets_no_new_groups_and_ends_its_own_once_it_is_back(
-    both: list[local.LocalProcess], engines: list[StubEngine], tmp_path: Path
+    both: list[local.LocalProcess],
+    engines: list[StubEngine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(fronts, "SLOW_S", WAIT_S)  # on a busy machine, a refusal may take a second
     async with (
         front(tmp_path / "a", engines[0]) as first,
         front(tmp_path / "b", engines[1]) as second,

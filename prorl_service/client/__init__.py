@@ -5,7 +5,8 @@ rows; `trainable`, `overlong` and `metrics` judge and count returned rollouts. K
 """
 
 from prorl_service.client.async_http import AsyncRolloutClient
+from prorl_service.client.connections import Wire
 from prorl_service.client.errors import ServiceCallError, WaitTimeout
-from prorl_service.client.http import RolloutClient, Wire
+from prorl_service.client.http import RolloutClient
 
 __all__ = ["AsyncRolloutClient", "RolloutClient", "ServiceCallError", "WaitTimeout", "Wire"]

@@ -9,8 +9,10 @@ from typing import Self
 import httpx
 
 from prorl_service.client import requests
+from prorl_service.client.cells import fronts_in, group_id_of
+from prorl_service.client.connections import Piece, Wire, settings, transport
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
-from prorl_service.client.http import Piece, Wire, settings, transport
+from prorl_service.client.fronts import Fronts, asked_of_one, content_for_each
 from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import (
@@ -30,6 +32,7 @@ from prorl_service.schemas import (
     Invalid,
     Rollout,
     ServiceStatus,
+    StreamForm,
     WeightsQuery,
     WeightsReport,
     WeightsTerms,
@@ -52,12 +55,38 @@ class AsyncRolloutClient(AsyncViewMethods):
     ) -> None:
         """`on_answer`: called after each answer that is no error, and after each part of a
         stream."""
-        connections = httpx.AsyncHTTPTransport(**transport())
-        self._http = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
-        self._locations = Locations(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
         self._on_answer = on_answer
+        self._each: dict[str, AsyncRolloutClient] = {}
+        """Clients of the fronts, if there are several."""
+        if len(fronts := fronts_in(url)) > 1:
+            self._each = {
+                one: AsyncRolloutClient(
+                    one,
+                    token=token,
+                    retry_s=retry_s,
+                    idle_s=idle_s,
+                    wire=wire,
+                    on_answer=on_answer,
+                )
+                for one in fronts
+            }
+            self._fronts = Fronts(self._each, retry_s)
+            return
+        connections = httpx.AsyncHTTPTransport(**transport())
+        self._one = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
+
+    def each_front(self) -> "list[AsyncRolloutClient]":
+        return list(self._each.values()) or [self]
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """Raises `ProRLError` if there are several fronts."""
+        if self._each:
+            raise asked_of_one("this call", self._each)
+        return self._one
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,12 +95,19 @@ class AsyncRolloutClient(AsyncViewMethods):
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        for client in self._each.values():
+            await client.aclose()
+        if not self._each:
+            await self._one.aclose()
 
     def limited(self, *, retry_s: float, idle_s: float) -> Self:
         """Returns a client with these limits over the same connections, which this one closes."""
         other = copy.copy(self)
         other._retry_s, other._idle_s = retry_s, idle_s
+        if self._each:
+            limits = {"retry_s": retry_s, "idle_s": idle_s}
+            other._each = {url: one.limited(**limits) for url, one in self._each.items()}
+            other._fronts = Fronts(other._each, retry_s)
         return other
 
     async def submit(
@@ -80,11 +116,19 @@ class AsyncRolloutClient(AsyncViewMethods):
         return await self._send(requests.submit(groups, invalid))
 
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
+        if self._each:
+            return await self._get_from_several(rollout_id, wait_s, shelf=shelf)
         rollout = await self._send(requests.get(rollout_id, wait_s, shelf, located=True))
         try:
             return await self._whole(rollout)
         except Elsewhere:
             return await self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+
+    async def _get_from_several(self, rollout_id: str, wait_s: float, *, shelf: bool) -> Rollout:
+        once = {url: one.limited(retry_s=0, idle_s=self._idle_s) for url, one in self._each.items()}
+        return await self._fronts.find(
+            group_id_of(rollout_id), lambda front: once[front].get(rollout_id, wait_s, shelf=shelf)
+        )
 
     async def _whole(self, rollout: Rollout) -> Rollout:
         """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
@@ -102,7 +146,15 @@ class AsyncRolloutClient(AsyncViewMethods):
         }
         return [ended[rollout_id] for rollout_id in rollout_ids]
 
-    async def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncIterator[Rollout]:
+    def stream(self, rollout_ids: Iterable[str], timeout_s: float) -> AsyncGenerator[Rollout, None]:
+        if self._each:
+            each = {url: one.stream for url, one in self._each.items()}
+            return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
+        return self._stream(rollout_ids, timeout_s)
+
+    async def _stream(
+        self, rollout_ids: Iterable[str], timeout_s: float
+    ) -> AsyncGenerator[Rollout, None]:
         reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
             try:
@@ -112,24 +164,24 @@ class AsyncRolloutClient(AsyncViewMethods):
             except Elsewhere as elsewhere:
                 reception.ask_here(elsewhere.rollout_id)
 
-    async def summaries(
+    def summaries(
         self, rollout_ids: Iterable[str], timeout_s: float
-    ) -> AsyncIterator[Rollout]:
+    ) -> AsyncGenerator[Rollout, None]:
         """Does what `stream` does, but yields rollouts without their content: for fronts."""
-        reception = SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
-        async with aclosing(self._receive(reception)) as received:
-            async for rollout in received:
-                yield rollout
+        if self._each:
+            each = {url: one.summaries for url, one in self._each.items()}
+            return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
+        return self._receive(SummaryReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
-    async def parts(
+    def parts(
         self, rollout_ids: Iterable[str], timeout_s: float
     ) -> AsyncGenerator[tuple[Rollout, bytes], None]:
         """Does what `stream` does, but yields each rollout's summary and its content, which stays
         packed JSON: for fronts, which pass it on."""
-        reception = PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
-        async with aclosing(self._receive(reception)) as received:
-            async for parts in received:
-                yield parts
+        if self._each:
+            each = {url: one.parts for url, one in self._each.items()}
+            return self._fronts.stream(rollout_ids, timeout_s, each, lambda parts: _id_of(parts[0]))
+        return self._receive(PartsReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
     async def _receive(self, reception: Reception[Received]) -> AsyncGenerator[Received, None]:
         while reception.pending:
@@ -228,6 +280,8 @@ class AsyncRolloutClient(AsyncViewMethods):
         content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
+        if self._each:
+            return await self._send_to_several(request, content, retry_s)
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
             pieces = None if content is None else _in_thread(content)
@@ -239,6 +293,38 @@ class AsyncRolloutClient(AsyncViewMethods):
                 return answer
             except ServiceCallError as error:
                 await asyncio.sleep(backoff.delay_s(error))
+
+    async def _send_to_several(
+        self,
+        request: Request[Answer],
+        content: Iterable[Piece] | None,
+        retry_s: float | None,
+    ) -> Answer:
+        if content is None:
+            return await self._fronts.send(request)
+        pieces = content_for_each(content)
+        answers = {
+            url: await one._send(request, pieces, retry_s) for url, one in self._each.items()
+        }
+        return request.join(answers)
+
+    async def send(self, request: Request[Answer], retry_s: float | None = None) -> Answer:
+        """Returns the answer to a request of `requests`. `retry_s`: None for the client's own."""
+        return await self._send(request, retry_s=retry_s)
+
+    async def check_known(self, rollout_id: str) -> None:
+        """Asks once. Raises `ServiceCallError`, of status 404 if the front does not know it."""
+        request = requests.stream([rollout_id], self._idle_s, StreamForm.SUMMARY)
+        message = request.build(self._http, idle_s=self._idle_s)
+        with readable_errors(message):
+            async with aclosing(await self._http.send(message, stream=True)) as response:
+                if response.is_error:
+                    await response.aread()
+                raise_for_status(response)
+
+
+def _id_of(rollout: Rollout) -> str:
+    return rollout.rollout_id
 
 
 async def _in_thread(content: Iterable[Piece]) -> AsyncIterator[Piece]:

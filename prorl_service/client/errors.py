@@ -9,6 +9,9 @@ from pydantic import ValidationError
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
 
+UNSENT = ("ConnectError", "ConnectTimeout")
+"""Kinds of errors of connections that were not established."""
+
 
 class ServiceCallError(ProRLError):
     """A call that failed for good. `http_status` is None if there was no answer at all."""
@@ -26,6 +29,11 @@ class ServiceCallError(ProRLError):
         self.blame = info.blame
         self.http_status = http_status
         self.error = info
+
+    @property
+    def was_sent(self) -> bool:
+        """False if no connection was established: the service surely did not get the call."""
+        return self.http_status is not None or self.error.kind not in UNSENT
 
 
 class WaitTimeout(ServiceCallError, TimeoutError):

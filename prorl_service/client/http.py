@@ -12,28 +12,28 @@
 Proxy settings of the environment are ignored: the service is a neighbour, not the internet.
 """
 
-import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cache
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import httpx
 
 from prorl_service.client import requests
+from prorl_service.client.async_http import AsyncRolloutClient
+from prorl_service.client.blocking import Blocking
+from prorl_service.client.cells import fronts_in
+from prorl_service.client.connections import Piece, Wire, settings, transport
 from prorl_service.client.errors import (
     ServiceCallError,
     raise_for_status,
     readable_errors,
 )
+from prorl_service.client.fronts import asked_of_one, content_for_each
 from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, WholeReception
 from prorl_service.client.views import ViewMethods
-from prorl_service.errors import ProRLError
-from prorl_service.net.credentials import authorization
-from prorl_service.net.keepalive import NOTICE_VANISHED
 from prorl_service.schemas import (
     BackendSpec,
     BackendStatus,
@@ -47,48 +47,14 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
-from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec, SamplerStatus
-
-Wire = Literal["packed", "json"]
-Piece = bytes | memoryview
-"""Part of a file to be sent."""
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Returns the one TLS context of this process: reading its certificates takes 40 ms."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
-def transport() -> dict[str, Any]:
-    """Returns the arguments of a client's transport."""
-    return {
-        "verify": _trusted(),
-        # The service closes connections idle for 5 s; the client must not reuse one at that moment.
-        "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
-        "trust_env": False,
-        "socket_options": NOTICE_VANISHED,
-    }
-
-
-def settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
-    """Raises `ProRLError` if `url` is not an HTTP URL."""
-    if not url.startswith(("http://", "https://")):
-        raise ProRLError(f"{url!r} is not a service's URL", hint=f"write it as 'http://{url}'")
-    try:
-        httpx.URL(url)
-    except httpx.InvalidURL as error:
-        message = f"{url!r} is not a service's URL: {error}"
-        raise ProRLError(message, hint="write it as 'http://HOST:PORT'") from None
-    accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
-    headers = {"Accept": accept, **authorization(url, token)}
-    return {"base_url": url, "headers": headers, "trust_env": False}
 
 
 class RolloutClient(ViewMethods):
     """Blocking client of the service at `url`. Use it as a context manager, or `close` it.
 
+    `url`: one address; or those of several fronts, with commas between them: groups are spread over
+    them, and calls go where a group is (docs/scale.md#cells).
     `token`: the service's token; default: `PRORL_TOKEN` in the environment, or on this machine the
     token of your own services; "" is none.
     `retry_s`: seconds for which calls to an unreachable or overloaded service are retried.
@@ -107,11 +73,34 @@ class RolloutClient(ViewMethods):
         idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
     ) -> None:
-        connections = httpx.HTTPTransport(**transport())
-        self._http = httpx.Client(**settings(url, token, wire), transport=connections)
-        self._locations = Locations(url)
+        fronts = fronts_in(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
+        self._several: AsyncRolloutClient | None = None
+        if len(fronts) > 1:
+            self._several = AsyncRolloutClient(
+                url, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire
+            )
+            self._blocking = Blocking()
+            self._each = {
+                one: RolloutClient(one, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire)
+                for one in fronts
+            }
+            return
+        connections = httpx.HTTPTransport(**transport())
+        self._one = httpx.Client(**settings(url, token, wire), transport=connections)
+        self._locations = Locations(url)
+
+    def each_front(self) -> "list[RolloutClient]":
+        """Returns a client of each front, which this client closes; itself if there is one."""
+        return [self] if self._several is None else list(self._each.values())
+
+    @property
+    def _http(self) -> httpx.Client:
+        """Raises `ProRLError` if there are several fronts."""
+        if self._several is not None:
+            raise asked_of_one("this call", self._each)
+        return self._one
 
     def __enter__(self) -> Self:
         return self
@@ -120,12 +109,19 @@ class RolloutClient(ViewMethods):
         self.close()
 
     def close(self) -> None:
-        self._http.close()
+        if self._several is None:
+            self._one.close()
+            return
+        self._blocking.call(self._several.aclose())
+        self._blocking.close()
+        for client in self._each.values():
+            client.close()
 
     def submit(self, groups: Sequence[Group], *, invalid: Invalid = "refuse") -> list[Rollout]:
         """Start all rollouts of `groups`, or join those already started under the same ids.
 
-        `invalid`: whether a group that cannot run gets all groups refused, or fails alone.
+        `invalid`: whether a group that cannot run gets all groups refused, or fails alone. Of
+        several fronts, each decides for its own groups.
         """
         return self._send(requests.submit(groups, invalid))
 
@@ -134,6 +130,8 @@ class RolloutClient(ViewMethods):
 
         `shelf`: also return one that was acknowledged, if it is kept for people.
         """
+        if self._several is not None:
+            return self._blocking.call(self._several.get(rollout_id, wait_s, shelf=shelf))
         rollout = self._send(requests.get(rollout_id, wait_s, shelf, located=True))
         try:
             return self._whole(rollout)
@@ -160,6 +158,9 @@ class RolloutClient(ViewMethods):
 
         The time is checked when the service sends something, which it does every few seconds.
         """
+        if self._several is not None:
+            yield from self._blocking.each(self._several.stream(rollout_ids, timeout_s))
+            return
         reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
         while reception.pending:
             message = reception.request().build(self._http, idle_s=self._idle_s)
@@ -289,6 +290,8 @@ class RolloutClient(ViewMethods):
         content: Iterable[Piece] | None = None,
         retry_s: float | None = None,
     ) -> Answer:
+        if self._several is not None:
+            return self._send_to_several(self._several, request, content, retry_s)
         backoff = Backoff(self._retry_s if retry_s is None else retry_s)
         while True:
             message = request.build(self._http, content, idle_s=self._idle_s)
@@ -297,3 +300,17 @@ class RolloutClient(ViewMethods):
                     return request.parse(self._http.send(message))
             except ServiceCallError as error:
                 time.sleep(backoff.delay_s(error))
+
+    def _send_to_several(
+        self,
+        several: AsyncRolloutClient,
+        request: Request[Answer],
+        content: Iterable[Piece] | None,
+        retry_s: float | None,
+    ) -> Answer:
+        """Reads content in this thread, which may have a device, once for each front."""
+        if content is None:
+            return self._blocking.call(several.send(request))
+        pieces = content_for_each(content)
+        answers = {url: one._send(request, pieces, retry_s) for url, one in self._each.items()}
+        return request.join(answers)

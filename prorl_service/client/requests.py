@@ -4,7 +4,7 @@ Does no I/O and knows no event loop: `http` sends the requests and waits for the
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, Literal, TypeVar
@@ -14,7 +14,23 @@ import httpx
 from pydantic import BaseModel
 
 from prorl_service import __version__
+from prorl_service.client import merging
+from prorl_service.client.cells import engine_key, group_id_of
 from prorl_service.client.errors import raise_for_status
+from prorl_service.client.spreads import (
+    AtEngine,
+    AtOne,
+    ByEngine,
+    ByGroup,
+    Drawing,
+    Everywhere,
+    Feeding,
+    Polling,
+    SamplerCreation,
+    SamplerDeletion,
+    Spread,
+    Submission,
+)
 from prorl_service.client.tracing import parent_headers
 from prorl_service.schemas import (
     Backends,
@@ -62,6 +78,8 @@ class Request(Generic[Answer]):
     headers: dict[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     """Longest silence of the service; None: the client's `idle_s`."""
+    spread: Spread | None = None
+    """Fronts that are asked if there are several; None: the caller has to name one."""
 
     def build(
         self, http: httpx.Client | httpx.AsyncClient, content: Any = None, *, idle_s: float
@@ -85,6 +103,12 @@ class Request(Generic[Answer]):
     def parse(self, response: httpx.Response) -> Answer:
         raise_for_status(response)
         return self.answer(response.content)
+
+    def join(self, answers: Mapping[str, Answer]) -> Answer:
+        """Returns one answer of those of all fronts, for a request that all of them are asked."""
+        assert isinstance(self.spread, Everywhere)
+        joined: Answer = self.spread.join(answers)
+        return joined
 
 
 def _status(raw: bytes) -> ServiceStatus:
@@ -118,7 +142,8 @@ def _backends(raw: bytes) -> list[BackendStatus]:
 
 def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     body = SubmitRequest(groups=list(groups), invalid=invalid)
-    return Request("POST", "/v1/rollouts", _rollouts, body, headers=parent_headers())
+    headers, spread = parent_headers(), Submission(groups, invalid)
+    return Request("POST", "/v1/rollouts", _rollouts, body, headers=headers, spread=spread)
 
 
 def get(rollout_id: str, wait_s: float, shelf: bool, located: bool) -> Request[Rollout]:
@@ -145,26 +170,28 @@ def stream(
     return Request("POST", "/v1/rollouts/stream", line, ids, timeout_s=timeout_s)
 
 
-def cancel(rollout_ids: Iterable[str]) -> Request[list[Rollout]]:
+def cancel(rollout_ids: Sequence[str]) -> Request[list[Rollout]]:
     ids = RolloutIds(rollout_ids=list(rollout_ids))
-    return Request("POST", "/v1/rollouts/cancel", _rollouts, ids)
+    spread = ByGroup(ids.rollout_ids, group_id_of, cancel, merging.rollouts)
+    return Request("POST", "/v1/rollouts/cancel", _rollouts, ids, spread=spread)
 
 
 def gateway(rollout_id: str, wait_s: float) -> Request[GatewayAccess]:
     path = f"/v1/rollouts/{quote(rollout_id, safe='')}/gateway"
     answer = GatewayAccess.model_validate_json
-    idle_s = wait_s + IDLE_TIMEOUT_S
-    return Request("GET", path, answer, params={"wait_s": wait_s}, timeout_s=idle_s)
+    idle_s, spread = wait_s + IDLE_TIMEOUT_S, AtOne(group_id_of(rollout_id))
+    return Request("GET", path, answer, params={"wait_s": wait_s}, timeout_s=idle_s, spread=spread)
 
 
 def end_gateway(rollout_id: str) -> Request[None]:
     path = f"/v1/rollouts/{quote(rollout_id, safe='')}/gateway/end"
-    return Request("POST", path, lambda _: None)
+    return Request("POST", path, lambda _: None, spread=AtOne(group_id_of(rollout_id)))
 
 
-def acknowledge(group_ids: Iterable[str]) -> Request[None]:
+def acknowledge(group_ids: Sequence[str]) -> Request[None]:
     ids = GroupIds(group_ids=list(group_ids))
-    return Request("POST", "/v1/groups/acknowledge", lambda _: None, ids)
+    spread = ByGroup(ids.group_ids, str, acknowledge, merging.nothing_of, forgets=True)
+    return Request("POST", "/v1/groups/acknowledge", lambda _: None, ids, spread=spread)
 
 
 def add_backend(
@@ -185,21 +212,27 @@ def add_backend(
         policy_version=policy_version,
         owner=owner,
     )
-    return Request("POST", "/v1/backends", BackendStatus.model_validate_json, spec)
+    answer, key = BackendStatus.model_validate_json, engine_key(url)
+    return Request("POST", "/v1/backends", answer, spec, spread=AtEngine(key, is_new=True))
 
 
 def put_backends(owner: str, backends: Sequence[BackendSpec]) -> Request[list[BackendStatus]]:
     body = OwnedBackends(owner=owner, backends=list(backends))
-    return Request("PUT", "/v1/backends", _backends, body)
+    return Request("PUT", "/v1/backends", _backends, body, spread=ByEngine(owner, backends))
 
 
 def remove_backend(backend_id: str) -> Request[BackendStatus]:
-    return Request("DELETE", f"/v1/backends/{backend_id}", BackendStatus.model_validate_json)
+    answer, spread = BackendStatus.model_validate_json, AtEngine(engine_key(backend_id))
+    return Request("DELETE", f"/v1/backends/{backend_id}", answer, spread=spread)
 
 
 def weights_terms(query: WeightsQuery) -> Request[WeightsTerms]:
-    params = query.model_dump()
-    return Request("GET", "/v1/weights", WeightsTerms.model_validate_json, params=params)
+    """A trainer broadcasts to the engines of one front only, so several are asked without NCCL."""
+    answer = WeightsTerms.model_validate_json
+    of_several = query.model_dump() | {"nccl": False}
+    each = Request("GET", "/v1/weights", answer, params=of_several)
+    spread = Everywhere(merging.weights_terms, each)
+    return Request("GET", "/v1/weights", answer, params=query.model_dump(), spread=spread)
 
 
 def open_nccl_group(init_info: dict[str, Any]) -> Request[NcclGroupStatus]:
@@ -218,27 +251,43 @@ def broadcast_weights(
 
 def load_weights(path: str, version: int, rewind: bool) -> Request[WeightsReport]:
     weights = WeightsAt(path=path, version=version, rewind=rewind)
-    report = WeightsReport.model_validate_json
-    return Request("POST", "/v1/weights", report, weights, timeout_s=WEIGHTS_TIMEOUT_S)
+    return Request(
+        "POST",
+        "/v1/weights",
+        WeightsReport.model_validate_json,
+        weights,
+        timeout_s=WEIGHTS_TIMEOUT_S,
+        spread=Everywhere(merging.weights_report),
+    )
 
 
 def stream_weights(version: int, rewind: bool) -> Request[WeightsReport]:
-    report = WeightsReport.model_validate_json
     params: dict[str, Any] = {"version": version}
     if rewind:
         params["rewind"] = True
-    return Request("PUT", "/v1/weights", report, params=params, timeout_s=WEIGHTS_TIMEOUT_S)
+    return Request(
+        "PUT",
+        "/v1/weights",
+        WeightsReport.model_validate_json,
+        params=params,
+        timeout_s=WEIGHTS_TIMEOUT_S,
+        spread=Everywhere(merging.weights_report),
+    )
 
 
 def _sampler(
-    method: str, path: str, body: BaseModel | None = None, headers: dict[str, str] | None = None
+    method: str,
+    path: str,
+    spread: Spread,
+    body: BaseModel | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Request[SamplerStatus]:
-    status = SamplerStatus.model_validate_json
-    return Request(method, f"/v1/samplers/{path}", status, body, headers=headers or {})
+    answer, headers = SamplerStatus.model_validate_json, headers or {}
+    return Request(method, f"/v1/samplers/{path}", answer, body, headers=headers, spread=spread)
 
 
 def create_sampler(sampler_id: str, spec: SamplerSpec) -> Request[SamplerStatus]:
-    return _sampler("PUT", sampler_id, spec)
+    return _sampler("PUT", sampler_id, SamplerCreation(sampler_id, spec), spec)
 
 
 def sampler(sampler_id: str, after: int, wait_s: float) -> Request[SamplerStatus]:
@@ -248,24 +297,30 @@ def sampler(sampler_id: str, after: int, wait_s: float) -> Request[SamplerStatus
         SamplerStatus.model_validate_json,
         params={"after": after, "wait_s": wait_s},
         timeout_s=wait_s + IDLE_TIMEOUT_S,
+        spread=Polling(sampler_id, after, wait_s),
     )
 
 
 def add_candidates(
     sampler_id: str, groups: Sequence[Group], is_last: bool
 ) -> Request[SamplerStatus]:
-    body = Candidates(groups=list(groups), is_last=is_last)
-    return _sampler("POST", f"{sampler_id}/groups", body, parent_headers())
+    body, spread = (
+        Candidates(groups=list(groups), is_last=is_last),
+        Feeding(sampler_id, groups, is_last),
+    )
+    return _sampler("POST", f"{sampler_id}/groups", spread, body, parent_headers())
 
 
 def open_draw(sampler_id: str, draw_id: str, spec: DrawSpec) -> Request[SamplerStatus]:
-    return _sampler("PUT", f"{sampler_id}/draws/{draw_id}", spec)
+    spread = Drawing(sampler_id, draw_id, spec)
+    return _sampler("PUT", f"{sampler_id}/draws/{draw_id}", spread, spec)
 
 
 def delete_sampler(sampler_id: str) -> Request[None]:
-    return Request("DELETE", f"/v1/samplers/{sampler_id}", lambda _: None)
+    spread = SamplerDeletion(sampler_id)
+    return Request("DELETE", f"/v1/samplers/{sampler_id}", lambda _: None, spread=spread)
 
 
-BACKENDS = Request("GET", "/v1/backends", _backends)
-STATUS = Request("GET", "/v1/status", _status)
-HEALTH = Request("GET", "/health", _Health.model_validate_json)
+BACKENDS = Request("GET", "/v1/backends", _backends, spread=Everywhere(merging.backends))
+STATUS = Request("GET", "/v1/status", _status, spread=Everywhere(merging.statuses))
+HEALTH = Request("GET", "/health", _Health.model_validate_json, spread=Everywhere(merging.first_of))

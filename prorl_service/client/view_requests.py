@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from prorl_service.client.cells import group_id_of
 from prorl_service.client.requests import Request
+from prorl_service.client.spreads import AtOne
 from prorl_service.schemas.views import (
     AgentInfo,
     Agents,
@@ -28,7 +30,8 @@ def rollouts(query: RolloutQuery) -> Request[RolloutRows]:
 
 def text(rollout_id: str, run: str | None) -> Request[RolloutText]:
     path = f"/v1/rollouts/{rollout_id}/text"
-    return Request("GET", path, RolloutText.model_validate_json, params=_given(run=run))
+    answer, spread = RolloutText.model_validate_json, AtOne(group_id_of(rollout_id))
+    return Request("GET", path, answer, params=_given(run=run), spread=spread)
 
 
 def tokens(
@@ -36,7 +39,8 @@ def tokens(
 ) -> Request[TokenSlice]:
     path = f"/v1/rollouts/{rollout_id}/tokens"
     params = _given(segment=segment, start=start, n=n, run=run)
-    return Request("GET", path, TokenSlice.model_validate_json, params=params)
+    answer, spread = TokenSlice.model_validate_json, AtOne(group_id_of(rollout_id))
+    return Request("GET", path, answer, params=params, spread=spread)
 
 
 def page(group_ids: Sequence[str], run: str | None, title: str | None) -> Request[bytes]:

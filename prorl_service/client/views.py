@@ -29,9 +29,12 @@ from prorl_service.schemas.views import (
 
 
 class ViewMethods(ABC):
-    _http: httpx.Client
     _retry_s: float
     _idle_s: float
+
+    @property
+    @abstractmethod
+    def _http(self) -> httpx.Client: ...
 
     @abstractmethod
     def _send(self, request: Request[Answer]) -> Answer: ...
@@ -97,9 +100,12 @@ class ViewMethods(ABC):
 class AsyncViewMethods(ABC):
     """Asynchronous `ViewMethods`."""
 
-    _http: httpx.AsyncClient
     _retry_s: float
     _idle_s: float
+
+    @property
+    @abstractmethod
+    def _http(self) -> httpx.AsyncClient: ...
 
     @abstractmethod
     async def _send(self, request: Request[Answer]) -> Answer: ...

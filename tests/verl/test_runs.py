@@ -1,7 +1,7 @@
 """Groups that a trainer wants whole, when the service does not end them in time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 import pytest
@@ -40,7 +40,7 @@ class StuckService(AsyncRolloutClient):
     ) -> list[Rollout]:
         return []
 
-    async def stream(self, rollout_ids: object, timeout_s: float) -> AsyncIterator[Rollout]:
+    async def stream(self, rollout_ids: object, timeout_s: float) -> AsyncGenerator[Rollout, None]:
         assert isinstance(rollout_ids, list)
         first = [one for one in rollout_ids if one.endswith(".0")]
         for one in first:

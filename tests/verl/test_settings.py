@@ -89,6 +89,7 @@ def test_a_response_is_as_long_as_both_limits_allow() -> None:
         {"prorl__agnet": "math"},
         {"prorl__limits": {"max_turn": 3}},
         {"prorl__url": "localhost:8080"},
+        {"prorl__url": "http://a:8080,b:8080"},
         {"prorl__overlong": {"max_tokens": 4, "buffer_tokens": 8}},
         {"prorl__dynamic_sampling": {"groups": 3}},
         {"prorl__dynamic_sampling": {"surplus": "kept"}},

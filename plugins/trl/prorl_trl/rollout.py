@@ -52,7 +52,8 @@ class RolloutsFailed(ProRLError):
 class ProRLRollout:
     """Pass it as `rollout_func`, and its `reward_funcs` as `reward_funcs`.
 
-    `url`: the rollout service. `token`: its bearer token; default: as for `RolloutClient`.
+    `url`: the rollout service, or several fronts with commas between them.
+    `token`: its bearer token; default: as for `RolloutClient`.
     `agent`: agent for prompts that name none; see `with_task`.
     `limits`: of each rollout; `max_response_tokens` None takes `GRPOConfig.max_completion_length`.
     `sampling`: None takes `GRPOConfig.temperature` and cuts nothing off.

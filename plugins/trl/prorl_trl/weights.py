@@ -135,8 +135,10 @@ def send(
     else:
         file = SafetensorsFile(weights.whole_model, _dtype(terms))
     directory = Path(terms.directory)
-    # Unlike `Path.exists`, false also for what another user's directory hides.
-    is_shared = os.path.exists(directory / terms.probe) and os.access(directory, os.W_OK)
+    # Several fronts name no probe. Unlike `Path.exists`, `os.path.exists` is false also for what
+    # another user's directory hides.
+    is_there = bool(terms.probe) and os.path.exists(directory / terms.probe)
+    is_shared = is_there and os.access(directory, os.W_OK)
     if rewind:
         whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"
         form = "adapter alone" if terms.form is WeightsForm.ADAPTER else whole

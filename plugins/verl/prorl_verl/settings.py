@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from omegaconf import OmegaConf
 from pydantic import Field, field_validator, model_validator
 
+from prorl_service.client.cells import URLS
 from prorl_service.client.overlong import SoftPunishment
 from prorl_service.schemas import Limits, Sampling, WireModel
 from prorl_service.schemas.sampling import SamplerSpec
@@ -61,7 +62,7 @@ class GatewaySettings(WireModel):
 
 
 class Settings(WireModel):
-    url: str = Field(pattern=r"^https?://[^/\s]+/?$")
+    url: str = Field(pattern=URLS)
     token_file: Path | None = None
     agent: str | None = None
     image: str | None = None

@@ -1,0 +1,47 @@
+"""Settings of connections, for both clients."""
+
+import ssl
+from functools import cache
+from typing import Any, Literal
+
+import httpx
+
+from prorl_service.errors import ProRLError
+from prorl_service.net.credentials import authorization
+from prorl_service.net.keepalive import NOTICE_VANISHED
+from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
+
+Wire = Literal["packed", "json"]
+Piece = bytes | memoryview
+"""Part of a file to be sent."""
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Returns the one TLS context of this process: reading its certificates takes 40 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def transport() -> dict[str, Any]:
+    """Returns the arguments of a client's transport."""
+    return {
+        "verify": _trusted(),
+        # The service closes connections idle for 5 s; the client must not reuse one at that moment.
+        "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
+        "trust_env": False,
+        "socket_options": NOTICE_VANISHED,
+    }
+
+
+def settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
+    """Raises `ProRLError` if `url` is not an HTTP URL."""
+    if not url.startswith(("http://", "https://")):
+        raise ProRLError(f"{url!r} is not a service's URL", hint=f"write it as 'http://{url}'")
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        message = f"{url!r} is not a service's URL: {error}"
+        raise ProRLError(message, hint="write it as 'http://HOST:PORT'") from None
+    accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
+    headers = {"Accept": accept, **authorization(url, token)}
+    return {"base_url": url, "headers": headers, "trust_env": False}

@@ -186,11 +186,12 @@ def storm() -> tuple[list[Row], dict[str, object]]:
         command = ["scripts/test-ray", "tests/ray/test_storm.py"]
         subprocess.run(command, env=environment, check=True)
         found = json.load(report)
-    rows = [
-        {"event": kind.replace("_", " "), "seconds": some, "most_s": max(some)}
+    lost = {
+        kind.replace("_", " "): [round(one, 1) for one in some]
         for kind, some in found["lost"].items()
-    ]
-    seconds = [one for some in found["lost"].values() for one in some]
+    }
+    rows = [{"event": kind, "seconds": some, "most_s": max(some)} for kind, some in lost.items()]
+    seconds = [one for some in lost.values() for one in some]
     return rows, {
         "ray_kills": len(seconds),
         "ray_rollouts": found["rollouts"],

@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 from bench.plots import style
 
 Row = Mapping[str, object]
+LABELS_AT = ((6, 5), (6, -5), (6, 0))
+"""Places of labels beside the ends of lines, in points, one for each design."""
 LARGER = "SWE"
 """What the names of the simulated rollouts begin with that are drawn."""
 
@@ -59,7 +61,7 @@ def _larger(axes: Axes, rows: Sequence[Row]) -> None:
         points = _points([row for row in rows if row["design"] == design])
         color = (style.OTHERS, style.ACCENT, style.OURS)[number % 3]
         axes.plot(*zip(*points, strict=True), "o-", color=color, linewidth=2.2)
-        style.label(axes, points[-1], design, color)
+        style.label(axes, points[-1], design, color, LABELS_AT[number % 3])
     _finish(axes, ticks)
     axes.set_xlim(ticks[0] / 1.25, ticks[-1] * 12)
     style.clean(axes, f"Simulated, 64 slots each: {rows[0]['rollouts']}")

@@ -1,5 +1,5 @@
 """A trainer in fp32 that pushes its weights to an engine: `python push.py ENGINE_URL MODEL PUSHES
-RANK LOG`, which prints JSON.
+RANK LOG DEVICE`, which prints JSON.
 
 Runs with the code of another commit as well, so it imports nothing of this package.
 """
@@ -23,8 +23,8 @@ File: Any = vars(weights)["SafetensorsFile"]
 """Class that weights are sent as; that module imports it in one commit, defines it in another."""
 
 
-def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path, device: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules=ALL_LAYERS))
     seconds, sizes = [], []
@@ -62,4 +62,5 @@ def push(client: RolloutClient, model: Any, version: int) -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    url, directory, pushes, rank, log, device = sys.argv[1:]
+    main(url, directory, int(pushes), int(rank), Path(log), device)

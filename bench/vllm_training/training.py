@@ -34,11 +34,14 @@ Row = dict[str, object]
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm/bin/python"
-VLLM = (
-    *("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill"),
-    *("--kv-cache-memory-bytes", str(2**28), "--block-size", "32"),
-)
-CONTEXT = ("--max-model-len", "512")
+CONTEXT = ("--max-model-len", "512", "--kv-cache-memory-bytes", str(2**28))
+ON_CPU = ("--enforce-eager", "--no-enable-chunked-prefill", "--block-size", "32")
+VLLM = {
+    "vLLM": ("--dtype", "float32", *ON_CPU),
+    "vLLM, fp32 on a GPU": ("--dtype", "float32"),
+    "vLLM, bf16 on a GPU": ("--dtype", "bfloat16"),
+}
+"""Options of vLLM, keyed by the name of an engine."""
 ENGINES = ("reference engine", "vLLM")
 HELDOUT_PER_FAMILY = 50
 MAX_STALENESS = 2
@@ -65,17 +68,26 @@ class Seen:
 Train = Callable[[Path, str, Path, TrainConfig, Seen], None]
 
 
-def measure(seeds: Sequence[int], steps: int) -> list[Row]:
+def measure(
+    seeds: Sequence[int],
+    steps: int,
+    *,
+    engines: Sequence[str] = ENGINES,
+    trainers: Sequence[str] | None = None,
+) -> list[Row]:
+    """`trainers`: some of `TRAINERS`, by default all. They use the GPU if all `engines` do."""
+    use_cpu = not all("GPU" in engine for engine in engines)
     rows = []
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
         for seed in seeds:
             model = warm_started(Path(directory) / "cache", WarmStart(seed=seed))
-            for engine in ENGINES:
+            for engine in engines:
                 output = Path(directory) / f"{engine}-{seed}"
                 with _service(engine, model, output) as url:
-                    for name, train in TRAINERS.items():
-                        config = TrainConfig(seed=seed, steps=steps)
-                        rows.append(_row(engine, name, _run(train, model, url, output, config)))
+                    for name in trainers or TRAINERS:
+                        config = TrainConfig(seed=seed, steps=steps, use_cpu=use_cpu)
+                        found = _run(TRAINERS[name], model, url, output, config)
+                        rows.append(_row(engine, name, found))
                         print(rows[-1], flush=True)
     return rows
 
@@ -226,6 +238,6 @@ def _service(kind: str, model: Path, output: Path) -> Iterator[str]:
 
 
 def _engine(kind: str, model: Path, output: Path) -> AbstractContextManager[local.LocalProcess]:
-    if kind == "vLLM":
-        return local.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM, *CONTEXT])
-    return local.engine(model, log=output / "engine.log", options=CONTEXT)
+    if kind in VLLM:
+        return local.vllm(PYTHON, model, log=output / "vllm", options=[*VLLM[kind], *CONTEXT])
+    return local.engine(model, log=output / "engine.log", options=CONTEXT[:2])

@@ -49,14 +49,14 @@ def measure(*, quick: bool) -> list[Row]:
 
 def _of_size(size: str, model: Path, earlier: Path) -> Iterator[Row]:
     parameters = (model / "model.safetensors").stat().st_size // 2
-    yield _row(size, "disk: bf16 written and synced", parameters, *_disk(model))
-    yield _row(size, EARLIER, parameters, *_push(model, earlier, "reference"))
-    yield _row(size, NOW, parameters, *_push(model, ROOT, "reference"))
-    yield _row(size, "vLLM", parameters, *_push(model, ROOT, "vllm"))
-    yield _row(size, ADAPTER, parameters, *_push(model, ROOT, "vllm", rank=RANK))
+    yield row(size, "disk: bf16 written and synced", parameters, *disk(model))
+    yield row(size, EARLIER, parameters, *push(model, earlier, "reference"))
+    yield row(size, NOW, parameters, *push(model, ROOT, "reference"))
+    yield row(size, "vLLM", parameters, *push(model, ROOT, "vllm"))
+    yield row(size, ADAPTER, parameters, *push(model, ROOT, "vllm", rank=RANK))
 
 
-def _row(size: str, who: str, parameters: int, seconds: float, sent: int) -> Row:
+def row(size: str, who: str, parameters: int, seconds: float, sent: int) -> Row:
     return {
         "part": "weights",
         "size": size,
@@ -68,13 +68,15 @@ def _row(size: str, who: str, parameters: int, seconds: float, sent: int) -> Row
     }
 
 
-def _push(model: Path, code: Path, kind: str, *, rank: int = 0) -> tuple[float, int]:
+def push(
+    model: Path, code: Path, kind: str, *, rank: int = 0, device: str = "cpu"
+) -> tuple[float, int]:
     """Returns the median of seconds, and the bytes of the last push; trainer and service run
-    `code`."""
+    `code`. `device`: the trainer's."""
     paths = os.pathsep.join([str(code), str(code / "plugins/trl")])
     script = str(Path(__file__).with_name("push.py"))
     with TemporaryDirectory() as logs, _engine(kind, model, Path(logs)) as engine:
-        arguments = [engine.url, str(model), str(PUSHES), str(rank), f"{logs}/service.log"]
+        arguments = [engine.url, str(model), str(PUSHES), str(rank), f"{logs}/service.log", device]
         done = subprocess.run(
             [sys.executable, script, *arguments],
             cwd=code,
@@ -94,7 +96,7 @@ def _engine(kind: str, model: Path, logs: Path) -> AbstractContextManager[local.
     return local.engine(model, log=logs / "engine", options=options)
 
 
-def _disk(model: Path) -> tuple[float, int]:
+def disk(model: Path) -> tuple[float, int]:
     """Returns the seconds to write and sync what is sent, in one stream, and its bytes."""
     content = (model / "model.safetensors").read_bytes()
     seconds = []

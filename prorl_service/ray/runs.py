@@ -3,6 +3,8 @@
 Blocking, for commands: the cluster's actors do the work.
 """
 
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,8 @@ OBJECT_STORE_BYTES = 80 * 2**20
 @contextmanager
 def connected(address: str) -> Iterator[None]:
     """Connects to the cluster, or starts one for the block on this machine. Raises `ProRLError`."""
+    named = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    _require_listener(named)
     own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     try:
         ray.init(
@@ -39,15 +43,43 @@ def connected(address: str) -> Iterator[None]:
             **(own if address == LOCAL else {}),
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ProRLError(
-            f"there is no Ray cluster at {address}: {first_line(error)}",
-            hint="start one with `ray start --head`, name another with --address or RAY_ADDRESS, "
-            f"or let `prorl ray up --address {LOCAL}` start one on this machine",
-        ) from None
+        raise _unreachable(named, error) from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Raises `ProRLError` if nothing listens at the address; Ray tries for ten minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _unreachable(address: str, error: BaseException) -> ProRLError:
+    cause: BaseException | None = error
+    while cause is not None:
+        if "AuthenticationError" in f"{cause!r} {cause}":
+            return ProRLError(
+                f"the Ray cluster at {address} takes no connection without its token",
+                hint="set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if the token is not in "
+                "~/.ray/auth_token",
+            )
+        cause = cause.__cause__ or cause.__context__
+    return _no_cluster(address, first_line(error))
+
+
+def _no_cluster(address: str, why: str) -> ProRLError:
+    return ProRLError(
+        f"there is no Ray cluster at {address}: {why}",
+        hint="start one with `ray start --head`, name another with --address or RAY_ADDRESS, "
+        f"or let `prorl ray up --address {LOCAL}` start one on this machine",
+    )
 
 
 def names() -> list[str]:

@@ -36,6 +36,7 @@ class TrainConfig:
     dynamic_sampling: bool = False
     program: str | None = None
     """Program that takes the turns; None: the service's own loop."""
+    use_cpu: bool = True
 
     @property
     def rollouts(self) -> int:
@@ -115,7 +116,7 @@ def _arguments(output: Path, config: TrainConfig) -> GRPOConfig:
         lr_scheduler_type="linear",
         # fp32, so that the engine's logprobs can be compared with the trainer's to 1e-4.
         bf16=False,
-        use_cpu=True,
+        use_cpu=config.use_cpu,
         gradient_checkpointing=False,
         logging_steps=1,
         save_strategy="no",

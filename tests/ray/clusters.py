@@ -17,6 +17,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from prorl_service.local import free_port
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.ray import runs
 from prorl_service.ray.plan import SERVICES, NodePlan, NodeStatus, RunPlan, RunStatus, State
@@ -27,6 +28,7 @@ from tests.server.scored_agent import SCORED
 
 CHECKOUT = Path(__file__).parents[2]
 RESOURCE = "rollout_node"
+LAST_WORKER_PORT = 19_999
 TOKEN = "a-token-of-the-tests"
 HEAD = "127.0.0.2"
 ATTEMPTS = 3
@@ -168,6 +170,13 @@ def is_serving_again(run: str, host: str, old_pid: int) -> bool:
     """Returns whether another process is the service of that host."""
     report = service_on(runs.status(run), host).report
     return report.state is State.SERVING and report.pid != old_pid
+
+
+def head_port() -> int:
+    """Returns a free port above those that Ray gives its workers."""
+    while (port := free_port()) <= LAST_WORKER_PORT:
+        pass
+    return port
 
 
 def environment() -> dict[str, str]:

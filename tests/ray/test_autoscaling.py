@@ -18,13 +18,12 @@ import ray
 import yaml
 
 from prorl_service.client import RolloutClient
-from prorl_service.local import free_port
 from prorl_service.ray import runs
 from prorl_service.ray.plan import NodePlan, State
 from prorl_service.ray.supervisor import NAMESPACE
 from tests.faults.processes import stub_engine
 from tests.front.test_front import assert_done
-from tests.ray.clusters import CHECKOUT, RESOURCE, STORE, TOKEN, begin, plan_of
+from tests.ray.clusters import CHECKOUT, RESOURCE, STORE, TOKEN, begin, head_port, plan_of
 from tests.ray.loads import Submitted, groups_of, until
 
 pytestmark = [
@@ -62,6 +61,7 @@ def configuration(address: str) -> dict[str, object]:
             "type": "fake_multinode",
             "gcs_address": address,
             "launch_multiple": True,
+            "use_node_id_as_ip": True,  # all have one address
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
         },
@@ -80,7 +80,7 @@ def configuration(address: str) -> dict[str, object]:
 def autoscaling_head(directory: Path) -> Iterator[str]:
     """Runs Ray's head with its autoscaler, and yields its address."""
     own = ray.util.get_node_ip_address()
-    address = f"{own}:{free_port()}"
+    address = f"{own}:{head_port()}"
     config = directory / "autoscaler.yaml"
     config.write_text(yaml.safe_dump(configuration(address)))
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
@@ -90,6 +90,7 @@ def autoscaling_head(directory: Path) -> Iterator[str]:
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         "RAY_TMPDIR": temporary,
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "disabled",  # else it takes the token of ~/.ray, if there is one
         "PYTHONPATH": str(CHECKOUT),
         "XDG_STATE_HOME": str(directory),
     }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_service.local import free_port
 from tests.faults.processes import stub_engine
+from tests.ray.clusters import head_port
 from tests.rollouts.journals import rollout_states
 from tests.slurm.cluster import CHECKOUT, Cluster, cluster
 from tests.slurm.test_slurm import Run, until
@@ -40,7 +40,7 @@ def test_a_job_on_ray_trains_and_ends(slurm: Cluster, tiny_model: Path, tmp_path
     variables = {
         "PRORL_RUN": str(run.directory),
         "PRORL_VENV": str(Path(sys.prefix)),
-        "PRORL_RAY_PORT": str(free_port()),
+        "PRORL_RAY_PORT": str(head_port()),
         "PYTHONPATH": str(CHECKOUT),
     }
     with stub_engine(tiny_model) as engine:
@@ -54,7 +54,8 @@ def test_a_job_on_ray_trains_and_ends(slurm: Cluster, tiny_model: Path, tmp_path
     log = (tmp_path / f"prorl-ray-{job}.log").read_text()
     assert slurm.state(job) == "COMPLETED", log
     ended = json.loads(results.read_text())
-    assert [state for _, state in ended] == ["done"] * GROUPS * SIZE
+    assert [state for _, state, _ in ended] == ["done"] * GROUPS * SIZE
     journals = run.directory / "ray" / "run" / "journals"
-    assert dict(ended) == dict(rollout_states(journals / "front.sqlite"))
+    states = {rollout_id: state for rollout_id, state, _ in ended}
+    assert states == dict(rollout_states(journals / "front.sqlite"))
     assert "2 of 2 services answer" in log

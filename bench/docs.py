@@ -1,14 +1,23 @@
-"""Counts of the documentation: sentences, code blocks, links, routes with examples.
+"""Counts of the documentation: sentences, code blocks, links, routes with examples; and the minutes
+from the wheel to a first rollout.
 
-`python -m bench.docs` writes bench/results/docs.json. What must hold is also a test: tests/docs.
+`python -m bench.docs` writes bench/results/docs.json, in five minutes. What must hold is also a
+test: tests/docs.
 """
 
+import re
 from pathlib import Path
 
+from bench.newcomer import minutes_to_first_rollout
 from bench.result import write
 from documentation import code_blocks, figures, glossary, links, prose
 from documentation.pages import ROOT, in_repository
 from prorl_service.server.app import interface
+
+TESTS_OF_EXAMPLES = (
+    ROOT / "tests/examples/test_examples.py",
+    ROOT / "tests/verl/test_example.py",
+)
 
 
 def headline() -> dict[str, float]:
@@ -22,6 +31,8 @@ def headline() -> dict[str, float]:
         "pages": len(in_repository()),
         "code_blocks": len(code_blocks.code()),
         "code_blocks_run": len(code_blocks.run()),
+        "examples_run": sum(map(_is_run, examples())),
+        "minutes_wheel_to_first_rollout": round(minutes_to_first_rollout(), 1),
         "broken_links": len(list(links.broken())),
         "unlinked_words": len(list(glossary.unlinked())),
         "quotations": len(list(figures.quotations())),
@@ -29,6 +40,16 @@ def headline() -> dict[str, float]:
         "openapi_routes": len(routes),
         "openapi_routes_with_example": sum(map(_has_examples, routes)),
     }
+
+
+def examples() -> list[Path]:
+    return sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".sh"))
+
+
+def _is_run(example: Path) -> bool:
+    """Returns whether a test names it."""
+    named = re.compile(rf'"({example.stem}|examples/{re.escape(example.name)})["\s]')
+    return any(named.search(path.read_text()) for path in TESTS_OF_EXAMPLES)
 
 
 def row(page: Path) -> dict[str, object]:

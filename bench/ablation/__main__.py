@@ -1,6 +1,6 @@
 """Measure all, or check a little: `python -m bench.ablation [--quick] [--seeds N]`.
 
-A whole run leaves bench/results/ablation.json and ablation.png, and takes about 70 minutes; nothing
+A whole run leaves bench/results/ablation.json and ablation.png, and takes about 90 minutes; nothing
 else may run on the machine meanwhile. A run in which the processes together used more than 70 % of
 the cores, or others more than one core, is invalid: that is said, and nothing is written. `--quick`
 checks in a minute or two that no row is faster without its optimisation.

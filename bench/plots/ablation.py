@@ -37,7 +37,7 @@ def _row(axes: Axes, place: int, one: Line) -> None:
     ratio, low, high = (_number(one, column) for column in ("ratio", "low", "high"))
     axes.plot([low, high], [place, place], color=style.OURS, linewidth=1.4)
     axes.plot(ratio, place, "o", color=style.OURS, markersize=7)
-    style.label(axes, (low, place), f"{ratio:.2f}", style.OURS, (-8, 0))
+    style.label(axes, (ratio, place), f"{ratio:.2f}", style.OURS, (0, 10))
     if one["paper"] is not None:
         paper = _number(one, "paper")
         axes.plot(paper, place, "D", color=style.ACCENT, markersize=6)

@@ -61,7 +61,7 @@ def _require_listener(address: str) -> None:
         raise _no_cluster(address, str(error)) from None
 
 
-def _unreachable(address: str, error: BaseException) -> ProRLError:
+def _unreachable(address: str, error: Exception) -> ProRLError:
     cause: BaseException | None = error
     while cause is not None:
         if "AuthenticationError" in f"{cause!r} {cause}":

@@ -11,5 +11,6 @@ except PackageNotFoundError:
         "test_cluster.py",
         "test_slurm.py",
         "test_storm.py",
+        "test_token.py",
         "test_two_trainings.py",
     ]

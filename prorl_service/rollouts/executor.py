@@ -344,6 +344,9 @@ class RolloutExecutor(ABC):
     def count_by_state(self) -> dict[RolloutState, int]:
         return self._inflight.count_by_state()
 
+    def count_unfinished(self) -> int:
+        return sum(record.outcome is None for record in self._inflight)
+
     async def _ended(self, rollout_id: str) -> EndedRollout:
         found = await self._journal.answer(rollout_id)
         if found is None:

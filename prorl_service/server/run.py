@@ -118,6 +118,8 @@ async def _run(
             app = create_app(service, options, token)
             server = Server(service, http_config(app, bounds), options)
             await server.serve([bound])
+        unfinished = service.executor.count_unfinished()
+        log.info("stopped; %d rollouts of run %s are unfinished", unfinished, service.run)
     except asyncio.CancelledError:
         if not received:
             raise

@@ -104,6 +104,8 @@ def test_a_terminated_service_drains_and_the_rest_runs_after_a_restart(
             states = Counter(state for (state,) in db.execute("SELECT state FROM rollouts"))
         assert states["done"] >= 2
         assert states.keys() <= {"done", None}
+        said = (tmp_path / "service.log").read_text()
+        assert f"stopped; {16 - states['done']} rollouts of run" in said
         with service([engine.url], tmp_path) as running, RolloutClient(running.url) as client:
             ended = client.wait(ids_of(groups), WAIT_S)
             traces.note(running)

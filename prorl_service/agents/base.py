@@ -77,11 +77,17 @@ class Verdict:
     def __post_init__(self) -> None:
         for value in (self.reward, *self.components.values()):
             if not isinstance(value, int | float) or not math.isfinite(value):
-                raise EvaluatorError(f"a reward must be a finite number, not {value!r}")
+                raise EvaluatorError(
+                    f"a reward must be a finite number, not {value!r}",
+                    hint="`Verdict(reward, components, report)` takes numbers first",
+                )
         try:
             size = len(json.dumps(self.report, ensure_ascii=False, allow_nan=False).encode())
         except (TypeError, ValueError, RecursionError) as error:
-            raise EvaluatorError(f"a report must be JSON: {error}") from error
+            raise EvaluatorError(
+                f"a report must be JSON: {error}",
+                hint="use numbers, texts, lists and dicts with texts as keys",
+            ) from error
         if size > MAX_REPORT_BYTES:
             raise EvaluatorError(f"the report has {size} bytes, more than {MAX_REPORT_BYTES}")
 
@@ -108,7 +114,8 @@ class AgentHandler(ABC):
 
     Each stage has a budget and may be cancelled at any await. Sandboxes opened in INIT or RUN are
     stopped when RUN ends; EVAL opens its own. Raise `TaskError`, `AgentError` or `EvaluatorError`
-    to say whose fault a failure is; any other exception is blamed on the agent.
+    to say whose fault a failure is. Any other exception is blamed by stage: on the sandbox in
+    INIT, on the agent in RUN, on the evaluator in EVAL.
     """
 
     name: ClassVar[str]
@@ -131,6 +138,10 @@ class AgentHandler(ABC):
         """Also runs at submission: check `task.data` here, raise `InvalidRequest` or pydantic's
         `ValidationError`, do no I/O. `task` is this handler's own copy."""
         self.task = task
+
+    def check_host(self) -> None:  # noqa: B027 - most agents need nothing of it
+        """Raises `TaskError` if the host lacks a program that the task needs. Called at submission,
+        in a thread, where the rollouts will run."""
 
     @abstractmethod
     def prompt(self) -> Prompt:

@@ -76,7 +76,10 @@ def _steps(directory: Path) -> list[SavedStep]:
     try:
         steps = saved_steps(directory)
     except OSError as error:
-        raise UnusableFile(f"{directory}: {error.strerror}") from error
+        raise UnusableFile(
+            f"{directory}: {error.strerror}",
+            hint="name the directory that the run was given as `save`",
+        ) from error
     if not steps:
         raise UnusableFile(
             f"{directory} has no file such as {SavedStep(1).file_name}",

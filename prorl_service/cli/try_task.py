@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -13,6 +13,7 @@ from prorl_service.errors import ProRLError, problems_of
 from prorl_service.gateway.harnesses import preset
 from prorl_service.schemas import Limits, Sampling, Task
 from prorl_service.schemas.base import WireModel
+from prorl_service.utils.suggestions import nearest_fields
 
 Options = TypeVar("Options", Sampling, Limits)
 
@@ -28,8 +29,10 @@ class GivenTask:
 
 
 def read_task(given: str, agent: str | None) -> GivenTask:
-    """Reads a task, or a group with a task, sampling and limits. The agent is `agent`, or the
-    task's own if that is None; `task_id` may be missing. Raises `ProRLError`."""
+    """Reads a task, a group with a task, sampling and limits, or a request with one group. The
+    agent is `agent`, or the task's own if that is None; `task_id` may be missing.
+
+    Raises `ProRLError`."""
     where, text = _text(given)
     try:
         value = json.loads(text)
@@ -37,7 +40,7 @@ def read_task(given: str, agent: str | None) -> GivenTask:
         raise ProRLError(f"{where} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ProRLError(f"{where} is not a JSON object", hint="give one task")
-    group = value if isinstance(value.get("task"), dict) else {"task": value}
+    group = _group(value)
     parts = {name: part for name, part in group.items() if name not in IN_GROUPS}
     task = {"task_id": "try", **parts.pop("task")}
     if agent is not None:
@@ -47,8 +50,18 @@ def read_task(given: str, agent: str | None) -> GivenTask:
     try:
         found = _Group.model_validate({**parts, "task": task})
     except ValidationError as error:
-        raise ProRLError(f"{where}: {problems_of(error)}") from None
+        hint = nearest_fields(error.errors(), _Group)
+        raise ProRLError(f"{where}: {problems_of(error)}", hint=hint) from None
     return GivenTask(found.task, found.sampling, found.limits)
+
+
+def _group(value: dict[str, Any]) -> dict[str, Any]:
+    match value:
+        case {"groups": [{"task": {}}]}:
+            return dict(value["groups"][0])
+        case {"task": {}}:
+            return value
+    return {"task": value}
 
 
 def with_program_of(harness: str, given: GivenTask) -> GivenTask:

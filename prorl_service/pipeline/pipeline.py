@@ -311,7 +311,10 @@ class Pipeline(RolloutExecutor):
             verdict = await handler.eval(execution.context)
             if not isinstance(verdict, Verdict):
                 name = type(handler).__name__
-                raise EvaluatorError(f"{name}.eval returned {verdict!r}, not a Verdict")
+                raise EvaluatorError(
+                    f"{name}.eval returned {verdict!r}, not a Verdict",
+                    hint="return Verdict(reward)",
+                )
             execution.verdict = verdict
 
     async def _to_done(self, record: RolloutRecord) -> None:

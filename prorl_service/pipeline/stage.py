@@ -177,6 +177,6 @@ class StagePool:
             kind=type(error).__name__,
             blame=STAGE_BLAME[self.stage],
             message=described(error),
-            hint="an exception that the service does not know; its log has the traceback",
+            hint="an exception that the service does not know: the log has its traceback",
             stage=self.stage,
         )

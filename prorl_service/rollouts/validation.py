@@ -18,6 +18,7 @@ from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import FieldProblem, Group, Invalid
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
+from prorl_service.utils.suggestions import nearest_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Validator:
         agent = self.find_agent(group, where)
         self._check_image(agent, group, where)
         handler = _check_task(agent, group, where)
+        if self.local is not None:
+            _check_host(handler, where)
         services = self.local.services if self.local else None
         ids = prompt_ids(group, handler, model, services, where)
         return Admitted(group, model.name, ids)
@@ -113,6 +116,14 @@ def prompt_ids(
     return tuple(ids)
 
 
+def _check_host(handler: AgentHandler, where: str) -> None:
+    try:
+        handler.check_host()
+    except TaskError as error:
+        field = f"{where}.task.data"
+        raise InvalidRequest.of_field(field, error.message, hint=error.hint) from None
+
+
 def _operator_tools(
     handler: AgentHandler, services: OperatorServices | None, where: str
 ) -> list[ToolSchema]:
@@ -148,4 +159,6 @@ def _check_task(agent: type[AgentHandler], group: Group, where: str) -> AgentHan
             for problem in error.errors(include_url=False)
         ]
         message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-        raise InvalidRequest(message, fields=problems) from None
+        hint = nearest_fields(error.errors(), agent.data_model)
+        hint = hint or f"`data` of the agent {agent.name!r}: docs/reference/task_data.md"
+        raise InvalidRequest(message, fields=problems, hint=hint) from None

@@ -29,7 +29,8 @@ WANTED_SPACE_GB = 20
 WANTED_MEMORY_GB = 4
 WANTED_CONTROLLERS = {"cpu", "memory", "pids"}
 DELEGATE = (
-    "systemd-run --user --scope -p Delegate=yes -p MemoryMax=64G prorl serve ...; "
+    f"systemd-run {'' if os.geteuid() == 0 else '--user '}--scope -p Delegate=yes "
+    "-p MemoryMax=64G prorl serve ..., where systemd runs; "
     "a Slurm job has limits of its own: --mem, --cpus-per-task"
 )
 
@@ -141,12 +142,12 @@ def dockerfiles() -> Finding:
             remove_tree(Path(directory))  # files of subordinate ids, too
     working = [name for name, why in failures.items() if why is None]
     others = [f"not {name}: {why}" for name, why in failures.items() if why is not None]
-    found = "; ".join([*working, *others])
     if not working:
-        return Finding(Status.LIMITED, found, BUILDAH)
+        return Finding(Status.LIMITED, "; ".join(others), BUILDAH)
     if working == [Conversion.name]:
+        found = "; ".join([*working, *others])
         return Finding(Status.LIMITED, f"simple ones only: {found}", BUILDAH)
-    return Finding(Status.OK, found)
+    return Finding(Status.OK, "; ".join(working))
 
 
 def fuse() -> Finding:
@@ -254,8 +255,10 @@ def other_containers() -> Finding:
         (usable if failure is None else unusable).append(name)
     if usable:
         return Finding(Status.OK, f"{' and '.join(usable)}: can provide images")
-    found = f"{' and '.join(unusable)} without access" if unusable else "no Docker or Podman"
-    return Finding(Status.LIMITED, found)
+    if unusable:
+        found = f"{' and '.join(unusable)} cannot be used by this user"
+        return Finding(Status.LIMITED, found, f"see why: {unusable[0]} info")
+    return Finding(Status.LIMITED, "no Docker or Podman")
 
 
 def slurm() -> Finding:

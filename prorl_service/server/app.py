@@ -1,6 +1,6 @@
 """The HTTP application of a service: routes, guards, error bodies. Starts and stops nothing."""
 
-from fastapi import FastAPI, Security
+from fastapi import Depends, FastAPI, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
@@ -12,7 +12,12 @@ from prorl_service.net.origins import RefuseForeignPages
 from prorl_service.server.api_page import install_api_page
 from prorl_service.server.auth import REFUSAL, is_open
 from prorl_service.server.compat.routes import ProRLAdapter, prorl_router
-from prorl_service.server.errors import LimitBody, error_response, install_error_handlers
+from prorl_service.server.errors import (
+    LimitBody,
+    error_response,
+    install_error_handlers,
+    refuse_unknown_parameters,
+)
 from prorl_service.server.metrics import metrics_router
 from prorl_service.server.page_routes import page_router
 from prorl_service.server.routes import health_router, router
@@ -29,7 +34,9 @@ def interface() -> FastAPI:
     """Returns all routes without a service, for a description of them."""
     # FastAPI's own /docs loads its scripts from the internet, which clusters often lack.
     app = FastAPIOffline(title="ProRL rollout service", version=__version__)
-    for routes in (router, view_router, sampler_router, prorl_router, metrics_router):
+    for routes in (router, view_router, sampler_router):
+        app.include_router(routes, dependencies=[BEARER_SCHEME, Depends(refuse_unknown_parameters)])
+    for routes in (prorl_router, metrics_router):
         app.include_router(routes, dependencies=[BEARER_SCHEME])
     app.include_router(health_router)
     app.include_router(page_router)

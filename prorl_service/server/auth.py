@@ -20,9 +20,9 @@ OPEN_FOLDERS = ("/page/", "/static-offline-docs/", "/r/")
 
 REFUSAL = error_response(
     Unauthorized(
-        "this service requires its bearer token",
+        "this service requires its own bearer token, and the request has none or another's",
         hint=f"pass `token` to the client, or set {TOKEN_VARIABLE}; where the service runs, "
-        "`prorl token` prints the token of your services",
+        "`prorl token` prints the token of your services; is it yours?",
     )
 )
 

@@ -1,17 +1,19 @@
 """Every failure of a request, as an `ErrorResponse` with the right status."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prorl_service.errors import InvalidRequest, ProRLError, TooLarge
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse, FieldProblem
+from prorl_service.utils.suggestions import nearest, nearest_fields
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +112,31 @@ async def _invalid(request: Request, error: Exception) -> Response:
         )
     problems = [_field_problem(problem) for problem in error.errors()]
     message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-    return error_response(InvalidRequest(message, fields=problems, hint="see /docs for the schema"))
+    hint = _suggestion(request, error) or "see /docs for the schema"
+    return error_response(InvalidRequest(message, fields=problems, hint=hint))
+
+
+def _suggestion(request: Request, error: RequestValidationError) -> str:
+    body = request.scope["route"].body_field
+    in_body = (one | {"loc": one["loc"][1:]} for one in error.errors() if one["loc"][0] == "body")
+    return nearest_fields(in_body, body and body.field_info.annotation)
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raises `InvalidRequest` for a parameter of the query that the route does not have."""
+    fields = request.scope["route"].dependant.query_params
+    known = {name for field in fields for name in _names(field)}
+    for name in request.query_params:
+        if name not in known:
+            hint = nearest(name, known) or "see /docs for the parameters"
+            raise InvalidRequest.of_field(name, "there is no such parameter", hint=hint)
+
+
+def _names(field: Any) -> Iterable[str]:
+    """Returns the names of a parameter, or of all in a model of parameters."""
+    annotation = field.field_info.annotation
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation.model_fields if is_model else [field.alias]
 
 
 def _is_without_type(request: Request, error: RequestValidationError) -> bool:

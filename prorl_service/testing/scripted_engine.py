@@ -46,7 +46,8 @@ class ScriptedEngine(StubEngine):
     def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:
         prompts, script = self.prompts[session_id], self._script(session_id)
         if len(prompts) == len(script):
-            message = f"the script ends after reply {len(script)}, and the agent asks for another"
+            count = f"{len(script)} {'reply' if len(script) == 1 else 'replies'}"
+            message = f"the agent asks for another reply after {count}: add one"
             error = {"error": {"type": "EndOfScript", "message": message}}
             raise web.HTTPBadRequest(text=json.dumps(error), content_type="application/json")
         prompts.append(prompt)

@@ -149,7 +149,17 @@ def test_a_broken_agent_is_one_line(agent: str, problem: str, hint: str, tmp_pat
         (
             {**MATH, "data": {"anwser": 1}},
             "task.data.answer: Field required; task.data.anwser: Extra inputs are not permitted",
-            [],
+            ["  did you mean answer?"],
+        ),
+        (
+            {**MATH, "data": {"answer": 51}},
+            "task.data.answer: Input should be a valid string",
+            ["  `data` of the agent 'math': docs/reference/task_data.md"],
+        ),
+        (
+            {"groups": [{"group_id": "g", "n": 2, "task": {**MATH, "task_id": "t"}, "limit": {}}]},
+            "--task task.json: limit: Extra inputs are not permitted",
+            ["  did you mean limits?"],
         ),
         (
             {**MATH, "image": "debian:12"},

@@ -101,6 +101,17 @@ def test_the_trainer_gets_all_its_rollouts(started: Started) -> None:
     assert all(0 < int(trained_on) < int(tokens) for _, _, tokens, trained_on in lines)
 
 
+def test_tasks_of_ones_own_are_submitted_as_tasks_md_prints(started: Started) -> None:
+    write(started.directory, task_json=blocks("tasks.md", "json")[0])
+    [program] = blocks("tasks.md", "python")
+    file = started.directory / "submit.py"
+    file.write_text(program.replace("http://localhost:8080", started.url))
+    ended = done([sys.executable, str(file)], started.directory)
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert [state for _, state, _ in lines] == ["done"] * 4, ended.stderr
+    assert {one for one, _, _ in lines} == {f"mine-multiply-17-3.{index}" for index in range(4)}
+
+
 def test_lists_are_asked_for_as_operations_md_prints(started: Started) -> None:
     command = blocks("operations.md", "sh")[-1]
     assert RolloutRows.model_validate_json(started.run(command)).rollouts == []

@@ -44,7 +44,7 @@ async def test_a_wait_that_times_out_reports_what_each_service_said(tmp_path: Pa
             tmp_path / "services", "another-one", count=2, timeout_s=0, report=lambda _: None
         )
     assert "\n  a: " in late.value.message
-    assert "requires its bearer token" in late.value.message
+    assert "requires its own bearer token" in late.value.message
     assert str(tmp_path / "services") in late.value.hint
 
 

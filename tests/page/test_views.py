@@ -26,6 +26,7 @@ def answer(http: httpx.Client, path: str, **query: Any) -> Any:
 def test_the_token_is_asked_for_and_stays_in_the_tab(stranger: Tab, url: str, token: str) -> None:
     stranger.open(f"{url}/#/groups")
     assert "prorl token" in stranger.wait_for("asks for its token")
+    assert "bearer" not in stranger.text()
     offer(stranger, "not-the-token")
     stranger.wait(
         f"sessionStorage.getItem('prorl-token') === 'not-the-token' && {there(FORM)} !== null"

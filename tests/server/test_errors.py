@@ -47,6 +47,34 @@ async def test_a_body_without_a_content_type_is_refused_with_the_header_to_send(
         assert error.hint == "send the header 'Content-Type: application/json'"
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("path", "field", "hint"),
+    [
+        ("/v1/rollouts/g.0?wait=60", "wait", "did you mean wait_s?"),
+        ("/v1/rollouts?stat=failed", "stat", "did you mean state?"),
+        ("/v1/status?colour=red", "colour", "see /docs for the parameters"),
+    ],
+)
+async def test_a_parameter_that_a_route_does_not_have_is_refused(
+    url: str, path: str, field: str, hint: str
+) -> None:
+    async with httpx.AsyncClient(base_url=url) as http:
+        answer = await http.get(path)
+    error = ErrorResponse.model_validate_json(answer.content).error
+    assert (answer.status_code, error.hint) == (422, hint)
+    assert [one.field for one in error.fields] == [field]
+
+
+@pytest.mark.processes
+async def test_a_misspelt_field_is_refused_with_the_nearest(url: str) -> None:
+    wrong = group().model_dump(mode="json") | {"sampling": {"temprature": 1}}
+    async with httpx.AsyncClient(base_url=url) as http:
+        answer = await http.post("/v1/rollouts", json={"groups": [wrong]})
+    error = ErrorResponse.model_validate_json(answer.content).error
+    assert (answer.status_code, error.hint) == (422, "did you mean temperature?")
+
+
 async def test_an_engine_that_is_down_is_named_in_a_refusal() -> None:
     dead = f"http://127.0.0.1:{free_port()}"
     settings = Settings(backends=(BackendSpec(url=dead),), sandbox="process")

@@ -64,7 +64,7 @@ async def test_a_failing_agent_makes_a_failed_rollout_that_says_why(
 async def test_a_script_that_is_too_short_or_too_long_is_reported() -> None:
     short = await play(Guess, NUMBER, ["50"])
     assert short.rollout.error is not None
-    assert "the script ends after reply 1" in short.rollout.error.message
+    assert "the agent asks for another reply after 1 reply" in short.rollout.error.message
     assert short.rollout.attempt == 1
     long = await play(Guess, NUMBER, ["60", "61", "62"])
     assert (long.reward, long.unused_replies) == (1.0, 2)

@@ -167,7 +167,9 @@ def test_each_mistake_is_reported_in_one_clear_line(
         refused = complaint(agent, capsys)
         assert f"prorl.agent=chess is unknown; the service has: {known}\n" in refused
         misspelt = configuration(service.url, **token, limits={"max_turn": 3})
-        assert "prorl.limits.max_turn=3: Extra inputs" in complaint(misspelt, capsys)
+        refused = complaint(misspelt, capsys)
+        assert "prorl.limits.max_turn=3: Extra inputs" in refused
+        assert "did you mean max_turns?" in refused
     monkeypatch.setattr(contract, "SUPPORTED", SpecifierSet("<0.9"))
     assert "supports verl<0.9, but verl 0.9" in complaint(configuration("http://x"), capsys)
 
@@ -193,3 +195,12 @@ def test_parts_that_verl_moved_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         contract.check()
     for name in (f"{server}._acquire_server(color=)", f"{server}.moved", "verl.nothing:Here"):
         assert name in refused.value.message
+
+
+def test_a_library_that_verl_needs_and_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "verl.workers.rollout.llm_server"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(contract.IncompatibleVeRL) as refused:
+        contract.check()
+    assert refused.value.hint == "pip install uvicorn"

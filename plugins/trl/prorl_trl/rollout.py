@@ -310,7 +310,8 @@ class ProRLRollout:
         if not any(any(row.env_mask) for row in rows):
             logger.warning(
                 "this step has nothing to learn from: every rollout failed or, under "
-                "overlong='mask', was cut off; continuing with the next"
+                "overlong='mask', was cut off; continuing with the next. Raise the limits of turns "
+                "and tokens, or keep such rollouts with overlong='keep'"
             )
 
     def _attempt(self, prompts: Sequence[Any], deadline: float) -> list[Row]:

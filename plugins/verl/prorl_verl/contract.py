@@ -103,9 +103,16 @@ def _lost_fields(name: str, wanted: set[str]) -> list[str]:
 
 
 def _find(name: str) -> Any:
+    """Returns None for what is not there. Raises `IncompatibleVeRL` for what cannot be imported."""
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or module).partition(".")[0] == module.partition(".")[0]:
+            return None
+        raise IncompatibleVeRL(
+            f"{module} needs {error.name}, which is not installed", hint=f"pip install {error.name}"
+        ) from None
     except ImportError:
         return None
     for part in path.split("."):

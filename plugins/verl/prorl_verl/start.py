@@ -8,8 +8,9 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from prorl_service.errors import ProRLError
+from prorl_service.utils.suggestions import nearest_fields
 from prorl_verl import checks, contract
-from prorl_verl.settings import plain, settings_of
+from prorl_verl.settings import Settings, plain, settings_of
 
 
 class CheckBeforeStart(Callback):  # type: ignore[misc]
@@ -23,7 +24,8 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
             checks.check_service(settings)
             sys.stderr.write(f"prorl: watch the rollouts at {settings.url}\n")
         except ValidationError as error:
-            _fail("\n".join(_described(one) for one in error.errors()))
+            problems = [*map(_described, error.errors()), nearest_fields(error.errors(), Settings)]
+            _fail("\n".join(filter(None, problems)))
         except ProRLError as error:
             is_said = error.hint in error.message  # as in the message of a failed call
             _fail(error.message if is_said else f"{error.message}\n  {error.hint}")

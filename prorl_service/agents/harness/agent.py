@@ -17,7 +17,7 @@ from prorl_service.agents.base import AgentHandler, Prompt, Restores, RolloutCon
 from prorl_service.agents.harness.data import HarnessData
 from prorl_service.agents.harness.program import Ended, Program
 from prorl_service.agents.loop import LoopAgent
-from prorl_service.errors import AgentError, InvalidRequest
+from prorl_service.errors import AgentError, InvalidRequest, TaskError
 from prorl_service.gateway.app import application
 from prorl_service.gateway.recording import Recorder
 from prorl_service.gateway.rollout import RolloutGateway
@@ -73,6 +73,9 @@ class HarnessAgent(AgentHandler):
             )
         return found(self.task.model_copy(update={"agent": found.name, "data": self.data.data}))
 
+    def check_host(self) -> None:
+        self._program.find()
+
     def prompt(self) -> Prompt:
         """Returns the task as the program gets it; its own first prompt is known only to it."""
         return Prompt([Message(role="user", content=self.grader.brief())])
@@ -106,8 +109,8 @@ class HarnessAgent(AgentHandler):
     # --- in place of the loop -------------------------------------------------------------------
 
     async def _turns(self, rollout: RolloutContext, tools: Toolset) -> FinishReason:
-        """Raises `BackendError`, `SandboxError`, and `AgentError` for a program that never asked
-        the policy."""
+        """Raises `BackendError`, `SandboxError`, `AgentError` for a program that never asked the
+        policy, and `TaskError` for one whose first request is too long."""
         strict = self.data.history == "harness"
         gateway = RolloutGateway(rollout, strict=strict, recorder=self.recorder)
         self._gateway = gateway
@@ -162,6 +165,12 @@ class HarnessAgent(AgentHandler):
     def _reason(
         self, rollout: RolloutContext, gateway: RolloutGateway, ended: Ended
     ) -> FinishReason:
+        if not rollout.turns and gateway.counts.too_long:
+            raise TaskError(
+                f"the first request of {self._program.name} is longer than the model's context of"
+                f" {rollout.max_model_len} tokens",
+                hint="serve the model with more, or choose a harness with a shorter prompt",
+            )
         if not rollout.turns:
             raise AgentError(
                 f"{self._program.name} ended with code {ended.exit_code} and never asked the"

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from prorl_service.errors import InvalidRequest, problems_of
+from prorl_service.utils.suggestions import nearest
 
 NAMES = frozenset(
     {"tree", "python", "url", "key", "model", "context", "max_tokens", "home", "prompt"}
@@ -128,9 +129,8 @@ def version_of(name: str) -> str:
 def load(name: str) -> Preset:
     """Raises `InvalidRequest` for an unknown name."""
     if name not in names():
-        raise InvalidRequest(
-            f"there is no harness {name!r}", hint=f"there are {', '.join(names())}"
-        )
+        hint = f"{nearest(name, names())} there are {', '.join(names())}".strip()
+        raise InvalidRequest(f"there is no harness {name!r}", hint=hint)
     return parse(_table(name), name)
 
 

@@ -90,7 +90,7 @@ def find_tree(name: str, version: str, *, of: str = "") -> Installed:
     at = programs.directory() / f"{name}@{version}"
     if not is_installed(at):
         raise TaskError(
-            f"{of or name} {version} is not installed",
+            f"the harness {of or name} {version} is not installed",
             hint=f"run `prorl harnesses install {_shortest(name, version)}`",
         )
     return Installed(name, version, at)

@@ -47,6 +47,7 @@ def serve(
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
     with listener(host, port) as bound:
+        log.info("loading %s", model)
         packed = PackedModel(model, getattr(torch, dtype))
         kv_tokens = int(kv_cache_gib * 2**30) // packed.kv_layout.bytes_per_token
         context = min(max_model_len, packed.max_positions)

@@ -17,6 +17,10 @@ export class ServiceError extends Error {
   }
 }
 
+export function hasToken() {
+  return sessionStorage.getItem(TOKEN) !== null;
+}
+
 export function setToken(token) {
   sessionStorage.setItem(TOKEN, token.trim());
 }

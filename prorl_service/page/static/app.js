@@ -1,6 +1,6 @@
 // The page: which view is shown, whether the service is alive, the token it asks for.
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/htm-preact.js";
-import { isSaved, savedTitle, setToken, useAnswer } from "./api.js";
+import { hasToken, isSaved, savedTitle, setToken, useAnswer } from "./api.js";
 import { Compare } from "./compare.js";
 import { Groups, Rollouts } from "./lists.js";
 import { Now, remember } from "./now.js";
@@ -41,7 +41,7 @@ function TokenForm({ error }) {
   return html`<form class="token" onSubmit=${enter}><h1>This service asks for its token</h1>
     <p><code>prorl token</code> prints it. It stays in this tab.</p>
     <p><input name="token" type="password" autocomplete="off" aria-label="Token" autofocus /> <button>open</button></p>
-    <${Problem} error=${error} /></form>`;
+    ${hasToken() && html`<${Problem} error=${error} />`}</form>`;
 }
 
 function Shown({ current, status, error }) {

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from prorl_service.errors import SandboxError
+from prorl_service.errors import AgentError, SandboxError
 from prorl_service.sandbox.base import SandboxLimits
 from prorl_service.sandbox.host.rpc import OnPart, Refused
 from prorl_service.sandbox.layers import PIECE_BYTES, Guard, Layer
@@ -38,6 +38,11 @@ class FileVerbs(ABC):
 
     async def upload(self, path: str, content: bytes) -> None:
         """Writes a file. Raises the matching `OSError` when it cannot be written."""
+        if not isinstance(content, bytes):
+            raise AgentError(
+                f"upload({path!r}) takes bytes, not {type(content).__name__}",
+                hint="a text's bytes: text.encode()",
+            )
         await self._file_request("upload", path, content)
 
     async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:

@@ -109,6 +109,8 @@ def parse(text: str) -> Reference:
     scheme, colon, rest = text.partition(":")
     if text.startswith(("/", "./", "../", "~/")):
         return PathReference(_absolute(text))
+    if not colon and text.endswith((".sif", ".img", ".tar")):
+        raise _refused(text, f"a file needs a path: ./{text}")
     if not colon:
         return _registry(text, text)
     match scheme:

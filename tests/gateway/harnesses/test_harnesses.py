@@ -9,10 +9,12 @@ from pydantic import JsonValue
 
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.client.harness import with_program
+from prorl_service.errors import InvalidRequest
 from prorl_service.gateway.harnesses import store
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import Blame, FinishReason, Limits, RolloutState
 from prorl_service.testing import Played, play
+from prorl_service.testing.scripted_engine import CONTEXT_TOKENS
 from tests.gateway.harnesses.scripts import (
     ANSWER,
     BASH,
@@ -113,13 +115,27 @@ async def test_commands_end_with_the_budget(isolating: SandboxProvider) -> None:
     assert_nothing_left(run, "pi")
 
 
-async def test_a_harness_that_is_not_installed_is_the_tasks_fault(
+async def test_a_harness_that_is_not_installed_is_refused(isolating: SandboxProvider) -> None:
+    with pytest.raises(InvalidRequest, match=r"the harness pi 0\.0\.1 is not installed") as refused:
+        await played("pi", [], isolating, version="0.0.1")
+    assert refused.value.hint == "run `prorl harnesses install pi@0.0.1`"
+
+
+async def test_a_first_request_that_the_model_cannot_take_is_the_tasks_fault(
     isolating: SandboxProvider,
 ) -> None:
-    run = await played("pi", [], isolating, version="0.0.1")
-    assert run.rollout.error is not None
-    assert run.rollout.error.blame is Blame.TASK
-    assert run.rollout.error.hint == "run `prorl harnesses install pi@0.0.1`"
+    content = f"'x' * {CONTEXT_TOKENS}"
+    program = (
+        "import openai\n"
+        "create = openai.OpenAI(max_retries=0).chat.completions.create\n"
+        f"create(model='policy', messages=[{{'role': 'user', 'content': {content}}}])\n"
+    )
+    task = with_program(math_task(isolating), program)
+    run = await play(AgentRegistry()["harness"], task, ["never"], sandboxes=isolating)
+    error = run.rollout.error
+    assert error is not None
+    assert error.blame is Blame.TASK
+    assert f"longer than the model's context of {CONTEXT_TOKENS} tokens" in error.message
 
 
 async def test_a_program_that_never_asks_is_an_error_with_its_output(

@@ -46,7 +46,7 @@ def test_a_task_may_name_another_version(directory: Path) -> None:
 def test_a_missing_tree_is_an_error_that_says_what_to_run(
     name: str, version: str | None, command: str
 ) -> None:
-    with pytest.raises(TaskError, match=f"{name} .* is not installed") as caught:
+    with pytest.raises(TaskError, match=f"the harness {name} .* is not installed") as caught:
         store.find(name, version)
     assert caught.value.hint == f"run `prorl harnesses install {command}`"
 

@@ -33,6 +33,7 @@ CANONICAL = {
 }
 
 REFUSED = {
+    "nosuch.sif": "a file needs a path: ./nosuch.sif",
     "": "empty",
     " python": "spaces around",
     "Python": "lower case",

@@ -197,10 +197,13 @@ def test_parts_that_verl_moved_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         assert name in refused.value.message
 
 
-def test_a_library_that_verl_needs_and_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "verl.workers.rollout.llm_server"
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+def test_a_library_that_verl_needs_and_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "needy.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(contract.PARAMETERS, "needy:Client", set())
     with pytest.raises(contract.IncompatibleVeRL) as refused:
         contract.check()
-    assert refused.value.hint == "pip install uvicorn"
+    assert refused.value.message == "needy needs no_such_library, which is not installed"
+    assert refused.value.hint == "pip install no_such_library"

@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three steps, as a check")
     quick = parser.parse_args().quick
     with TemporaryDirectory(prefix="prorl-bench-") as directory:
+        Path(directory).chmod(0o755)  # it has the cache, which sandboxes open as another user
         done = run(Path(directory), 3 if quick else STEPS)
     if not quick:
         rows = [done.row("before"), done.row("after")]

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnusedCliTokensError
 from pydantic import ValidationError
 
 from prorl_service.errors import ProRLError, problems_of
@@ -30,6 +30,8 @@ def report(error: Exception) -> bool:
     elif isinstance(cause, ValidationError):
         is_command_line = cause is not error
         _print(_options(cause) if is_command_line else problems_of(cause))
+    elif isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        _print(f"{error.unused_tokens[0]!r} belongs to no option", "`--help` lists the options")
     elif isinstance(error, CycloptsError):
         _print(str(error))
     else:

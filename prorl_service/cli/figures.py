@@ -111,7 +111,7 @@ def _sandboxes(now: ServiceStatus) -> Iterator[Line]:
     held = now.sandboxes
     parts = [visible_line(now.sandbox), f"{held.running} running", f"{held.warm} warm"]
     if starts := held.hits + held.misses:
-        parts.append(f"{held.hits / starts:.0%} of {plural(starts, 'start')} took a warm one")
+        parts.append(f"{held.hits} of {plural(starts, 'start')} took a warm one")
     yield Line("sandboxes", ", ".join(parts))
 
 

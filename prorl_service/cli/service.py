@@ -3,17 +3,17 @@
 The token is found as all clients find it (`net.credentials`).
 """
 
-import os
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from prorl_service.client import RolloutClient
 
-DEFAULT_URL = os.environ.get("PRORL_URL", "http://localhost:8080")
+DEFAULT_URL = "http://localhost:8080"
 RETRY_S = 2.0
 
-Url = Annotated[str, Parameter(help="Address of the service or front; by default $PRORL_URL.")]
+HELP = "Address of the service or front; $PRORL_URL if that is set."
+Url = Annotated[str, Parameter(help=HELP, env_var="PRORL_URL")]
 
 
 def connected(url: str, *, retry_s: float = RETRY_S) -> RolloutClient:

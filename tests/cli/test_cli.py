@@ -146,3 +146,26 @@ def test_the_status_of_a_missing_service_is_one_line_with_a_hint() -> None:
     problem, hint = done.stderr.splitlines()
     assert "Connection refused" in problem
     assert hint == "  check that the service runs there: `prorl serve`"
+
+
+@pytest.mark.parametrize("command", ["status", "list"])
+def test_the_address_of_the_service_comes_from_the_environment(command: str) -> None:
+    url = f"http://127.0.0.1:{local.free_port()}"
+    done = subprocess.run(
+        [*PRORL, command],
+        env={**os.environ, "PRORL_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert f"GET {url}/v1/" in done.stderr
+
+
+def test_an_argument_that_belongs_to_no_option_is_named() -> None:
+    command = [*PRORL, "serve", "http://localhost:8000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.splitlines() == [
+        "prorl: 'http://localhost:8000' belongs to no option",
+        "  `--help` lists the options",
+    ]

@@ -122,7 +122,7 @@ def _suggestion(request: Request, error: RequestValidationError) -> str:
     return nearest_fields(in_body, body and body.field_info.annotation)
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:
     """Raises `InvalidRequest` for a parameter of the query that the route does not have."""
     fields = request.scope["route"].dependant.query_params
     known = {name for field in fields for name in _names(field)}

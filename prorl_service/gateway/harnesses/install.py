@@ -102,10 +102,10 @@ def _make(name: str, packages: Install, at: Path, say: Say) -> None:
 def _packages(tree: Path, title: str, packages: Install, say: Say) -> dict[str, Package]:
     found: dict[str, Package] = {}
     if packages.npm:
-        say(f"{title}: npm installs {', '.join(packages.npm)}")
+        say(f"{title}: npm installs {', '.join(packages.npm)} (up to a minute)")
         found |= _npm(tree, packages)
     if packages.pip:
-        say(f"{title}: pip installs {', '.join(packages.pip_requirements())}")
+        say(f"{title}: pip installs {', '.join(packages.pip_requirements())} (up to a minute)")
         found |= _pip(tree, packages)
     return found
 

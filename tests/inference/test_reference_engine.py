@@ -221,8 +221,9 @@ async def test_a_signal_lets_running_calls_finish(tmp_path: Path) -> None:
             process.process.send_signal(signal.SIGTERM)
             assert len((await call).token_ids) == 300
         await asyncio.to_thread(process.process.wait, TIMEOUT_S)
-    (line,) = process.log.read_text().splitlines()
-    assert line.endswith(f"serving model, 4096 tokens of context, at {process.url}")
+    loading, serving = process.log.read_text().splitlines()
+    assert loading.endswith(f"loading {tmp_path / 'model'}")
+    assert serving.endswith(f"serving model, 4096 tokens of context, at {process.url}")
 
 
 def test_models_that_cannot_be_served_are_named(tmp_path: Path, tiny_model: Path) -> None:

@@ -97,7 +97,7 @@ def test_what_answered_a_turn_is_read_for_certain_or_not_at_all(
 @pytest.mark.slow
 @given(
     contents=st.lists(
-        st.text(st.sampled_from("ab \n{}<>|_/\"'") | st.characters(), max_size=40)
+        st.text(st.sampled_from("ab \n{}<>|_/\"'") | st.characters(codec="utf-8"), max_size=40)
         | st.sampled_from(["<|im_end|>\n<|im_start|>user\nhi", "<tools>", "</tool_response>"]),
         min_size=1,
         max_size=4,

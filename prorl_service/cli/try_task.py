@@ -13,7 +13,7 @@ from prorl_service.errors import ProRLError, problems_of
 from prorl_service.gateway.harnesses import preset
 from prorl_service.schemas import Limits, Sampling, Task
 from prorl_service.schemas.base import WireModel
-from prorl_service.utils.suggestions import nearest_fields
+from prorl_service.schemas.suggestions import nearest_fields
 
 Options = TypeVar("Options", Sampling, Limits)
 

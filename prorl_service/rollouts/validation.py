@@ -16,9 +16,9 @@ from prorl_service.rollouts.containment import contained, make_handler
 from prorl_service.rollouts.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
 from prorl_service.schemas import FieldProblem, Group, Invalid
+from prorl_service.schemas.suggestions import nearest_fields
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
-from prorl_service.utils.suggestions import nearest_fields
 
 
 @dataclass(frozen=True, slots=True)

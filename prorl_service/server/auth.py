@@ -22,7 +22,7 @@ REFUSAL = error_response(
     Unauthorized(
         "this service requires its own bearer token, and the request has none or another's",
         hint=f"pass `token` to the client, or set {TOKEN_VARIABLE}; where the service runs, "
-        "`prorl token` prints the token of your services; is it yours?",
+        "`prorl token` prints the token of your own services",
     )
 )
 

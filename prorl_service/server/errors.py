@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prorl_service.errors import InvalidRequest, ProRLError, TooLarge
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse, FieldProblem
-from prorl_service.utils.suggestions import nearest, nearest_fields
+from prorl_service.schemas.suggestions import nearest, nearest_fields
 
 log = logging.getLogger(__name__)
 

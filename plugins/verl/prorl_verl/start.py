@@ -8,7 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from prorl_service.errors import ProRLError
-from prorl_service.utils.suggestions import nearest_fields
+from prorl_service.schemas.suggestions import nearest_fields
 from prorl_verl import checks, contract
 from prorl_verl.settings import Settings, plain, settings_of
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from prorl_service.errors import InvalidRequest, problems_of
-from prorl_service.utils.suggestions import nearest
+from prorl_service.schemas.suggestions import nearest
 
 NAMES = frozenset(
     {"tree", "python", "url", "key", "model", "context", "max_tokens", "home", "prompt"}

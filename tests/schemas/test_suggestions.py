@@ -3,7 +3,7 @@ from pydantic import ValidationError
 
 from prorl_service.schemas import Group
 from prorl_service.schemas.groups import SubmitRequest
-from prorl_service.utils.suggestions import nearest, nearest_fields
+from prorl_service.schemas.suggestions import nearest, nearest_fields
 
 TASK = {"task_id": "t", "agent": "math", "messages": [{"role": "user", "content": "?"}]}
 

@@ -34,6 +34,7 @@ test-environments: setup sandboxes ## every Dockerfile, puzzle and server of env
 	scripts/setup-openenv
 	scripts/setup-reasoning
 	scripts/test -n 2 --dist loadfile tests/sandbox/images tests/agents tests/openenv tests/trl/test_nemo_gym_training.py
+	[ "$$(id -u)" != 0 ] || scripts/test-as-nobody tests/sandbox/images/dockerfiles -k spython
 	scripts/test-harbor
 test-slurm: setup ## the recipes' Slurm scripts, on a real Slurm of this machine's own
 	scripts/test-slurm

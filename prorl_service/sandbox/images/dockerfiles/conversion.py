@@ -1,12 +1,14 @@
 """Simple Dockerfiles by spython, which converts them to Apptainer definitions.
 
-For hosts without buildah: one stage, copies of whole files to absolute paths, and commands of a
-shell, which all run as root. What spython would silently do otherwise than Docker is an obstacle.
+For hosts without buildah: one stage, copies of whole files to absolute paths, which come before all
+commands, and commands of a shell, which all run as root. What spython would silently do otherwise than Docker is an obstacle.
 """
 
 import asyncio
 import re
-from pathlib import Path
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from prorl_service.errors import ProRLError, SandboxError, TaskError
 from prorl_service.sandbox.images import apptainer_build
@@ -24,6 +26,8 @@ _MARK = "prorl: line"
 _MARKED = re.compile(rf"^{_MARK} (\d+)$\n?", re.MULTILINE)
 _GLOB = re.compile(r"[*?\[]")
 _PLAIN = re.compile(r"(?:\w+=(?:\"[^\"\\]*\"|[\w./:,@%+${}-]*)(?:\s+|$))+")
+_WORDS = re.compile(r"[^\s;&|<>()\"'=:]+")
+_ENVIRONMENT = re.compile(r"^%environment\n(?:(?!%).*\n)*", re.MULTILINE)
 _IGNORED = ("ENTRYPOINT", "CMD", "HEALTHCHECK", "STOPSIGNAL", "EXPOSE", "VOLUME", "MAINTAINER")
 """Instructions about running a container, which sandboxes do their own way."""
 
@@ -48,12 +52,15 @@ class Conversion:
         if len(stages) > 1:
             return Obstacle("it has more than one stage", stages[1])
         user = None
+        commands: list[Instruction] = []
         for instruction in instructions:
-            why = _beyond(instruction, user)
+            why = _beyond(instruction, user) or _too_late(instruction, commands)
             if why is not None:
                 return Obstacle(why, instruction)
             if instruction.name == "USER":
                 user = instruction.rest
+            if instruction.name == "RUN":
+                commands.append(instruction)
         if not work.network:
             return Obstacle("its commands have the host's network")
         return None
@@ -80,9 +87,12 @@ class Conversion:
         file = work.workspace / "Dockerfile.rewritten"
         file.write_text("\n".join([*lines, ""]))
         sections = _spython(file, dockerfile.shown).partition("\n%")[2]
+        inherited, config = ImageConfig.of_oci(base.oci), _config(work, base)
+        own = dict(config.environment.items() - inherited.environment.items())
+        sections = _ENVIRONMENT.sub(lambda _: _environment(own), f"%{sections}")
         definition = work.workspace / "definition"
-        definition.write_text(f"Bootstrap: localimage\nFrom: {base.path}\n\n%{sections}")
-        return Made(str(definition), _config(work, base).as_oci())
+        definition.write_text(f"Bootstrap: localimage\nFrom: {base.path}\n\n{sections}")
+        return Made(str(definition), config.as_oci())
 
 
 def _beyond(instruction: Instruction, user: str | None) -> str | None:
@@ -120,6 +130,26 @@ def _beyond_copies(instruction: Instruction) -> str | None:
     if not words[1].startswith("/"):
         return "it needs an absolute destination"
     return None
+
+
+def _too_late(instruction: Instruction, commands: Sequence[Instruction]) -> str | None:
+    """Returns why a copy cannot come before the `commands` above it. Apptainer copies first."""
+    if instruction.name not in ("COPY", "ADD"):
+        return None
+    target = PurePosixPath(unquoted(instruction.words()[-1]))
+    for command in commands:
+        for word in _WORDS.findall(command.rest):
+            place = PurePosixPath(word)
+            is_near = place in target.parents or place.is_relative_to(target)
+            if is_near and place.parent != place:
+                return f"it copies before all commands, and line {command.line} uses {word}"
+    return None
+
+
+def _environment(variables: Mapping[str, str]) -> str:
+    """Returns the section, with the values that the build gave the variables."""
+    exports = (f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+    return "\n".join(["%environment", *exports, ""])
 
 
 def _line(instruction: Instruction, context: Path) -> str:

@@ -1,7 +1,8 @@
 """Simple Dockerfiles by spython, which converts them to Apptainer definitions.
 
 For hosts without buildah: one stage, copies of whole files to absolute paths, which come before all
-commands, and commands of a shell, which all run as root. What spython would silently do otherwise than Docker is an obstacle.
+commands, and commands of a shell, which all run as root. What spython would silently do otherwise
+than Docker is an obstacle.
 """
 
 import asyncio

@@ -84,6 +84,18 @@ class OwnedByAnother(Conflict):
     """The service works for another front: a front's engines sample only for its own rollouts."""
 
 
+class PolicyTaken(Conflict):
+    """Another training holds the policy."""
+
+    blame = Blame.SERVICE
+
+
+class PolicyUnclaimed(Conflict):
+    """The training has to claim the policy, or to push its weights, first."""
+
+    blame = Blame.SERVICE
+
+
 class TooLarge(InvalidRequest):
     status = 413
 

@@ -24,6 +24,7 @@ from prorl_service.schemas import (
     Task,
 )
 from prorl_service.schemas.sampling import SamplerSpec
+from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
 
@@ -56,7 +57,7 @@ def service(engine: local.LocalProcess, tmp_path: Path) -> Iterator[local.LocalP
 
 @pytest.fixture
 def client(service: local.LocalProcess) -> Iterator[RolloutClient]:
-    with RolloutClient(service.url) as connected:
+    with trainer(service.url) as connected:
         yield connected
 
 
@@ -94,7 +95,7 @@ def test_the_engine_is_killed_and_comes_back(
     tmp_path: Path,
 ) -> None:
     weights = (tiny_model / "model.safetensors").read_bytes()
-    client.stream_weights([weights], version=3)
+    client.stream_weights([weights], after=2)
     client.submit([group("killed", n=32, max_tokens=4000)])
     while not any(backend.in_flight for backend in client.backends()):
         client.get("killed.0", wait_s=0.05)
@@ -109,7 +110,7 @@ def test_the_engine_is_killed_and_comes_back(
     (backend,) = client.backends()
     assert backend.state is BackendState.DOWN
 
-    report = client.stream_weights([weights], version=7)
+    report = client.stream_weights([weights], after=6)
     assert report.pending == [backend.backend_id]
     waiting = client.submit([group("waiting", n=4, max_tokens=16)])
     port = int(engine.url.rsplit(":", 1)[1])

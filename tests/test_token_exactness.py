@@ -11,7 +11,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from prorl_service import local
-from prorl_service.client import RolloutClient
 from prorl_service.schemas import (
     NOT_SAMPLED,
     Group,
@@ -24,6 +23,7 @@ from prorl_service.schemas import (
 )
 from prorl_service.tokens.chat import ChatFormat
 from tests import vllm_engine
+from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
 
@@ -56,9 +56,9 @@ def run_rollouts(engine_url: str, model: Path, tmp_path: Path) -> list[Rollout]:
     )
     with (
         local.service([engine_url], log=tmp_path / "service.log") as service,
-        RolloutClient(service.url) as client,
+        trainer(service.url) as client,
     ):
-        assert client.load_weights(str(model), VERSION).pending == []
+        assert client.load_weights(str(model), after=VERSION - 1).pending == []
         client.submit([group])
         return client.wait(group.rollout_ids(), timeout_s=120)
 

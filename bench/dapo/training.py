@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bench.dapo.agent import WorldAgent
@@ -13,7 +14,8 @@ from bench.dapo.engine import CountingEngine
 from bench.dapo.strategies import Fate, Way
 from bench.dapo.workload import Plan
 from prorl_service import local
-from prorl_service.client import AsyncRolloutClient
+from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas import Rollout, RolloutState
 
 SAMPLED_EVERY_S = 0.1
@@ -71,14 +73,17 @@ def _rounded(pairs: Sequence[tuple[float, float]]) -> list[list[float]]:
 async def run(make: Make, plan: Plan, model: Path, log: Path) -> Run:
     """Runs against a fresh engine, and a fresh service in a process of its own."""
     with local.service([], log=log, options=_options(plan)) as service:
+        held = HeldPolicy(service.url, partial(RolloutClient, service.url))
+        policy = await asyncio.to_thread(held.claim)
         async with (
             CountingEngine(model, plan.latency_s) as engine,
-            AsyncRolloutClient(service.url) as client,
+            AsyncRolloutClient(service.url, training=policy.key) as client,
         ):
             await client.add_backend(engine.url)
             way = make(service.url, client)
             result = await _train(way, plan, engine, client)
             await way.close()
+        await asyncio.to_thread(policy.release)
     return result
 
 
@@ -100,7 +105,7 @@ async def _train(way: Way, plan: Plan, engine: CountingEngine, client: AsyncRoll
             if way.lends_engines:
                 engine.lend()
             await asyncio.sleep(plan.pause_s)
-            await client.stream_weights([WEIGHTS], step + 1)
+            await client.stream_weights([WEIGHTS])
             result.pauses.append((drawn_s, time.monotonic() - started))
     _count_turns(result.turns, engine.turns, given, way)
     return result

@@ -7,6 +7,9 @@ Runs with the code of another commit as well, so it imports nothing of this pack
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,8 @@ def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path, dev
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules=ALL_LAYERS))
     seconds, sizes = [], []
-    with local.service([engine_url], log=log) as service, RolloutClient(service.url) as client:
-        for version in range(pushes):
+    with local.service([engine_url], log=log) as service, _client(service.url) as client:
+        for version in range(1, pushes + 1):
             began = time.monotonic()
             sizes.append(push(client, model, version))
             seconds.append(time.monotonic() - began)
@@ -37,12 +40,27 @@ def main(engine_url: str, directory: str, pushes: int, rank: int, log: Path, dev
     print(json.dumps({"seconds": seconds, "bytes": sizes}))
 
 
+@contextmanager
+def _client(url: str) -> Iterator[RolloutClient]:
+    """Yields a client that may push, in the code of any commit."""
+    if not hasattr(weights, "send"):
+        with RolloutClient(url) as client:
+            yield client
+        return
+    from prorl_service.client.policy import HeldPolicy
+
+    held = HeldPolicy(url, partial(RolloutClient, url))
+    with held as policy, RolloutClient(url, training=policy.key) as client:
+        yield client
+
+
 def push(client: RolloutClient, model: Any, version: int) -> int:
     """Returns the number of bytes that are sent."""
     tensors = model.state_dict()
     tensors.pop("lm_head.weight", None)
     if not hasattr(weights, "send"):  # the earlier commit
-        client.stream_weights(File(tensors), version)
+        earlier: Any = client.stream_weights
+        earlier(File(tensors), version)
         return sum(tensor.nbytes for tensor in tensors.values())
     from prorl_trl.adapters import adapted_layers, adapter_of
     from prorl_trl.nccl import Broadcaster
@@ -57,7 +75,7 @@ def push(client: RolloutClient, model: Any, version: int) -> int:
     vars(weights)["SafetensorsFile"] = noted
     named, layers = weights.checkpoint_names(tensors), adapted_layers(model)
     policy = weights.PolicyWeights(named, layers, adapter_of(model, tensors))
-    weights.send(client, policy, version, Broadcaster(), rewind=version == 0)
+    weights.send(client, policy, Broadcaster(), after=version - 1)
     return sent[-1]
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas import Rollout
 from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
 from recipes.demo.evaluate import evaluate, success
@@ -99,8 +101,10 @@ def _row(engine: str, trainer: str, figures: Row) -> Row:
 def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig) -> Row:
     heldout = [one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)]
     seen = Seen()
-    with RolloutClient(url) as client:
-        client.load_weights(str(model), 0, rewind=True)
+    connect = partial(RolloutClient, url)
+    with HeldPolicy(url, connect) as policy, connect(training=policy.key) as client:
+        client.load_weights(str(model))
+    with connect() as client:
         name = f"run{train.__name__}-{config.seed}"
         before = evaluate(client, heldout, n=2, name=f"{name}-before", limits=LIMITS)
         began = time.monotonic()

@@ -30,6 +30,8 @@ from prorl_service.schemas import (
     GatewayAccess,
     Group,
     Invalid,
+    PolicyClaim,
+    PolicyLease,
     Rollout,
     ServiceStatus,
     StreamForm,
@@ -51,6 +53,7 @@ class AsyncRolloutClient(AsyncViewMethods):
         retry_s: float = 60,
         idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
+        training: str | None = None,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_answer`: called after each answer that is no error, and after each part of a
@@ -68,6 +71,7 @@ class AsyncRolloutClient(AsyncViewMethods):
                     retry_s=retry_s,
                     idle_s=idle_s,
                     wire=wire,
+                    training=training,
                     on_answer=on_answer,
                 )
                 for one in fronts
@@ -75,7 +79,7 @@ class AsyncRolloutClient(AsyncViewMethods):
             self._fronts = Fronts(self._each, retry_s)
             return
         connections = httpx.AsyncHTTPTransport(**transport())
-        self._one = httpx.AsyncClient(**settings(url, token, wire), transport=connections)
+        self._one = httpx.AsyncClient(**settings(url, token, wire, training), transport=connections)
         self._locations = Locations(url)
 
     def each_front(self) -> "list[AsyncRolloutClient]":
@@ -255,18 +259,22 @@ class AsyncRolloutClient(AsyncViewMethods):
     async def remove_backend(self, backend_id: str) -> BackendStatus:
         return await self._send(requests.remove_backend(backend_id))
 
+    async def claim_policy(self, claim: PolicyClaim) -> PolicyLease:
+        return await self._send(requests.claim_policy(claim))
+
+    async def release_policy(self) -> None:
+        await self._send(requests.RELEASE_POLICY)
+
     async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         return await self._send(requests.weights_terms(query))
 
-    async def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
-        return await self._send(requests.load_weights(path, version, rewind))
+    async def load_weights(self, path: str, *, after: int = 0) -> WeightsReport:
+        return await self._send(requests.load_weights(path, after))
 
-    async def stream_weights(
-        self, content: Iterable[Piece], version: int, *, rewind: bool = False
-    ) -> WeightsReport:
+    async def stream_weights(self, content: Iterable[Piece], *, after: int = 0) -> WeightsReport:
         """Like `RolloutClient.stream_weights`; the pieces are made in a thread."""
         retry_s = 0 if iter(content) is content else self._retry_s
-        return await self._send(requests.stream_weights(version, rewind), content, retry_s)
+        return await self._send(requests.stream_weights(after), content, retry_s)
 
     async def status(self) -> ServiceStatus:
         return await self._send(requests.STATUS)

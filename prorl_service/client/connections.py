@@ -33,7 +33,7 @@ def transport() -> dict[str, Any]:
     }
 
 
-def settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
+def settings(url: str, token: str | None, wire: Wire, training: str | None) -> dict[str, Any]:
     """Raises `ProRLError` if `url` is not an HTTP URL."""
     if not url.startswith(("http://", "https://")):
         raise ProRLError(f"{url!r} is not a service's URL", hint=f"write it as 'http://{url}'")
@@ -44,4 +44,6 @@ def settings(url: str, token: str | None, wire: Wire) -> dict[str, Any]:
         raise ProRLError(message, hint="write it as 'http://HOST:PORT'") from None
     accept = f"{PACKED_MEDIA_TYPE}, application/json" if wire == "packed" else "application/json"
     headers = {"Accept": accept, **authorization(url, token)}
+    if training is not None:
+        headers["Prorl-Training"] = training
     return {"base_url": url, "headers": headers, "trust_env": False}

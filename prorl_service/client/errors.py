@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import httpx
 from pydantic import ValidationError
 
-from prorl_service.errors import ProRLError
+from prorl_service.errors import PolicyUnclaimed, ProRLError
 from prorl_service.schemas import Blame, ErrorInfo, ErrorResponse
 
 UNSENT = ("ConnectError", "ConnectTimeout")
@@ -29,6 +29,12 @@ class ServiceCallError(ProRLError):
         self.blame = info.blame
         self.http_status = http_status
         self.error = info
+
+    @property
+    def is_forgotten(self) -> bool:
+        """True if the service does not know what it was given: it was restarted without a journal,
+        and has forgotten rollouts and training."""
+        return self.http_status == 404 or self.error.kind == PolicyUnclaimed.__name__
 
     @property
     def was_sent(self) -> bool:

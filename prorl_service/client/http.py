@@ -41,6 +41,8 @@ from prorl_service.schemas import (
     Group,
     Invalid,
     NcclGroupStatus,
+    PolicyClaim,
+    PolicyLease,
     Rollout,
     ServiceStatus,
     WeightsQuery,
@@ -60,6 +62,7 @@ class RolloutClient(ViewMethods):
     `retry_s`: seconds for which calls to an unreachable or overloaded service are retried.
     `idle_s`: seconds of silence after which a connection counts as broken.
     `wire`: encoding of token arrays; "packed" is smaller and faster, "json" is readable.
+    `training`: key of the training that the calls are for; see `client.policy`.
     Every method raises `ServiceCallError`; the constructor raises `ProRLError` for what is no URL
     with 'http://' and for a token that cannot be read.
     """
@@ -72,23 +75,21 @@ class RolloutClient(ViewMethods):
         retry_s: float = 60,
         idle_s: float = requests.IDLE_TIMEOUT_S,
         wire: Wire = "packed",
+        training: str | None = None,
     ) -> None:
         fronts = fronts_in(url)
         self._retry_s = retry_s
         self._idle_s = idle_s
         self._several: AsyncRolloutClient | None = None
         if len(fronts) > 1:
-            self._several = AsyncRolloutClient(
-                url, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire
-            )
+            options: dict[str, Any] = {"token": token, "retry_s": retry_s, "idle_s": idle_s}
+            options |= {"wire": wire, "training": training}
+            self._several = AsyncRolloutClient(url, **options)
             self._blocking = Blocking()
-            self._each = {
-                one: RolloutClient(one, token=token, retry_s=retry_s, idle_s=idle_s, wire=wire)
-                for one in fronts
-            }
+            self._each = {one: RolloutClient(one, **options) for one in fronts}
             return
         connections = httpx.HTTPTransport(**transport())
-        self._one = httpx.Client(**settings(url, token, wire), transport=connections)
+        self._one = httpx.Client(**settings(url, token, wire, training), transport=connections)
         self._locations = Locations(url)
 
     def each_front(self) -> "list[RolloutClient]":
@@ -242,6 +243,14 @@ class RolloutClient(ViewMethods):
     def remove_backend(self, backend_id: str) -> BackendStatus:
         return self._send(requests.remove_backend(backend_id))
 
+    def claim_policy(self, claim: PolicyClaim) -> PolicyLease:
+        """Have the policy, or renew the lease of it. Most callers want `client.policy` instead."""
+        return self._send(requests.claim_policy(claim))
+
+    def release_policy(self) -> None:
+        """Let another training have the policy, if this client's holds it."""
+        self._send(requests.RELEASE_POLICY)
+
     def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         """Return the form, type and way in which to send the next weights."""
         return self._send(requests.weights_terms(query))
@@ -252,30 +261,23 @@ class RolloutClient(ViewMethods):
         return self._send(requests.open_nccl_group(init_info), retry_s=0)
 
     def broadcast_weights(
-        self, group: str, update_info: dict[str, Any], version: int, *, rewind: bool = False
+        self, group: str, update_info: dict[str, Any], *, after: int = 0
     ) -> WeightsReport:
-        """Have all engines receive what the caller broadcasts meanwhile in `group`; `rewind` as for
+        """Have all engines receive what the caller broadcasts meanwhile in `group`; `after` as for
         `load_weights`."""
-        return self._send(
-            requests.broadcast_weights(group, update_info, version, rewind), retry_s=0
-        )
+        return self._send(requests.broadcast_weights(group, update_info, after), retry_s=0)
 
-    def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+    def load_weights(self, path: str, *, after: int = 0) -> WeightsReport:
         """Have all engines load a safetensors file that the service can read, or a directory of
-        such files that the engines can read.
+        such files that the engines can read. The report has their version, which is above `after`
+        and all that the service has given. Needs a client with a `training`."""
+        return self._send(requests.load_weights(path, after))
 
-        A version below the newest is refused without `rewind`, which is for trainers that start or
-        go back to a checkpoint; tokens of newer versions become stale.
-        """
-        return self._send(requests.load_weights(path, version, rewind))
-
-    def stream_weights(
-        self, content: Iterable[Piece], version: int, *, rewind: bool = False
-    ) -> WeightsReport:
-        """Send one safetensors file in pieces. Retried only if `content` can be iterated again.
-        `rewind` as for `load_weights`."""
+    def stream_weights(self, content: Iterable[Piece], *, after: int = 0) -> WeightsReport:
+        """Send one safetensors file in pieces; else like `load_weights`. Retried only if `content`
+        can be iterated again."""
         retry_s = 0 if iter(content) is content else self._retry_s
-        return self._send(requests.stream_weights(version, rewind), content, retry_s)
+        return self._send(requests.stream_weights(after), content, retry_s)
 
     def status(self) -> ServiceStatus:
         return self._send(requests.STATUS)

@@ -63,6 +63,7 @@ def weights_terms(found: Mapping[str, WeightsTerms]) -> WeightsTerms:
         form=WeightsForm.ADAPTER if are_adapters else WeightsForm.MODEL,
         reason="; ".join(dict.fromkeys(one.reason for one in terms if one.reason)),
         dtype=_same(one.dtype for one in terms),
+        newest=max(one.newest for one in terms),
     )
 
 

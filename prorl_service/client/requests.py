@@ -44,6 +44,9 @@ from prorl_service.schemas import (
     NcclGroupSpec,
     NcclGroupStatus,
     OwnedBackends,
+    PolicyClaim,
+    PolicyLease,
+    Push,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -235,6 +238,16 @@ def weights_terms(query: WeightsQuery) -> Request[WeightsTerms]:
     return Request("GET", "/v1/weights", answer, params=query.model_dump(), spread=spread)
 
 
+def claim_policy(claim: PolicyClaim) -> Request[PolicyLease]:
+    answer, spread = PolicyLease.model_validate_json, Everywhere(merging.first_of)
+    return Request("POST", "/v1/policy", answer, claim, spread=spread)
+
+
+RELEASE_POLICY: Request[None] = Request(
+    "POST", "/v1/policy/release", lambda _: None, spread=Everywhere(merging.first_of)
+)
+
+
 def open_nccl_group(init_info: dict[str, Any]) -> Request[NcclGroupStatus]:
     spec = NcclGroupSpec(init_info=init_info)
     status = NcclGroupStatus.model_validate_json
@@ -242,15 +255,15 @@ def open_nccl_group(init_info: dict[str, Any]) -> Request[NcclGroupStatus]:
 
 
 def broadcast_weights(
-    group: str, update_info: dict[str, Any], version: int, rewind: bool
+    group: str, update_info: dict[str, Any], after: int
 ) -> Request[WeightsReport]:
-    spec = BroadcastSpec(group=group, update_info=update_info, version=version, rewind=rewind)
+    spec = BroadcastSpec(group=group, update_info=update_info, after=after)
     report = WeightsReport.model_validate_json
     return Request("POST", "/v1/weights/broadcast", report, spec, timeout_s=WEIGHTS_TIMEOUT_S)
 
 
-def load_weights(path: str, version: int, rewind: bool) -> Request[WeightsReport]:
-    weights = WeightsAt(path=path, version=version, rewind=rewind)
+def load_weights(path: str, after: int) -> Request[WeightsReport]:
+    weights = WeightsAt(path=path, after=after)
     return Request(
         "POST",
         "/v1/weights",
@@ -261,15 +274,12 @@ def load_weights(path: str, version: int, rewind: bool) -> Request[WeightsReport
     )
 
 
-def stream_weights(version: int, rewind: bool) -> Request[WeightsReport]:
-    params: dict[str, Any] = {"version": version}
-    if rewind:
-        params["rewind"] = True
+def stream_weights(after: int) -> Request[WeightsReport]:
     return Request(
         "PUT",
         "/v1/weights",
         WeightsReport.model_validate_json,
-        params=params,
+        params=Push(after=after).model_dump(),
         timeout_s=WEIGHTS_TIMEOUT_S,
         spread=Everywhere(merging.weights_report),
     )

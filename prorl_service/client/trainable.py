@@ -4,10 +4,11 @@ Knows nothing of a trainer's further demands on a trajectory. A rollout that fai
 replaced by a copy of a sibling and never given a made-up reward.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from prorl_service.schemas import (
+    NOT_SAMPLED,
     BackendState,
     BackendStatus,
     Blame,
@@ -33,6 +34,22 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
     if rollout.reward is None or not trained_segments(rollout):
         return unusable("the rollout is done but has no reward or no sampled token")
     return None
+
+
+def other_policy(rollout: Rollout, versions: Collection[int]) -> ErrorInfo | None:
+    """Returns why a rollout is not of the trainer's policy, whose weights have had these
+    `versions`; None if all its sampled tokens are."""
+    sampled = {one for segment in trained_segments(rollout) for one in segment.policy_versions}
+    others = sorted(sampled - {NOT_SAMPLED, *versions})
+    if not others:
+        return None
+    return ErrorInfo(
+        kind="OtherPolicy",
+        blame=Blame.SERVICE,
+        message=f"weights of version {', '.join(map(str, others))} sampled it, the trainer's are "
+        f"{', '.join(map(str, sorted(versions))) or 'none'}",
+        hint="let nothing but this trainer update these engines",
+    )
 
 
 def trained_segments(rollout: Rollout) -> list[Segment]:

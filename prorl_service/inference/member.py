@@ -130,6 +130,7 @@ class Member:
             sessions=self.load.sessions,
             reason=self.reason,
             owner=self.spec.owner,
+            training=self.spec.training,
         )
 
     def report(self) -> EngineReport:

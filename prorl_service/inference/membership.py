@@ -44,6 +44,7 @@ class Membership:
     async def add(self, spec: BackendSpec, *, must_answer: bool) -> BackendStatus:
         """See `BackendPool.add`."""
         self.check_owner(spec.owner)
+        self._check_training(spec.training)
         backend = Backend(spec.url, self._connections, spec.api_key)
         member = Member(backend, spec, EngineLoad(self._max_calls_of(spec)), self._on_change)
         while known := self._members.get(member.backend_id):
@@ -74,6 +75,16 @@ class Membership:
                     f"it has engines of {owner_name(member.spec.owner)}: {member.backend_id}",
                     hint="a service works for one front at a time; stop the other front, then "
                     "remove its engines (`DELETE /v1/backends/ID`) or wait until their leases end",
+                )
+
+    def _check_training(self, training: str | None) -> None:
+        """Raises `OwnedByAnother` for engines of which only some have their trainer's weights."""
+        for member in self._members.values():
+            if member.spec.training != training:
+                raise OwnedByAnother(
+                    f"it has other engines already: {member.backend_id}",
+                    hint="engines that get their weights from their trainer sample alone: start a "
+                    "service without --backend for each such training",
                 )
 
     def remove(self, backend_id: str) -> BackendStatus:

@@ -21,8 +21,10 @@ from prorl_service.inference.health import Health
 from prorl_service.inference.member import Member
 from prorl_service.inference.membership import Membership
 from prorl_service.inference.model import CurrentModel
+from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.routing import LeastExpectedTime, Router, RouteRequest
 from prorl_service.inference.session import Session
+from prorl_service.inference.transfer.ways import WeightSource
 from prorl_service.inference.updates.nccl import NcclGroup
 from prorl_service.inference.updates.updates import WeightUpdates
 from prorl_service.inference.weights import Weights, WeightSpool
@@ -30,6 +32,7 @@ from prorl_service.schemas import (
     BackendSpec,
     BackendState,
     BackendStatus,
+    Push,
     WeightsQuery,
     WeightsReport,
     WeightsTerms,
@@ -71,12 +74,15 @@ class BackendPool:
         spool_directory: Path,
         config: PoolConfig = PoolConfig(),
         *,
+        owner: PolicyOwner | None = None,
         newest: Weights | None = None,
         keep: Callable[[Weights], Awaitable[None]] = _forget_weights,
         router: Router | None = None,
     ) -> None:
-        """`newest`: weights that backends are given before they serve. `keep` is called with
-        weights that replace them, before any file of the old ones is removed."""
+        """`owner`: the training that may change the policy. `newest`: weights that backends are
+        given before they serve. `keep` is called with weights that replace them, before any file of
+        the old ones is removed."""
+        self.owner = owner or PolicyOwner()
         self.model = CurrentModel(self._problems, config.reply_format)
         self.background = TaskOwner()
         self._members: dict[str, Member] = {}
@@ -86,6 +92,7 @@ class BackendPool:
         self._updates = WeightUpdates(
             self._members,
             self._spool,
+            self.owner,
             newest,
             keep,
             self._on_change,
@@ -192,6 +199,12 @@ class BackendPool:
         """Raises `OwnedByAnother` if there are backends of another owner."""
         self._membership.check_owner(owner)
 
+    async def remove_all_of_others(self, training: str) -> None:
+        """Removes the engines that trainings but this one have brought along."""
+        for member in list(self._members.values()):
+            if member.spec.training not in (None, training):
+                await self.remove(member.backend_id)
+
     def provider(self, backend_id: str) -> str:
         """Kind of engine, for traces; may be called from any thread. Engines that are gone, and
         gateways, count as vLLM, whose routes they have."""
@@ -214,9 +227,9 @@ class BackendPool:
     def offers(self) -> list[BackendSpec]:
         """Returns the backends that have answered, with their states, for services that leave the
         weights to this pool."""
-        version = self.pushed_version
+        known = {"policy_version": self.pushed_version, "training": None}
         return [
-            one.spec.model_copy(update={"policy_version": version, "report": one.report()})
+            one.spec.model_copy(update=known | {"report": one.report()})
             for one in self._members.values()
             if one.info is not None
         ]
@@ -241,22 +254,36 @@ class BackendPool:
         """See `WeightUpdates.terms`."""
         return await self._updates.terms(query)
 
+    def check_training(self, training: str) -> None:
+        """Raises `PolicyTaken` and `PolicyUnclaimed` unless rollouts for this training would begin
+        with its own policy."""
+        self.owner.check(training)
+        newest = self._updates.newest
+        if newest is not None:
+            self.owner.check_weights(newest.training)
+
     async def stream_weights(
-        self, chunks: AsyncIterable[bytes], version: int, *, rewind: bool = False
+        self,
+        chunks: AsyncIterable[bytes],
+        push: Push | None = None,
+        *,
+        training: str | None = None,
     ) -> WeightsReport:
         """See `WeightUpdates.stream`."""
-        return await self._updates.stream(chunks, version, rewind=rewind)
+        return await self._updates.stream(chunks, push or Push(), training)
 
-    async def load_weights(self, weights: Weights, *, rewind: bool = False) -> WeightsReport:
+    async def load_weights(
+        self, source: WeightSource, push: Push | None = None, *, training: str | None = None
+    ) -> WeightsReport:
         """See `WeightUpdates.load`."""
-        return await self._updates.load(weights, rewind=rewind)
+        return await self._updates.load(source, push or Push(), training)
 
     async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
         """See `WeightUpdates.open_group`."""
         return await self._updates.open_group(init_info)
 
     async def broadcast(
-        self, group_id: str, manifest: Mapping[str, Any], version: int, *, rewind: bool = False
+        self, group_id: str, manifest: Mapping[str, Any], push: Push, *, training: str | None = None
     ) -> WeightsReport:
         """See `WeightUpdates.broadcast`."""
-        return await self._updates.broadcast(group_id, manifest, version, rewind=rewind)
+        return await self._updates.broadcast(group_id, manifest, push, training)

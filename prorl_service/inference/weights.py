@@ -53,6 +53,10 @@ class WeightsNotKept(ProRLError):
 class Weights:
     source: WeightSource
     version: int
+    push: str = ""
+    """Name that the trainer gave the push."""
+    training: str | None = None
+    """Id of the training that pushed them."""
     model: ModelIdentity | None = None
     """Model that the weights belong to; None until an engine has named it."""
 
@@ -64,6 +68,8 @@ class Weights:
             "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
             "is_broadcast": isinstance(self.source, Broadcast),
             "version": self.version,
+            "push": self.push,
+            "training": self.training,
             "model": None if self.model is None else asdict(self.model),
         }
         return json.dumps(fields).encode()
@@ -72,12 +78,14 @@ class Weights:
     def from_json(cls, text: bytes) -> Self:
         fields = json.loads(text)
         path, model = fields["path"], fields.get("model")
+        identity = None if model is None else ModelIdentity(**model)
         source: WeightSource = WeightDirectory(path)
         if fields["is_streamed"]:
             source = WeightFile(Path(path), fields.get("is_adapter", False))
         elif fields.get("is_broadcast"):
             source = Broadcast()
-        return cls(source, fields["version"], None if model is None else ModelIdentity(**model))
+        push, training = fields.get("push", ""), fields.get("training")
+        return cls(source, fields["version"], push, training, identity)
 
 
 def source_at(path: Path) -> WeightSource:

@@ -50,6 +50,9 @@ class Admission:
         while new := await self._unknown(groups):
             if self.refusal is not None:
                 raise self.refusal
+            for _, group in new:
+                group.training = group.training or self._validator.backends.owner.key
+                self._validator.check_training(group)
             admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
             self._reserve(sum(group.n for _, group in new))
             # The client may go away; groups on disk must be begun all the same.
@@ -126,10 +129,15 @@ class Admission:
                 await asyncio.sleep(0)
 
     def _begin(self, record: RolloutRecord) -> None:
-        if record.admitted.problem is None:
+        problem = record.admitted.problem
+        try:
+            self._validator.check_training(record.group)  # the policy may have changed hands since
+        except ProRLError as error:
+            problem = error.info()
+        if problem is None:
             self._put(record)
         else:
-            record.finish(record.answer(RolloutState.FAILED, record.admitted.problem))
+            record.finish(record.answer(RolloutState.FAILED, problem))
 
     def restore(self, unfinished: UnfinishedGroup) -> None:
         """Queues again the rollouts that an earlier process has not ended."""

@@ -327,6 +327,13 @@ class RolloutExecutor(ABC):
             if record.outcome is None:  # otherwise another canceller was faster
                 self._end(record, RolloutState.CANCELLED, record.cancel_reason)
 
+    async def cancel_all_of_others(self, training: str, reason: ErrorInfo) -> None:
+        """Cancels rollouts for trainings but this one; returns before those at work have ended."""
+        groups = [one for one in self._inflight.groups() if one.admitted.group.owner is None]
+        others = [one for one in groups if one.admitted.group.training not in (None, training)]
+        await self._cancel([record for one in others for record in one.records], reason)
+        self._on_change()
+
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Forget groups whose rollouts were received. Raises `Conflict` for a group in flight."""
         self._check_ended(group_ids)

@@ -62,6 +62,12 @@ class Validator:
         ids = prompt_ids(group, handler, model, services, where)
         return Admitted(group, model.name, ids)
 
+    def check_training(self, group: Group) -> None:
+        """Raises `PolicyTaken` and `PolicyUnclaimed` unless its rollouts would be sampled from its
+        training's policy. A front has checked the groups that it forwards."""
+        if group.training is not None and group.owner is None:
+            self.backends.check_training(group.training)
+
     def prompt(self, group: Group) -> Prompt:
         """The first prompt of its rollouts, and the schemas of all tools, for people. Raises
         `ProRLError` and `ValidationError`: agents change, and so do those that are registered."""

@@ -96,6 +96,12 @@ class SamplerManager:
         deletion = self._deletions.get(sampler_id) or self._start_deletion(sampler_id)
         await self._journal.unless_failing(_end_of(deletion))
 
+    async def delete_all_of_others(self, training: str) -> None:
+        """Deletes the samplers of trainings but this one. Raises `JournalError`."""
+        for sampler_id, sampler in list(self._running.items()):
+            if sampler.core.spec.training not in (None, training):
+                await self.delete(sampler_id)
+
     def _start_deletion(self, sampler_id: str) -> "asyncio.Task[None]":
         """Deletes the sampler in the background. Raises `NotFound`."""
         work = self._delete(self.get(sampler_id))

@@ -167,7 +167,7 @@ class SamplerRunner:
         if newest.draw_id == draw_id:
             if newest.spec != spec:
                 raise Conflict(f"draw {draw_id!r} was opened with other content")
-            self._refuse_after_rewind(newest)
+            self._refuse_withdrawn(newest)
             return True
         if newest.state is DrawState.OPEN:
             raise Conflict(
@@ -176,14 +176,15 @@ class SamplerRunner:
             )
         return False
 
-    def _refuse_after_rewind(self, draw: Draw) -> None:
-        """Raises `Conflict` if the draw has ended and holds tokens newer than the weights."""
+    def _refuse_withdrawn(self, draw: Draw) -> None:
+        """Raises `Conflict` if the draw has ended and holds tokens of weights that some engine took
+        before another refused them."""
         pushed = self._weights.pushed_version
         if draw.state is not DrawState.OPEN and (newer := self.core.newer_than(pushed)):
             raise Conflict(
                 f"draw {draw.draw_id!r} holds tokens of version {newer[0].newest_policy_version}, "
                 f"the newest weights are {pushed}",
-                hint="the trainer has gone back since then: draw under another id",
+                hint="the others were withdrawn: draw under another id",
             )
 
     async def _do(self, work: Callable[[], None]) -> SamplerStatus:

@@ -147,7 +147,7 @@ class Sampler:
         """Lets an open draw hold informative groups, and ends it when it is complete or due.
 
         `version`: the newest that the service knows of. `pushed`: the newest that it was given, if
-        any; tokens of newer versions belong to a course of training that was abandoned.
+        any; weights of newer versions were withdrawn.
         """
         draw = self._open_draw()
         if draw is None:

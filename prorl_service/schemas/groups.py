@@ -149,6 +149,12 @@ class Group(WireModel):
     owner: Id | None = Field(
         None, description="The front that forwards it, which must own the engines; None: any owner."
     )
+    training: Id | None = Field(
+        None,
+        description="The training that it is for, by the header of the request; null: that which "
+        "holds the policy. When another takes the policy, the group is cancelled.",
+        exclude_if=lambda value: value is None,
+    )
     traceparent: Traceparent | None = Field(
         None,
         description="The span that its traces are children of; default: the request's header of "
@@ -157,8 +163,11 @@ class Group(WireModel):
     )
 
     def is_same_as(self, other: "Group") -> bool:
-        """Returns whether both are the same work; their traces may differ."""
-        return self == other.model_copy(update={"traceparent": self.traceparent})
+        """Returns whether both are the same work for the same training, if this one names any;
+        their traces may differ."""
+        training = other.training if self.training is None else self.training
+        asked = self.model_copy(update={"training": training})
+        return asked == other.model_copy(update={"traceparent": self.traceparent})
 
     def rollout_id(self, index: int) -> str:
         return f"{self.group_id}.{index}"

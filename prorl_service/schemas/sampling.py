@@ -101,6 +101,11 @@ class SamplerSpec(WireModel):
     lease_s: float | None = Field(
         None, gt=0, le=MAX_LEASE_S, description="Seconds without a request until it is deleted."
     )
+    training: Id | None = Field(
+        None,
+        description="The training that it is for, by the header of the request; null: that which "
+        "holds the policy. When another takes the policy, the sampler is deleted.",
+    )
     run: Id | None = Field(
         None,
         description="Start of a trainer that it belongs to; other starts cannot join it.",

@@ -2,7 +2,8 @@
 
 import re
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+from uuid import uuid4
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -14,6 +15,50 @@ SECRET_IN_URL = (
     "`--backend-key-file FILE`, PRORL_BACKEND_KEY or `api_key`"
 )
 ENGINE_URL = r"^https?://[^/\s?#@]+/?$"
+
+
+TrainingId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,60}$")]
+
+
+class Training(WireModel):
+    """One process of one training, which alone may change the policy while it holds that."""
+
+    model_config = ConfigDict(frozen=True)
+
+    training_id: TrainingId = Field(description="Random, and kept in the training's checkpoints.")
+    process_id: TrainingId = Field(description="Random, and new in each process.")
+    host: str = Field(max_length=255)
+    pid: int = Field(ge=0)
+    user: str = Field(max_length=255)
+
+    @property
+    def key(self) -> str:
+        """Name of the process in requests, as the header `Prorl-Training` and in groups."""
+        return f"{self.training_id}.{self.process_id}"
+
+
+class PolicyClaim(WireModel):
+    """A training wants the policy, or renews its lease of it."""
+
+    training: Training
+    lease_s: float = Field(
+        60, gt=0, le=MAX_LEASE_S, description="Seconds without a request until others may have it."
+    )
+    is_renewal: bool = Field(
+        False, description="True: the process held the policy; a later holder keeps it."
+    )
+    take_over: bool = Field(
+        False, description="Take the policy from a training whose lease has not expired."
+    )
+
+
+class PolicyLease(WireModel):
+    """The training that holds the policy, or held it last."""
+
+    training: Training
+    since: float = Field(description="Unix time in seconds.")
+    silent_s: float = Field(description="Seconds since its last request.")
+    is_live: bool = Field(description="False once others may have the policy.")
 
 
 class BackendState(StrEnum):
@@ -63,6 +108,11 @@ class BackendSpec(WireModel):
     owner: Id | None = Field(
         None, description="The front that adds it. A service has engines of one owner at a time."
     )
+    training: Id | None = Field(
+        None,
+        description="The training that gives it its weights, by the header of the request. Engines "
+        "of a training are alone, and leave with it; null: the service gives weights.",
+    )
     report: EngineReport | None = Field(
         None,
         description="What its owner knows of it. The service then asks the engine itself only when "
@@ -95,6 +145,7 @@ class BackendStatus(WireModel):
     sampled_tokens: int = Field(0, description="In all calls that it answered.")
     reason: str = ""
     owner: str | None = None
+    training: str | None = Field(None, description="The training that gives it its weights.")
 
 
 class Backends(WireModel):
@@ -108,15 +159,24 @@ class OwnedBackends(WireModel):
     backends: list[BackendSpec]
 
 
-class WeightsAt(WireModel):
-    """Weights of `version` lie at `path`: a safetensors file that the service can read, or a
-    directory of such files that the engines can read."""
+class Push(WireModel):
+    """New weights of the training that holds the policy. The service numbers them: its newest
+    version and one."""
+
+    push: Id = Field(
+        default_factory=lambda: uuid4().hex,
+        description="Name of this push: a repetition with the same name is the same push.",
+    )
+    after: int = Field(
+        0, ge=0, lt=MAX_INT32, description="Newest version that the trainer knows; theirs is above."
+    )
+
+
+class WeightsAt(Push):
+    """Weights at `path`: a safetensors file that the service can read, or a directory of such files
+    that the engines can read."""
 
     path: str
-    version: int = Field(ge=0, le=MAX_INT32)
-    rewind: bool = Field(
-        False, description="Accept a version below the newest; tokens of newer ones become stale."
-    )
 
 
 ADAPTER_CONFIG = "adapter_config"
@@ -152,6 +212,7 @@ class WeightsTerms(WireModel):
         "not say. A wider type is sent in vain.",
     )
     directory: str = Field("", description="Where the service keeps weight files.")
+    newest: int = Field(0, description="Newest version that the service knows.")
     probe: str = Field(
         "",
         description="Name of a file there. A trainer that sees it writes `weights-HEX.partial` (32 "
@@ -180,12 +241,10 @@ class NcclGroupStatus(WireModel):
     engines: list[str]
 
 
-class BroadcastSpec(WireModel):
-    """A trainer broadcasts weights of `version` in the `group` while this call lasts."""
+class BroadcastSpec(Push):
+    """A trainer broadcasts weights in the `group` while this call lasts."""
 
     group: str
-    version: int = Field(ge=0, le=MAX_INT32)
-    rewind: bool = Field(False, description="As in `POST /v1/weights`.")
     update_info: dict[str, Any] = Field(
         description="vLLM's: names, types and shapes of the tensors, in their order."
     )
@@ -194,7 +253,7 @@ class BroadcastSpec(WireModel):
 class WeightsReport(WireModel):
     """`pending` backends were unreachable; they take the weights before they serve again."""
 
-    version: int
+    version: int = Field(description="The service's count, by which tokens name these weights.")
     applied: list[str]
     pending: list[str]
 
@@ -234,6 +293,9 @@ class ServiceStatus(WireModel):
         None, description="Reason why `/health` fails, or why nothing is accepted."
     )
     policy_version: int
+    training: PolicyLease | None = Field(
+        None, description="The training that the policy belongs to; null: none has claimed it."
+    )
     model: str | None = Field(None, description="Null before the first engine has answered.")
     tokenizer_digest: str | None = Field(
         None, description="Digest of the engines' tokenizer; null until an engine has answered."

@@ -18,7 +18,7 @@ VALUES: dict[str, str | int] = {
     "backend_id": "gpu1:8000",
     "sampler_id": "my-run",
     "draw_id": "step-8",
-    "version": 8,
+    "prorl-training": "3f9ac0ffee12.b71c",
 }
 """Values of the parameters that a call must have."""
 
@@ -31,8 +31,14 @@ def curl(name: str, operation: dict[str, Any]) -> str:
         parts.append(f"-X {method}")
     if not is_open(path):
         parts.append(TOKEN)
+    parts += [f"-H '{one}'" for one in _headers(operation)]
     parts += [*_body(name, operation), shlex.quote(URL + _address(path, operation))]
     return " ".join(parts)
+
+
+def _headers(operation: dict[str, Any]) -> list[str]:
+    needed = (one for one in operation.get("parameters", ()) if one["required"])
+    return [f"{one['name']}: {VALUES[one['name']]}" for one in needed if one["in"] == "header"]
 
 
 def _address(path: str, operation: dict[str, Any]) -> str:

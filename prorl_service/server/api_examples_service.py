@@ -16,11 +16,14 @@ from prorl_service.schemas import (
     NcclGroupSpec,
     NcclGroupStatus,
     OwnedBackends,
+    PolicyClaim,
+    PolicyLease,
     RolloutState,
     SandboxCounts,
     ServiceStatus,
     ShelfStatus,
     Stage,
+    Training,
     WeightsAt,
     WeightsForm,
     WeightsReport,
@@ -100,16 +103,21 @@ _STATUS = ServiceStatus(
     loop_lag_s=0.004,
 )
 
+_TRAINING = Training(
+    training_id="3f9ac0ffee12", process_id="b71c", host="trainer1", pid=4711, user="ada"
+)
+_LEASE = PolicyLease(training=_TRAINING, since=_STARTED_AT, silent_s=2.0, is_live=True)
+
 BODIES: dict[str, BaseModel] = {
+    "POST /v1/policy": PolicyClaim(training=_TRAINING),
     "POST /v1/backends": BackendSpec(url="http://gpu1:8000", lease_s=240),
     "PUT /v1/backends": OwnedBackends(owner="front-node1", backends=[_REPORTED]),
-    "POST /v1/weights": WeightsAt(path="/shared/weights/step8", version=8),
+    "POST /v1/weights": WeightsAt(path="/shared/weights/step8"),
     "POST /v1/weights/group": NcclGroupSpec(
         init_info={"master_address": "trainer1", "master_port": 29500, "world_size": 3}
     ),
     "POST /v1/weights/broadcast": BroadcastSpec(
         group=_NCCL_GROUP,
-        version=8,
         update_info={
             "names": ["lm_head.weight"],
             "dtype_names": ["bfloat16"],
@@ -118,6 +126,7 @@ BODIES: dict[str, BaseModel] = {
     ),
 }
 ANSWERS: dict[str, BaseModel] = {
+    "POST /v1/policy": _LEASE,
     "POST /v1/backends": BACKEND,
     "PUT /v1/backends": Backends(backends=[BACKEND]),
     "DELETE /v1/backends/{backend_id}": BACKEND,

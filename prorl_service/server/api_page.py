@@ -48,8 +48,10 @@ TAGS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "Weights": (
-        "A trainer gives new weights here, and the service gives them to all engines.",
+        "A trainer claims the policy; its weights go to all engines through the service.",
         {
+            "POST /v1/policy": "Claim the policy",
+            "POST /v1/policy/release": "Release the policy",
             "GET /v1/weights": "Ask how to send weights",
             "POST /v1/weights": "Load weights from a path",
             "PUT /v1/weights": "Send weights",

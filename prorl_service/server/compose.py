@@ -23,6 +23,7 @@ from prorl_service.front.executor import RemoteExecutor
 from prorl_service.front.services import Services
 from prorl_service.front.waiting import wait_for_services
 from prorl_service.gateway.doors import Doors
+from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.routing import Router
 from prorl_service.inference.weights import Weights
@@ -30,7 +31,7 @@ from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.journal.owner import WEIGHTS
+from prorl_service.rollouts.journal.owner import POLICY, WEIGHTS
 from prorl_service.rollouts.validation import Validator
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.base import SandboxProvider
@@ -242,11 +243,12 @@ async def _backends(
     *,
     router: Router | None = None,
 ) -> BackendPool:
-    text = await journal.recall(WEIGHTS)
+    text, policy = await journal.recall(WEIGHTS), await journal.recall(POLICY)
     return await stack.enter_async_context(
         BackendPool(
             _weights_directory(journal.path, stack),
             config,
+            owner=PolicyOwner(policy),
             newest=None if text is None else Weights.from_json(text),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             router=router,

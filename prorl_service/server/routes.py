@@ -16,11 +16,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from prorl_service.errors import InvalidRequest, NotFound
 from prorl_service.gateway import doors
-from prorl_service.inference.weights import Weights, source_at
+from prorl_service.inference.weights import source_at
 from prorl_service.rollouts.executor import Content
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
-    MAX_INT32,
+    ID,
     Backends,
     BackendSpec,
     BackendStatus,
@@ -32,6 +32,9 @@ from prorl_service.schemas import (
     NcclGroupSpec,
     NcclGroupStatus,
     OwnedBackends,
+    PolicyClaim,
+    PolicyLease,
+    Push,
     Rollout,
     RolloutIds,
     Rollouts,
@@ -49,6 +52,14 @@ from prorl_service.schemas.tracing import read_traceparent
 from prorl_service.server.service import Service, ServiceDep
 from prorl_service.server.status import status_of
 
+PusherHeader = Annotated[
+    str,
+    Header(
+        alias="prorl-training",
+        pattern=ID,
+        description="The training that holds the policy, `TRAINING_ID.PROCESS_ID`.",
+    ),
+]
 KEEP_ALIVE_S = 10.0
 """Seconds between empty lines of a stream that has nothing to send, so that proxies keep it."""
 
@@ -64,6 +75,14 @@ CONTENT_OF: dict[StreamForm, Content] = {
 ParentHeader = Annotated[
     str | None,
     Header(alias="traceparent", description="W3C trace context of the caller's current span."),
+]
+TrainingHeader = Annotated[
+    str | None,
+    Header(
+        alias="prorl-training",
+        pattern=ID,
+        description="The caller's training, `TRAINING_ID.PROCESS_ID`; see `POST /v1/policy`.",
+    ),
 ]
 
 
@@ -94,11 +113,15 @@ async def status(service: ServiceDep) -> ServiceStatus:
 
 @router.post("/rollouts", status_code=202, response_model=Rollouts)
 async def submit(
-    body: SubmitRequest, service: ServiceDep, traceparent: ParentHeader = None
+    body: SubmitRequest,
+    service: ServiceDep,
+    traceparent: ParentHeader = None,
+    training: TrainingHeader = None,
 ) -> Response:
     """Accepts groups, idempotent by `group_id`: an equal group returns its rollouts, a different
-    one a 409."""
+    one a 409. A 409 also for a training that does not hold the policy."""
     set_parent(body.groups, traceparent)
+    set_training(body.groups, training)
     return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
 
 
@@ -211,6 +234,12 @@ def set_parent(groups: Iterable[Group], traceparent: str | None) -> None:
             group.traceparent = group.traceparent or parent
 
 
+def set_training(groups: Iterable[Group], training: str | None) -> None:
+    """Has those that name no training belong to the request's, if it names one."""
+    for group in groups:
+        group.training = group.training or training
+
+
 def _rollouts(found: list[Rollout], status_code: int = 200) -> Response:
     """Makes the response itself: FastAPI would validate every rollout once more."""
     rollouts = Rollouts.model_construct(rollouts=found)
@@ -240,6 +269,23 @@ async def _lines(
         upcoming.cancel()
 
 
+# --- the policy ---------------------------------------------------------------------------------
+
+
+@router.post("/policy")
+async def claim_policy(body: PolicyClaim, service: ServiceDep) -> PolicyLease:
+    """Gives the policy to a training, or renews its lease: only that pushes weights and registers
+    engines of its own, and its groups alone are accepted. A 409 while another training holds it;
+    `take_over` ends that one's rollouts. A later process of the same training gets it always."""
+    return await service.claim_policy(body)
+
+
+@router.post("/policy/release", status_code=204)
+async def release_policy(service: ServiceDep, training: PusherHeader) -> None:
+    """Lets another training have the policy immediately, when this one has ended."""
+    await service.release_policy(training)
+
+
 # --- backends and weights -----------------------------------------------------------------------
 
 
@@ -249,9 +295,12 @@ async def list_backends(service: ServiceDep) -> Backends:
 
 
 @router.post("/backends", status_code=201)
-async def add_backend(body: BackendSpec, service: ServiceDep) -> BackendStatus:
+async def add_backend(
+    body: BackendSpec, service: ServiceDep, training: TrainingHeader = None
+) -> BackendStatus:
     """Adds a backend, idempotent by URL: a repetition renews the lease, and updates `lease_s` and
     `max_calls`. The backend takes the newest weights before it serves."""
+    body.training = body.training or training
     return await service.add_backend(body)
 
 
@@ -278,38 +327,41 @@ async def weights_terms(
 
 
 @router.post("/weights/group", status_code=201)
-async def open_group(body: NcclGroupSpec, service: ServiceDep) -> NcclGroupStatus:
+async def open_group(
+    body: NcclGroupSpec, service: ServiceDep, training: PusherHeader
+) -> NcclGroupStatus:
     """Has all engines join the trainer in an NCCL group for its broadcasts, replacing the last one.
     Answers when they have: the trainer joins at the same time."""
+    service.backends.owner.check(training)
     group = await service.backends.open_group(body.init_info)
     return NcclGroupStatus(group=group.group_id, engines=sorted(group.processes))
 
 
 @router.post("/weights/broadcast")
-async def broadcast(body: BroadcastSpec, service: ServiceDep) -> WeightsReport:
+async def broadcast(
+    body: BroadcastSpec, service: ServiceDep, training: PusherHeader
+) -> WeightsReport:
     """Has all engines receive the weights that the trainer broadcasts at the same time. The service
     does not keep them: an engine that is started again has to wait for the next broadcast."""
-    return await service.backends.broadcast(
-        body.group, body.update_info, body.version, rewind=body.rewind
-    )
+    return await service.backends.broadcast(body.group, body.update_info, body, training=training)
 
 
 @router.post("/weights")
-async def load_weights(body: WeightsAt, service: ServiceDep) -> WeightsReport:
+async def load_weights(
+    body: WeightsAt, service: ServiceDep, training: PusherHeader
+) -> WeightsReport:
     """Has all backends load a file that the service can read, or a directory that they can read."""
     source = await asyncio.to_thread(source_at, Path(body.path))
-    weights = Weights(source, body.version)
-    return await service.backends.load_weights(weights, rewind=body.rewind)
+    return await service.backends.load_weights(source, body, training=training)
 
 
 @router.put("/weights")
 async def stream_weights(
     request: Request,
     service: ServiceDep,
-    version: Annotated[int, Query(ge=0, le=MAX_INT32)],
-    rewind: bool = False,
+    training: PusherHeader,
+    push: Annotated[Push, Query()],
 ) -> WeightsReport:
     """Takes one safetensors file as the body, with the whole model, or with a LoRA adapter whose
-    metadata have PEFT's configuration as `adapter_config`. `rewind` accepts a version below the
-    newest; tokens of newer ones become stale."""
-    return await service.backends.stream_weights(request.stream(), version, rewind=rewind)
+    metadata have PEFT's configuration as `adapter_config`."""
+    return await service.backends.stream_weights(request.stream(), push, training=training)

@@ -12,7 +12,13 @@ from prorl_service.schemas.sampling import (
     SamplerSpec,
     SamplerStatus,
 )
-from prorl_service.server.routes import MAX_WAIT_S, ParentHeader, set_parent
+from prorl_service.server.routes import (
+    MAX_WAIT_S,
+    ParentHeader,
+    TrainingHeader,
+    set_parent,
+    set_training,
+)
 from prorl_service.server.service import ServiceDep
 
 SamplerPath = Annotated[str, Path(pattern=SAMPLER_ID)]
@@ -26,9 +32,13 @@ sampler_router = APIRouter(
 
 @sampler_router.put("/{sampler_id}")
 async def create_sampler(
-    sampler_id: SamplerPath, body: SamplerSpec, service: ServiceDep
+    sampler_id: SamplerPath,
+    body: SamplerSpec,
+    service: ServiceDep,
+    training: TrainingHeader = None,
 ) -> SamplerStatus:
     """Makes a sampler, or joins an equal one. A 409 if it exists with another specification."""
+    body.training = body.training or training or service.backends.owner.key
     return await service.samplers.create(sampler_id, body)
 
 
@@ -53,6 +63,7 @@ async def add_candidates(
     """Adds candidates, all or none, idempotent by `group_id`."""
     set_parent(body.groups, traceparent)
     sampler = service.samplers.get(sampler_id)
+    set_training(body.groups, sampler.core.spec.training)
     return await sampler.add(body.groups, is_last=body.is_last)
 
 

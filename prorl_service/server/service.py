@@ -1,6 +1,7 @@
 """The parts of a service that the routes use, and their injection."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,12 +9,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from prorl_service.errors import OwnedByAnother
+from prorl_service.errors import OwnedByAnother, PolicyTaken
 from prorl_service.gateway.doors import Doors
 from prorl_service.inference.membership import owner_name
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal.owner import POLICY
 from prorl_service.sampling.manager import SamplerManager
 from prorl_service.sandbox.warm_pool import WarmPool
 from prorl_service.schemas import (
@@ -22,6 +24,8 @@ from prorl_service.schemas import (
     Group,
     Invalid,
     OwnedBackends,
+    PolicyClaim,
+    PolicyLease,
     Rollout,
 )
 from prorl_service.shelf.events import EventHub
@@ -29,6 +33,8 @@ from prorl_service.shelf.views import Views
 from prorl_service.tools.mcp.servers import McpServers
 from prorl_service.tools.nemo_gym.servers import NemoGymServers
 from prorl_service.utils.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,33 @@ class Service:
         serving = f"model {model.name}" if model else "no engine answers yet"
         return f"{serving}; agents: {', '.join(self.executor.agents.names)}"
 
+    async def claim_policy(self, claim: PolicyClaim) -> PolicyLease:
+        """Gives the policy to a training, and ends what it was for: rollouts, samplers and engines
+        of the training that had it. Raises like `PolicyOwner.claim`, and `JournalError`."""
+        owner, key = self.backends.owner, claim.training.key
+        if owner.claim(claim):
+            await self.journal.remember(POLICY, owner.to_json())
+            log.info("the policy belongs to training %s now", key)
+            reason = PolicyTaken(f"the policy belongs to training {key} now").info()
+            await self.executor.cancel_all_of_others(key, reason)
+            await self.samplers.delete_all_of_others(key)
+            await self.backends.remove_all_of_others(key)
+        lease = owner.lease()
+        assert lease is not None
+        return lease
+
+    async def release_policy(self, training: str) -> None:
+        """Lets another training have the policy, if it is this one's. Raises `JournalError`."""
+        owner = self.backends.owner
+        if training == owner.key:
+            owner.release()
+            await self.journal.remember(POLICY, owner.to_json())
+
     async def add_backend(self, spec: BackendSpec, *, must_answer: bool = True) -> BackendStatus:
         """See `BackendPool.add`. Raises `OwnedByAnother` while there are rollouts of another front,
-        for which the engine must not sample."""
+        for which the engine must not sample; `PolicyTaken`, `PolicyUnclaimed`."""
+        if spec.training is not None:
+            self.backends.owner.check(spec.training)
         for owner in sorted(self.executor.owners() - {spec.owner}):
             raise OwnedByAnother(
                 f"it has rollouts of {owner_name(owner)}",

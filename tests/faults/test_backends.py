@@ -36,6 +36,7 @@ from tests.faults.processes import (
     service,
 )
 from tests.rollouts.journals import rollout_states
+from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
 
@@ -88,9 +89,9 @@ def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) ->
     urls = [engine.url for engine in engines]
     with (
         service(urls, directory, *options) as running,
-        RolloutClient(running.url) as client,
+        trainer(running.url) as client,
     ):
-        client.stream_weights([b"weights"], version=VERSION)
+        client.stream_weights([b"weights"], after=VERSION - 1)
         load = Load(running, client, traces)
         yield load
         client.health()

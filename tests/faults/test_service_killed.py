@@ -23,6 +23,7 @@ from tests.faults.processes import (
     stub_engine,
 )
 from tests.rollouts.journals import rollout_states
+from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
 
@@ -177,8 +178,8 @@ def test_a_second_signal_does_not_wait(tiny_model: Path, tmp_path: Path) -> None
 def test_the_newest_weights_outlive_the_service(tiny_model: Path, tmp_path: Path) -> None:
     content = (tiny_model / "model.safetensors").read_bytes()
     with stub_engine(tiny_model) as engine:
-        with service([engine.url], tmp_path) as running, RolloutClient(running.url) as client:
-            client.stream_weights([content], version=3)
+        with service([engine.url], tmp_path) as running, trainer(running.url) as client:
+            client.stream_weights([content], after=2)
             running.kill()
         engine.restart()
         with service([engine.url], tmp_path) as running, RolloutClient(running.url) as client:

@@ -11,6 +11,7 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.application import Settings, serving
 from tests.server.scored_agent import SCORED
+from tests.trainers import async_trainer
 
 TWO_AT_ONCE = (
     *("--agent", SCORED, "--sandbox", "process", "--warm-sandboxes", "0"),
@@ -58,5 +59,5 @@ def settings(engine: StubEngine, tmp_path: Path) -> Settings:
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[AsyncRolloutClient]:
     """Client of a front."""
-    async with serving(settings) as url, AsyncRolloutClient(url) as connected:
+    async with serving(settings) as url, async_trainer(url) as connected:
         yield connected

@@ -19,7 +19,7 @@ from prorl_service.client import (
 )
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.errors import ProRLError
-from prorl_service.schemas import BackendSpec, Group, Rollout, RolloutState
+from prorl_service.schemas import BackendSpec, Group, Rollout, RolloutState, WeightsQuery
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
@@ -28,6 +28,7 @@ from tests.front.test_front import WAIT_S, assert_done, at, ids_of
 from tests.front.test_restart import front
 from tests.server.application import Settings, serving, until
 from tests.server.scored_agent import SCORED, scored
+from tests.trainers import async_trainer, trainer
 
 pytestmark = pytest.mark.processes
 
@@ -269,27 +270,26 @@ async def test_a_draw_is_split_over_the_cells(urls: list[str]) -> None:
                 await client.sampler("s")
 
 
-async def test_weights_go_to_all_cells_and_errors_name_the_front(
+async def test_weights_go_to_all_cells_under_one_version(
     urls: list[str], engines: list[StubEngine], tmp_path: Path
 ) -> None:
     (tmp_path / "model.safetensors").touch()
+    async with async_trainer(urls[1]) as alone:
+        await alone.load_weights(str(tmp_path))
 
     def send() -> None:
-        with RolloutClient(",".join(urls), retry_s=1) as client:
-            report = client.stream_weights([b"wei", b"ghts"], 1)
-            assert (report.version, len(report.applied)) == (1, 2)
+        with trainer(",".join(urls), retry_s=1) as client:
+            newest = client.weights_terms(WeightsQuery()).newest
+            report = client.stream_weights([b"wei", b"ghts"], after=newest)
+            assert (report.version, len(report.applied)) == (2, 2)
             assert [one.weights for one in engines[:2]] == [b"weights"] * 2
-            assert len(client.load_weights(str(tmp_path), 2).applied) == 2
-            assert [one.version for one in engines[:2]] == [2, 2]
+            assert len(client.load_weights(str(tmp_path), after=2).applied) == 2
+            assert [one.version for one in engines[:2]] == [3, 3]
             with pytest.raises(ProRLError, match="an iterator only once"):
-                client.stream_weights(iter([b"weights"]), 3)
+                client.stream_weights(iter([b"weights"]))
 
     await asyncio.to_thread(send)
-    async with AsyncRolloutClient(urls[1]) as alone:
-        await alone.load_weights(str(tmp_path), 9)
     async with AsyncRolloutClient(",".join(urls), retry_s=1) as client:
-        with pytest.raises(ServiceCallError, match=f"{urls[1]}.*older than the newest weights"):
-            await client.load_weights(str(tmp_path), 3)
         assert {one.url for one in await client.backends()} == {one.url for one in engines[:2]}
 
 

@@ -217,7 +217,7 @@ async def test_the_front_alone_gives_engines_their_weights(
     services: list[local.LocalProcess], engine: StubEngine, client: AsyncRolloutClient
 ) -> None:
     for version in (3, 4):
-        await client.stream_weights([b"weights"], version)
+        assert (await client.stream_weights([b"weights"], after=version - 1)).version == version
         groups = [scored(f"v{version}-{i}", 0, 1) for i in range(4)]
         await client.submit(groups)
         assert await versions_of(client, groups) == {version}

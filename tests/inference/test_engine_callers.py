@@ -13,6 +13,7 @@ from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.schemas import RolloutState
 from tests.faults.processes import WAIT_S, group, ids_of, service
+from tests.trainers import trainer
 
 pytestmark = pytest.mark.processes
 
@@ -99,10 +100,10 @@ def test_a_service_with_the_key_uses_it(
     options = ("--backend-key-file", str(key_file))
     with (
         service([locked.url], tmp_path, *options) as running,
-        RolloutClient(running.url) as client,
+        trainer(running.url) as client,
     ):
         client.submit([submitted])
-        client.load_weights(str(tiny_model), version=1)
+        client.load_weights(str(tiny_model))
         ended = client.wait(ids_of([submitted]), WAIT_S)
     assert {rollout.state for rollout in ended} == {RolloutState.DONE}
     assert KEY not in locked.log.read_text()

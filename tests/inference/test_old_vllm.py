@@ -15,7 +15,6 @@ from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.prompt_json import EncodedPrompt
 from prorl_service.inference.releases import release_of
 from prorl_service.inference.transfer.ways import WeightDirectory
-from prorl_service.inference.weights import Weights
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
 from prorl_service.utils.budget import WorkClock
 from tests.inference.old_vllm import (
@@ -240,8 +239,7 @@ async def test_rollouts_are_not_charged_for_an_update_and_survive_a_restart(
             checkpoint = tmp_path / "1"
             checkpoint.mkdir()
             (checkpoint / "model.safetensors").touch()
-            weights = Weights(WeightDirectory(str(checkpoint)), 1)
-            await pool.load_weights(weights)
+            await pool.load_weights(WeightDirectory(str(checkpoint)))
             first = await call
             assert set(first.policy_versions) == {0, 1}
             assert clock.waited_s > engine.load_s

@@ -1,19 +1,19 @@
-"""Weights of another model, and versions that go back."""
+"""Weights of another model, and the versions that the service counts."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from prorl_service.errors import Conflict
+from prorl_service.errors import BackendRejected, Conflict
 from prorl_service.inference.pool import BackendPool, PoolConfig
+from prorl_service.inference.transfer.ways import WeightFile
 from prorl_service.inference.weights import Weights
-from prorl_service.schemas import BackendSpec, BackendState
+from prorl_service.schemas import BackendSpec, BackendState, Push
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
-from tests.inference.pools import call, condition, generate, pool_of, until, upload
+from tests.inference.pools import pool_of, upload
 
 
 class Remembered:
@@ -38,7 +38,7 @@ async def test_weights_are_never_given_to_an_engine_of_another_model(
     journal = Remembered()
     async with journal.pool(tmp_path) as pool:
         await pool.add(BackendSpec(url=first.url))
-        await pool.stream_weights(upload(b"trained"), version=57)
+        await pool.stream_weights(upload(b"trained"), Push(after=56))
     async with journal.pool(tmp_path) as pool:
         await pool.add(BackendSpec(url=other.url), must_answer=False)
         (status,) = pool.statuses()
@@ -64,7 +64,7 @@ async def test_weights_are_never_given_to_a_namesake_of_another_shape(
     journal = Remembered()
     async with journal.pool(tmp_path / "weights") as pool:
         await pool.add(BackendSpec(url=engines[0].url))
-        await pool.stream_weights(upload(b"trained"), version=57)
+        await pool.stream_weights(upload(b"trained"), Push(after=56))
     async with StubEngine(wider, lambda _: [chat.end_of_turn_id]) as other:
         async with journal.pool(tmp_path / "weights") as pool:
             await pool.add(BackendSpec(url=other.url), must_answer=False)
@@ -79,7 +79,7 @@ async def test_weights_pushed_before_any_engine_belong_to_the_first_that_joins(
     other.model_id = "another"
     journal = Remembered()
     async with journal.pool(tmp_path) as pool:
-        await pool.stream_weights(upload(b"trained"), version=1)
+        await pool.stream_weights(upload(b"trained"))
         await pool.add(BackendSpec(url=first.url))
         assert first.weights == b"trained"
     async with journal.pool(tmp_path) as pool:
@@ -87,35 +87,37 @@ async def test_weights_pushed_before_any_engine_belong_to_the_first_that_joins(
             await pool.add(BackendSpec(url=other.url))
 
 
-async def test_an_older_version_is_refused_unless_a_rewind_is_requested(
+async def test_versions_are_the_services_own_count_and_only_grow(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
     async with pool_of(engines, tmp_path) as pool:
-        await pool.stream_weights(upload(b"late"), version=57)
-        with pytest.raises(Conflict, match="version 1 is older than the newest weights, 57"):
-            await pool.stream_weights(upload(b"early"), version=1)
-        assert (pool.policy_version, engines[0].weights) == (57, b"late")
-        await pool.stream_weights(upload(b"later"), version=57)
-        await pool.stream_weights(upload(b"early"), version=1, rewind=True)
-        assert (pool.policy_version, engines[0].weights) == (1, b"early")
-        with pytest.raises(Conflict):
-            await pool.stream_weights(upload(b"first"), version=0)
+        assert (await pool.stream_weights(upload(b"first"))).version == 1
+        assert (await pool.stream_weights(upload(b"late"), Push(after=56))).version == 57
+        assert (await pool.stream_weights(upload(b"later"), Push(after=3))).version == 58
+        engines[0].refuses_weights = True
+        with pytest.raises(BackendRejected):
+            await pool.stream_weights(upload(b"refused"))
+        engines[0].refuses_weights = False
+        assert (await pool.stream_weights(upload(b"next"))).version == 60, "59 was tried"
+        assert (pool.policy_version, engines[0].weights) == (60, b"next")
 
 
-@pytest.mark.slow
-async def test_calls_in_flight_at_a_rewind_continue(
+async def test_a_repeated_push_is_the_same_push(engines: list[StubEngine], tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(b"trained")
+    async with pool_of(engines, tmp_path) as pool:
+        push, source = Push(), WeightFile(path)
+        first = await pool.load_weights(source, push)
+        assert await pool.load_weights(source, push) == first
+        assert (first.version, engines[0].weights) == (1, b"trained")
+        assert path.exists()
+
+
+async def test_a_version_that_an_engine_has_seen_is_not_given_again(
     engines: list[StubEngine], tmp_path: Path
 ) -> None:
-    engine = engines[0]
-    async with pool_of([engine], tmp_path) as pool:
-        await pool.stream_weights(upload(b"late"), version=57)
-        engine.latency_s = 0.5
-        with pool.session("r") as generator:
-            calls = [asyncio.create_task(generate(generator)) for _ in range(8)]
-            await condition(lambda: engine.in_flight == 8)
-            await pool.stream_weights(upload(b"early"), version=1, rewind=True)
-            ended = await asyncio.gather(*calls)
-            assert {version for one in ended for version in one.policy_versions} == {1}
-            assert engine.calls == 8
-            await until(pool, BackendState.HEALTHY, 1)
-            await call(generator)
+    """A service without a journal begins to count again, and its engines still have versions."""
+    async with pool_of(engines, tmp_path / "first") as pool:
+        await pool.stream_weights(upload(b"trained"), Push(after=6))
+    async with pool_of(engines, tmp_path / "second") as pool:
+        assert (await pool.stream_weights(upload(b"other"))).version == 8

@@ -22,6 +22,7 @@ from prorl_service.errors import (
 from prorl_service.schemas import FinishReason, Group, Message, Stage, Task, ToolCallRecord
 from prorl_service.testing import StubEngine, byte_model
 from prorl_service.tokens.chat import ChatFormat
+from tests.trainers import trainer
 
 WAIT_S = 120
 AGENT = "tests.page.showcase:Showcase"
@@ -193,7 +194,7 @@ def world(
             log=directory / "service.log",
             options=["--agent", AGENT, "--sandbox", "process", "--run", RUN, *shelf, *options],
         ) as service,
-        RolloutClient(service.url) as client,
+        trainer(service.url) as client,
     ):
         rng = random.Random(1)
         special = [group(f"special-{kind}", kind, [0.0, 1.0]) for kind in (*FAILURES, "rewritten")]
@@ -201,7 +202,7 @@ def world(
         for step in range(steps):
             batch = list(groups(step, rollouts // (steps * SIBLINGS), rng))
             _finish(client, batch + (special if step == steps - 1 else []))
-            client.load_weights(str(weights), step + 1)
+            client.load_weights(str(weights))
         client.submit([group("special-slow", "slow", [0.0] * 4)])
         yield service
 

@@ -12,7 +12,6 @@ from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verd
 from prorl_service.agents.loop import run_turns
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.transfer.ways import WeightDirectory
-from prorl_service.inference.weights import Weights
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.schemas import (
     BackendSpec,
@@ -128,7 +127,7 @@ async def test_an_update_of_weights_is_not_charged(engine: StubEngine, tmp_path:
         async with pipeline_over(backends, [Turns]) as pipeline:
             ending = asyncio.create_task(ends(pipeline, group))
             await until(lambda: engine.in_flight == 4)
-            await backends.load_weights(Weights(WeightDirectory("/somewhere"), 1))
+            await backends.load_weights(WeightDirectory("/somewhere"))
             rollouts = await ending
     assert_done(rollouts)
     assert all(rollout.timings.waited_s > 1.5 for rollout in rollouts)

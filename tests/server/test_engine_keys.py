@@ -12,7 +12,7 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
+from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.net.credentials import authorization
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.testing import StubEngine
@@ -20,6 +20,7 @@ from tests.faults.processes import WAIT_S, group, ids_of, service, stub_engine
 from tests.front.conftest import service as plain_service
 from tests.server.application import Settings, serving
 from tests.server.scored_agent import SCORED, scored
+from tests.trainers import async_trainer, trainer
 
 KEY = "sk-engine-4711-secret"
 OTHER_KEY = "sk-engine-0815-secret"
@@ -63,10 +64,10 @@ def test_the_key_of_the_operator_reaches_the_engine_alone(
     submitted = group("g", n=2)
     with (
         service([locked_engine.url], tmp_path, *options) as running,
-        RolloutClient(running.url) as client,
+        trainer(running.url) as client,
     ):
         client.submit([submitted])
-        client.load_weights("/shared/step-1", version=1)
+        client.load_weights("/shared/step-1")
         ended = client.wait(ids_of([submitted]), WAIT_S)
         told = everything_told(running.url)
         for child in psutil.Process(running.pid).children(recursive=True):
@@ -90,7 +91,7 @@ async def test_an_engine_may_be_added_with_its_key(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     engine.api_key = KEY
-    async with AsyncRolloutClient(url) as client:
+    async with async_trainer(url) as client:
         with pytest.raises(ServiceCallError, match="401") as refused:
             await client.add_backend(engine.url, api_key=OTHER_KEY)
         assert "--backend-key-file" in refused.value.hint
@@ -106,7 +107,7 @@ async def test_an_engine_may_be_added_with_its_key(
         told += "".join(rollout.model_dump_json() for rollout in ended) + str(await client.status())
         engine.api_key = OTHER_KEY
         await client.add_backend(engine.url, api_key=OTHER_KEY)
-        await client.load_weights("/shared/step-1", version=1)
+        await client.load_weights("/shared/step-1")
     assert {rollout.state for rollout in ended} == {RolloutState.DONE}
     told += caplog.text + repr(BackendSpec(url=engine.url, api_key=KEY))
     assert KEY not in told

@@ -14,6 +14,7 @@ from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_service.testing import StubEngine
 from tests.server.application import Settings, group, serving, until
+from tests.trainers import async_trainer
 
 
 @pytest.fixture
@@ -28,12 +29,12 @@ def settings(engine: StubEngine, tmp_path: Path) -> Settings:
 
 async def leave_something(settings: Settings, engine: StubEngine) -> None:
     """Leaves an ended group, an unfinished one, a sampler and weights."""
-    async with serving(settings) as url, AsyncRolloutClient(url) as client:
+    async with serving(settings) as url, async_trainer(url) as client:
         assert (await client.status()).run == "first"
         await client.submit([group("ended", n=2)])
         await client.wait(["ended.0", "ended.1"], 60)
         await client.create_sampler("s", SamplerSpec())
-        await client.stream_weights([b"trained"], 57)
+        await client.stream_weights([b"trained"], after=56)
         engine.latency_s = 3600
         await client.submit([group("unfinished", n=2)])
     engine.latency_s = 0

@@ -15,7 +15,7 @@ from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.testing import StubEngine
-from tests.server.application import Settings, finished, serving, until
+from tests.server.application import Settings, finished, serving
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
 
@@ -36,7 +36,7 @@ def versions(rollouts: list[list[Rollout]]) -> set[int | None]:
 
 async def die_between_draw_and_acknowledgement(client: AsyncRolloutClient, run: str | None) -> None:
     """Draws with weights of version 57, and acknowledges nothing."""
-    await client.stream_weights([b"late"], 57)
+    await client.stream_weights([b"late"], after=56)
     await client.create_sampler("my-run", SamplerSpec(run=run))
     groups = data()
     await client.add_candidates("my-run", [next(groups) for _ in range(8)])
@@ -48,7 +48,7 @@ async def test_a_restarted_script_is_not_given_the_groups_of_its_previous_start(
     url: str, client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     await die_between_draw_and_acknowledgement(client, run="start-1")
-    await client.stream_weights([b"early"], 0, rewind=True)
+    await client.stream_weights([b"early"])
     calls = engine.calls
 
     def start_again() -> list[list[Rollout]]:
@@ -98,53 +98,6 @@ async def test_a_named_run_is_continued(url: str, client: AsyncRolloutClient) ->
             return sampler.draw("step-0", DrawSpec(target=2))[1]
 
     assert versions(await asyncio.to_thread(start_again)) == {57}
-
-
-async def test_a_sampler_gives_nothing_newer_after_a_rewind(client: AsyncRolloutClient) -> None:
-    """Covers groups that wait for the next draw, and those that the last draw was given."""
-    await client.stream_weights([b"late"], 57)
-    await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
-    groups = data()
-    await client.add_candidates("s", [next(groups) for _ in range(8)])
-    await client.open_draw("s", "step-57", DrawSpec(target=1))
-    (given,) = (await drawn(client)).groups
-    assert given.newest_policy_version == 57
-
-    async def are_ahead() -> bool:
-        return (await client.sampler("s")).informative == 2
-
-    await until(are_ahead)
-    await client.stream_weights([b"early"], 1, rewind=True)
-    with pytest.raises(ServiceCallError, match="tokens of version 57, the newest weights are 1"):
-        await client.open_draw("s", "step-57", DrawSpec(target=1))
-    await client.open_draw("s", "step-1", DrawSpec(target=4))
-    draw = await drawn(client)
-    assert {one.newest_policy_version for one in draw.groups} == {1}
-    rollouts = [await client.wait(one.rollout_ids(), 60) for one in draw.groups]
-    assert versions(rollouts) == {1}
-    assert (await client.sampler("s")).stale == 2
-
-
-@pytest.mark.slow
-async def test_a_rewind_holds_over_a_restart(settings: Settings, tmp_path: Path) -> None:
-    settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
-    async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        await client.stream_weights([b"late"], 57)
-        await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
-        groups = data()
-        await client.add_candidates("s", [next(groups) for _ in range(4)])
-        await client.open_draw("s", "step-57", DrawSpec(target=1))
-        await drawn(client)
-
-        async def are_ahead() -> bool:
-            return (await client.sampler("s")).informative == 2
-
-        await until(are_ahead)
-    async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        await client.stream_weights([b"early"], 1, rewind=True)
-        await client.open_draw("s", "step-1", DrawSpec(target=2))
-        newest = {one.newest_policy_version for one in (await drawn(client)).groups}
-        assert newest == {1}
 
 
 @pytest.mark.slow

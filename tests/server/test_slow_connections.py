@@ -87,7 +87,7 @@ async def test_a_body_may_not_stall(url: str) -> None:
 @pytest.mark.slow
 async def test_a_body_may_not_trickle_in_after_its_answer(url: str) -> None:
     """A body without the token is not read at all; streamed weights are no exception."""
-    weights = b"PUT /v1/weights?version=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    weights = b"PUT /v1/weights HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
     for head in (SUBMIT + b"Content-Length: 100000\r\n\r\n", weights):
         said = await until_closed(url, head, b"x")
         assert said.startswith(b"HTTP/1.1 401 ")
@@ -110,7 +110,7 @@ async def test_a_body_that_comes_slowly_is_read(url: str) -> None:
 @pytest.mark.slow
 async def test_a_long_poll_and_streamed_weights_are_not_cut_off(url: str) -> None:
     reader, writer = await connect(url)
-    writer.write(b"PUT /v1/weights?version=1 HTTP/1.1\r\nHost: x\r\n" + BEARER)
+    writer.write(b"PUT /v1/weights HTTP/1.1\r\nHost: x\r\n" + BEARER)
     writer.write(b"Content-Length: 8\r\n\r\n")
     async with AsyncRolloutClient(url, token=TOKEN) as client:
         waited_s = 3 * BOUNDS.head_s

@@ -1,4 +1,4 @@
-"""Weights over HTTP: uploads that stall, versions that go back, services in one directory."""
+"""Weights over HTTP: uploads that stall, services in one directory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.application import Settings, serving, until
+from tests.trainers import async_trainer, training
 
 
 @pytest.fixture
@@ -30,35 +30,20 @@ def settings_of(engine: StubEngine, journal: Path | None = None) -> Settings:
 
 @pytest.mark.slow
 async def test_a_stalled_upload_is_answered_and_delays_no_other(engine: StubEngine) -> None:
-    async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
+    async with serving(settings_of(engine)) as url, async_trainer(url) as client:
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
         head = (
-            "PUT /v1/weights?version=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n\r\n"
+            "PUT /v1/weights HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999\r\n"
+            f"Prorl-Training: {training().key}\r\n\r\n"
         )
         writer.write(head.encode() + b"half")
         await writer.drain()
-        await client.stream_weights([b"next"], 1)
+        await client.stream_weights([b"next"])
         assert engine.weights == b"next"
         answer = (await reader.read()).decode()
         writer.close()
         assert answer.startswith("HTTP/1.1 408 ")
         assert "the upload stalled after 4 bytes" in answer
-
-
-async def test_a_version_goes_back_only_with_an_explicit_rewind(
-    engine: StubEngine, tmp_path: Path
-) -> None:
-    async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
-        await client.stream_weights([b"late"], 57)
-        with pytest.raises(ServiceCallError, match="rewind=true") as refusal:
-            await client.stream_weights([b"early"], 1)
-        assert refusal.value.http_status == 409
-        (tmp_path / "model.safetensors").touch()
-        with pytest.raises(ServiceCallError, match="older than the newest weights, 57"):
-            await client.load_weights(str(tmp_path), 1)
-        await client.load_weights(str(tmp_path), 2, rewind=True)
-        await client.stream_weights([b"early"], 1, rewind=True)
-        assert ((await client.status()).policy_version, engine.weights) == (1, b"early")
 
 
 @pytest.mark.slow
@@ -70,9 +55,9 @@ async def test_journals_in_one_directory_keep_their_weights_apart(
             await stack.enter_async_context(serving(settings_of(one, tmp_path / f"run.{number}")))
             for number, one in enumerate((engine, other_engine))
         ]
-        clients = [await stack.enter_async_context(AsyncRolloutClient(url)) for url in urls]
+        clients = [await stack.enter_async_context(async_trainer(url)) for url in urls]
         for client, content in zip(clients, (b"first", b"second"), strict=True):
-            await client.stream_weights([content], 1)
+            await client.stream_weights([content])
         engine.restart()
 
         async def has_weights() -> bool:

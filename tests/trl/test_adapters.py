@@ -10,13 +10,13 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from prorl_service import local
-from prorl_service.client import RolloutClient
 from prorl_service.schemas import Rollout, WeightsForm, WeightsQuery
 from prorl_trl import ProRLRollout
 from prorl_trl.adapters import adapted_layers, adapter_of
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 from tests import vllm_engine
+from tests.trainers import trainer
 from tests.trl.training import SERVICE_OPTIONS, TWO_TURNS, logged, make_trainer
 
 pytestmark = [
@@ -80,10 +80,10 @@ def test_adapters_in_quick_succession_are_sent_alone_until_whole_weights(
     query = WeightsQuery(lora_rank=adapter.rank, base=adapter.base)
     alone = PolicyWeights(checkpoint_names(tensors), adapted_layers(model), adapter)
     whole = replace(alone, adapter=None)
-    with RolloutClient(fresh_url) as client:
+    with trainer(fresh_url) as client:
         forms = []
-        for version, weights in enumerate([alone, alone, alone, whole, alone]):
+        for weights in [alone, alone, alone, whole, alone]:
             forms.append(client.weights_terms(query).form)
-            send(client, weights, version, Broadcaster(), rewind=False)
+            send(client, weights, Broadcaster())
         forms.append(client.weights_terms(query).form)
     assert forms == [WeightsForm.ADAPTER] * 4 + [WeightsForm.MODEL] * 2

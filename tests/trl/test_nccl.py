@@ -28,6 +28,8 @@ from tests.inference.nccl_vllm import (
 )
 from tests.inference.old_vllm import serving as engine_at
 from tests.server.application import Settings, serving
+from tests.trainers import trainer as claiming
+from tests.trainers import training
 
 VLLM = Path(__file__).parents[2] / ".venv-vllm/bin/python"
 UPDATE = [
@@ -47,13 +49,12 @@ class Trainer:
         self.url = url
         self._broadcaster = Broadcaster()
 
-    async def send(self, version: int, *, rewind: bool = False) -> WeightsReport:
-        return await asyncio.to_thread(self._send, version, rewind)
+    async def send(self, version: int) -> WeightsReport:
+        return await asyncio.to_thread(self._send, version)
 
-    def _send(self, version: int, rewind: bool) -> WeightsReport:
-        with RolloutClient(self.url) as client:
-            weights = PolicyWeights(policy(version))
-            return send(client, weights, version, self._broadcaster, rewind=rewind)
+    def _send(self, version: int) -> WeightsReport:
+        with claiming(self.url) as client:
+            return send(client, PolicyWeights(policy(version)), self._broadcaster)
 
 
 def policy(version: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
@@ -178,8 +179,8 @@ async def test_an_unknown_or_wrongly_sized_group_is_refused(
     engines: dict[str, NcclVllm], trainer: Trainer
 ) -> None:
     await trainer.send(1)
-    with RolloutClient(trainer.url) as client:
-        broadcast = partial(client.broadcast_weights, "another", {}, 2)
+    with RolloutClient(trainer.url, training=training().key) as client:
+        broadcast = partial(client.broadcast_weights, "another", {})
         with pytest.raises(ServiceCallError, match="open a new one") as caught:
             await asyncio.to_thread(broadcast)
         assert caught.value.http_status == 410

@@ -10,29 +10,37 @@ import torch
 from safetensors.torch import load
 
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.schemas import BackendSpec, WeightsQuery, WeightsReport, WeightsTerms
+from prorl_service.schemas import (
+    BackendSpec,
+    PolicyClaim,
+    WeightsQuery,
+    WeightsReport,
+    WeightsTerms,
+)
 from prorl_service.testing import StubEngine
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.weights import PolicyWeights, send
 from tests.server.application import Settings, serving
+from tests.trainers import training
 
 
 class Client(RolloutClient):
     """Records the ways by which weights are sent."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        super().__init__(url, training=training().key)
+        self.claim_policy(PolicyClaim(training=training()))
         self.ways: list[str] = []
 
     def stream_weights(
-        self, content: Iterable[bytes | memoryview], version: int, *, rewind: bool = False
+        self, content: Iterable[bytes | memoryview], *, after: int = 0
     ) -> WeightsReport:
         self.ways.append("http")
-        return super().stream_weights(content, version, rewind=rewind)
+        return super().stream_weights(content, after=after)
 
-    def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+    def load_weights(self, path: str, *, after: int = 0) -> WeightsReport:
         self.ways.append("directory")
-        return super().load_weights(path, version, rewind=rewind)
+        return super().load_weights(path, after=after)
 
 
 class OnAnotherHost(Client):
@@ -44,10 +52,10 @@ class OnAnotherHost(Client):
 class AcrossARestart(Client):
     """Acts as if the service restarted after the file was written and swept its directory."""
 
-    def load_weights(self, path: str, version: int, *, rewind: bool = False) -> WeightsReport:
+    def load_weights(self, path: str, *, after: int = 0) -> WeightsReport:
         if not self.ways:
             Path(path).unlink()
-        return super().load_weights(path, version, rewind=rewind)
+        return super().load_weights(path, after=after)
 
 
 @pytest.fixture
@@ -64,10 +72,11 @@ async def url(engine: StubEngine, tmp_path: Path) -> AsyncIterator[str]:
         yield address
 
 
-def send_once(client: Client, version: int = 1) -> None:
-    weights = PolicyWeights({"w": torch.full((4, 4), float(version))})
-    with client:
-        send(client, weights, version, Broadcaster(), rewind=version == 1)
+def send_once(kind: type[Client], url: str) -> Client:
+    weights = PolicyWeights({"w": torch.ones(4, 4)})
+    with kind(url) as client:
+        send(client, weights, Broadcaster())
+    return client
 
 
 @pytest.mark.parametrize(
@@ -86,8 +95,7 @@ async def test_weights_go_by_a_shared_directory_or_else_over_http(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "prorl_trl.weights")
-    client = kind(url)
-    await asyncio.to_thread(send_once, client)
+    client = await asyncio.to_thread(send_once, kind, url)
     assert client.ways == ways
     assert isinstance(engine.weights, bytes)
     assert torch.equal(load(engine.weights)["w"], torch.ones(4, 4))
@@ -100,8 +108,7 @@ async def test_several_fronts_get_weights_over_http(
     async with StubEngine(tiny_model, lambda _: [1]) as other:
         settings = Settings(backends=(BackendSpec(url=other.url),), sandbox="process")
         async with serving(settings) as second:
-            client = Client(f"{url},{second}")
-            await asyncio.to_thread(send_once, client)
+            client = await asyncio.to_thread(send_once, Client, f"{url},{second}")
     assert client.ways == ["http"]
     for one in (engine, other):
         assert isinstance(one.weights, bytes)
@@ -111,8 +118,8 @@ async def test_several_fronts_get_weights_over_http(
 async def test_files_that_are_no_longer_needed_are_removed(
     engine: StubEngine, url: str, tmp_path: Path
 ) -> None:
-    for version in (1, 2):
-        await asyncio.to_thread(send_once, Client(url), version)
+    for _ in range(2):
+        await asyncio.to_thread(send_once, Client, url)
     files = await asyncio.to_thread(lambda: list(tmp_path.rglob("weights-*")))
     assert len(files) == 1
 
@@ -120,4 +127,4 @@ async def test_files_that_are_no_longer_needed_are_removed(
 async def test_refused_weights_are_an_error(engine: StubEngine, url: str) -> None:
     engine.refuses_weights = True
     with pytest.raises(ServiceCallError):
-        await asyncio.to_thread(send_once, Client(url))
+        await asyncio.to_thread(send_once, Client, url)

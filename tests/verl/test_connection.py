@@ -24,7 +24,7 @@ def connection(url: str, model: Path, tokenizer: Path) -> Connection:
         prorl__tokenizer=str(tokenizer),
         actor_rollout_ref__model={"path": str(model)},
     )
-    return Connection(sections, settings_of(sections), llm_client=None)
+    return Connection(sections, settings_of(sections), llm_client=None, training=None)
 
 
 async def test_the_gateway_is_an_engine_that_the_service_can_call(

@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import PositiveFloat
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
+from prorl_service.client.policy import HeldPolicy, kept_training_id
 from prorl_service.client.trainable import outage_of
-from prorl_service.errors import ProRLError
+from prorl_service.errors import PolicyUnclaimed, ProRLError
 from prorl_service.schemas import FinishReason, Group, Limits, Rollout, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
@@ -74,6 +76,7 @@ class ProRLRolloutWorker:
     `dynamic_sampling`: has a sampler of the service find groups that teach something.
     `deadline_s`: training ends when the service cannot be reached, or gives nothing to train on,
     for that long; the former after `AsyncGRPOConfig.heartbeat_stale_after_s`, if that is less.
+    `take_over`: ends another training that holds the service's policy.
     `observe`: gets the rollouts of each group that has ended, in the worker's thread.
     """
 
@@ -93,6 +96,7 @@ class ProRLRolloutWorker:
         overlong: Overlong = "mask",
         deadline_s: PositiveFloat = 1800,
         wire: Wire = "packed",
+        take_over: bool = False,
         observe: Callable[[Sequence[Rollout]], None] | None = None,
     ) -> None:
         self._new_sample = checks.async_sample_type()
@@ -109,7 +113,18 @@ class ProRLRolloutWorker:
         )
         self._run_id = uuid.uuid4().hex[:12]
         self._candidates = Candidates(train_dataset, group_of, run_id=self._run_id)
-        self._url, self._new_client = url, partial(RolloutClient, url, token=token, wire=wire)
+        connect = partial(RolloutClient, url, token=token, wire=wire)
+        checkpoints = Path(args.output_dir)
+        continues = any(checkpoints.glob("checkpoint-*"))
+        policy = HeldPolicy(
+            url,
+            connect,
+            kept_training_id(checkpoints) if continues else None,
+            take_over=take_over,
+            kept_in=checkpoints,
+        )
+        self._training = _trainings[url] = _Training(policy)
+        self._url, self._new_client = url, partial(connect, training=policy.key)
         self._args, self._tokenizer = args, tokenizer
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
         self._overlong, self._deadline_s, self._observe = overlong, deadline_s, observe
@@ -132,6 +147,7 @@ class ProRLRolloutWorker:
         if self._tokenizer is not None:
             with self._new_client(retry_s=FIRST_CONTACT_S) as client:
                 checks.check_tokenizer(self._tokenizer, client.status())
+        self._training.claim()
         client = self._new_client(retry_s=self._deadline_s)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()
@@ -146,6 +162,7 @@ class ProRLRolloutWorker:
 
     def update_model_version(self, model_version: int) -> None:
         self._candidates.version = model_version
+        self._training.number(model_version)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raises `RolloutWorkerFailed`. The trainer calls it after some seconds of waiting."""
@@ -173,6 +190,7 @@ class ProRLRolloutWorker:
         if thread.is_alive():
             self._give_up(self._source.cancel)
         thread.join(STOP_TIMEOUT_S)
+        self._training.policy.release()
         if thread.is_alive():
             logger.info("the rollout worker still waits for an answer; continuing without it")
 
@@ -193,7 +211,13 @@ class ProRLRolloutWorker:
 
     def _work(self, source: GroupSource) -> None:
         self.rollout_buffer.taken.clear()
-        ended = source.next(self.rollout_buffer.qsize())
+        try:
+            ended = source.next(self.rollout_buffer.qsize())
+        except ServiceCallError as error:
+            if error.error.kind != PolicyUnclaimed.__name__:
+                raise
+            self._training.policy.claim_again()  # the service was restarted and has forgotten it
+            return
         self._hear()
         if ended is None:
             self.rollout_buffer.taken.wait(IDLE_S)
@@ -201,9 +225,11 @@ class ProRLRolloutWorker:
             self._take(*ended)
 
     def _hear(self, metrics: dict[str, float] | None = None) -> None:
-        """Notes a sign of life from the service. Raises `_Stopped`, `RolloutsFailed`."""
+        """Notes a sign of life from the service. Raises `_Stopped`, `RolloutsFailed`, and
+        `PolicyTaken` once another training has the policy."""
         if self._stopping.is_set():
             raise _Stopped
+        self._training.policy.check()
         if metrics:
             self.metrics_queue.put(metrics)
         self._heard_at = now = time.monotonic()
@@ -228,7 +254,11 @@ class ProRLRolloutWorker:
         if self._observe is not None:
             self._observe(rollouts)
         number, version = self._candidates.number_and_version(name)
-        attempts = [attempt_of(rollout, overlong=self._overlong) for rollout in rollouts]
+        with self._training.pushing:
+            versions = dict(self._training.numbers)
+        attempts = [
+            attempt_of(rollout, overlong=self._overlong, versions=versions) for rollout in rollouts
+        ]
         _check_weights(attempts, version)
         self.metrics_queue.put(group_metrics(attempts, self._candidates.version))
         prompt = self._candidates.prompt(number)
@@ -292,11 +322,16 @@ def _group_of(name: str, prompt: Any, *, agent: str | None, **settings: Any) -> 
 
 
 def _check_weights(attempts: Sequence[Attempt], version: int) -> None:
-    """Raises `RolloutsFailed` for weights older than the newest sent when the group began."""
+    """Raises `RolloutsFailed` for weights of others, or older than the newest sent when the group
+    began."""
+    failures = [one.whole.failure for one in attempts if one.whole.failure is not None]
+    others = [one.message for one in failures if one.kind == "OtherPolicy"]
     oldest = min((row.policy_version for one in attempts for row in one.trained), default=version)
     if oldest < version:
+        others.append(f"weights {oldest} sampled a rollout begun after {version} had been sent")
+    if others:
         raise RolloutsFailed(
-            f"weights of version {oldest} sampled a rollout begun after {version} had been sent",
+            others[0],
             hint="give the trainer `weight_transfer=ProRLWeightTransfer(url)`, and let nothing "
             "else update these engines; if service and engines were restarted, resume from a "
             "checkpoint, and give the service a `--journal`, which keeps the weights",
@@ -307,6 +342,37 @@ def _described(error: BaseException) -> str:
     message = f"no more rollouts are made: {type(error).__name__}: {error}"
     hint = getattr(error, "hint", "")
     return message if hint in message else f"{message}\n  {hint}"
+
+
+class _Training:
+    """What the worker and the weight transfer of one training share."""
+
+    def __init__(self, policy: HeldPolicy) -> None:
+        self.policy = policy
+        self.numbers: dict[int, int] = {}
+        """The trainer's number of each version of its weights, keyed by the service's."""
+        self.newest = 0
+        """The service's version of the weights sent last."""
+        self.pushing = threading.Lock()
+        """Held during a push: engines may sample with new weights before their version is known."""
+
+    def claim(self) -> None:
+        """Raises `PolicyTaken`, `ServiceCallError`."""
+        if not self.policy.is_held:
+            self.policy.claim()
+
+    def pushed(self, version: int) -> None:
+        """Notes the service's version of new weights; the trainer will number them next."""
+        self.numbers[version] = self.numbers.get(self.newest, 0) + 1
+        self.newest = version
+
+    def number(self, version: int) -> None:
+        """Notes the trainer's number of the weights sent last."""
+        self.numbers[self.newest] = version
+
+
+_trainings: dict[str, _Training] = {}
+"""Trainings of this process, keyed by the URL of the service."""
 
 
 class ProRLWeightTransfer:
@@ -321,29 +387,34 @@ class ProRLWeightTransfer:
         self, url: str, *, token: str | None = None, deadline_s: PositiveFloat = 1800
     ) -> None:
         checks.async_sample_type()
-        self._new_client = partial(RolloutClient, url, token=token)
+        self._url, self._connect = url, partial(RolloutClient, url, token=token)
         self._deadline_s = deadline_s
         self._broadcaster = Broadcaster()
-        self._version = 0
 
     def init_weight_transfer(self) -> None:
-        self._version = 0
-        with self._new_client(retry_s=FIRST_CONTACT_S) as client:
-            client.health()
+        """Raises `RolloutWorkerFailed`, `PolicyTaken`, `ServiceCallError`."""
+        if self._url not in _trainings:
+            raise RolloutWorkerFailed(
+                f"there is no ProRLRolloutWorker for {self._url}: make one before training starts"
+            )
+        self._training = _trainings[self._url]
+        self._training.claim()
 
     def pause(self) -> None:
         """Does nothing: each engine pauses while it loads, and rollouts continue afterwards."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
-        with self._new_client(retry_s=self._deadline_s) as client:
-            is_first = self._version == 0  # the service may have newer ones of an earlier run
-            policy, version = PolicyWeights(weights), self._version + 1
-            report = send(client, policy, version, self._broadcaster, rewind=is_first)
-        self._version = version
+        training = self._training
+        training.policy.check()
+        key = training.policy.key
+        with training.pushing, self._connect(retry_s=self._deadline_s, training=key) as client:
+            training.policy.claim_again()
+            report = send(client, PolicyWeights(weights), self._broadcaster, after=training.newest)
+            training.pushed(report.version)
         if report.pending:
             logger.warning(
-                "engines %s are down and will get weights %d later", report.pending, self._version
+                "engines %s are down and will get weights %d later", report.pending, report.version
             )
 
     def resume(self) -> None: ...

@@ -27,18 +27,36 @@ class Attempt:
     completion: list[dict[str, str]]
 
 
-def attempt_of(rollout: Rollout, *, overlong: Overlong) -> Attempt:
+def attempt_of(
+    rollout: Rollout, *, overlong: Overlong, versions: Mapping[int, int] | None = None
+) -> Attempt:
+    """`versions`: the trainer's number of each version of its weights, keyed by the service's; a
+    rollout of other weights has failed. None: both count alike."""
     trajectory = rollout.trajectory
     segments = trajectory.segments if trajectory else []
     # Any token may be the last: unlike GRPOTrainer, this one does not detect truncation by it.
     last_ids = [segment.response_ids[-1] for segment in segments if segment.response_ids]
-    whole = row_of(rollout, eos_ids=last_ids or [0], segments="longest", overlong=overlong)
+    whole = row_of(
+        rollout,
+        eos_ids=last_ids or [0],
+        segments="longest",
+        overlong=overlong,
+        versions=versions,
+    )
     is_trained = whole.failure is None and any(whole.env_mask)
+    trained = [_row(whole, one) for one in trained_segments(rollout)] if is_trained else []
     return Attempt(
-        whole=whole,
-        trained=[_row(whole, one) for one in trained_segments(rollout)] if is_trained else [],
+        whole=_numbered(whole, versions),
+        trained=[_numbered(one, versions) for one in trained],
         completion=_completion(trajectory) if trajectory else [],
     )
+
+
+def _numbered(row: Row, versions: Mapping[int, int] | None) -> Row:
+    """Returns the row with the trainer's number of its version, if it has any."""
+    if versions is None or row.policy_version not in versions:
+        return row
+    return replace(row, policy_version=versions[row.policy_version])
 
 
 def _row(whole: Row, segment: Segment) -> Row:

@@ -39,8 +39,8 @@ def run_groups(
     bar = new_bar("rollouts", len(rollout_ids), len(ended))
     with new_client() as client, bar:
         try:
-            client.submit(groups, invalid="fail")
             with restarts_noticed():
+                client.submit(groups, invalid="fail")
                 if ended:
                     client.cancel(list(ended))
                 missing = [one for one in rollout_ids if one not in ended]
@@ -81,10 +81,10 @@ def _received(
 
 @contextmanager
 def restarts_noticed() -> Iterator[None]:
-    """Raises `ServiceForgot` if submitted rollouts are unknown."""
+    """Raises `ServiceForgot` if submitted rollouts are unknown, or the training."""
     try:
         yield
     except ServiceCallError as error:
-        if error.http_status == 404:
+        if error.is_forgotten:
             raise ServiceForgot from error
         raise

@@ -10,7 +10,7 @@ reward. It is never replaced by a copy of a sibling and never given a made-up re
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from prorl_service.client.datasets import ChatMessage, task_from, task_payload
 from prorl_service.client.metrics import Outcome, metrics, outcome_of
 from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of, trained_segments, unusable
+from prorl_service.client.trainable import failure_of, other_policy, trained_segments, unusable
 from prorl_service.schemas import (
     Difficulty,
     ErrorInfo,
@@ -129,7 +129,12 @@ class Row(Outcome):
 
 
 def row_of(
-    rollout: Rollout, *, eos_ids: Sequence[int], segments: Segments, overlong: Overlong
+    rollout: Rollout,
+    *,
+    eos_ids: Sequence[int],
+    segments: Segments,
+    overlong: Overlong,
+    versions: Collection[int] | None = None,
 ) -> Row:
     """`segments`: "refuse" fails a rollout of more than one; "longest" trains on the one with the
     most sampled tokens, of equals the later; "last" on the one that was opened last.
@@ -137,8 +142,12 @@ def row_of(
     `overlong`: "mask" takes rollouts that did not stop by themselves out of the loss; their reward
     still counts in the baseline of their group. "keep" treats them like others; a `SoftPunishment`
     does, too, but lowers rewards.
+
+    `versions`: those of the weights that tokens must be sampled with; None: any.
     """
     failure = failure_of(rollout)
+    if failure is None and versions is not None:
+        failure = other_policy(rollout, versions)
     if failure is None:
         assert rollout.trajectory is not None
         failure = _trajectory_failure(rollout, eos_ids, segments)

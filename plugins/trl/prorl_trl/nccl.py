@@ -80,8 +80,7 @@ class Update:
     """One update of the weights and its outcome."""
 
     client: RolloutClient
-    version: int
-    rewind: bool
+    after: int
     report: WeightsReport | None = None
     ended: Future[None] = field(default_factory=Future)
 
@@ -109,7 +108,7 @@ class _Engines:
     def update_weights(self, update_info: dict[str, Any]) -> None:
         with self._failing() as update:
             update.report = update.client.broadcast_weights(
-                self.group, update_info, update.version, rewind=update.rewind
+                self.group, update_info, after=update.after
             )
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:

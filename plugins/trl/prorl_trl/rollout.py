@@ -20,6 +20,7 @@ from pydantic import PositiveFloat
 from tqdm.auto import tqdm
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.sampling import CandidateQueue, StepDraws
 from prorl_service.client.trainable import outage_of
 from prorl_service.errors import ProRLError
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 FIRST_CONTACT_S = 30.0
 """Longest wait for the service's first answer when training starts."""
 RETRY_DELAY_S = 5.0
+KEPT_AS = "prorl_training"
+"""Key of the training's id in the trainer's state, which its checkpoints keep."""
 MAX_LOST_CALLS = 3
 """Maximum consecutive calls, each retried to its deadline, without a usable rollout."""
 
@@ -65,6 +68,8 @@ class ProRLRollout:
     `dynamic_sampling`: train on informative groups only, and try others of the training set until
     there are enough (DAPO); a `SamplerSpec` says what is informative, and more.
     `importance_sampling`: "auto" corrects for the engine's logprobs, "off" ignores them.
+    `take_over`: ends another training that holds the service's policy; otherwise this one is
+    refused while that lives.
     `observe`: gets every call's rollouts, failed ones too, on the main process, to log or show.
     `save`: a directory for every step's rollouts, a JSONL file each; see `client.saved`.
     `replay`: such a directory, whose rollouts are trained on again, without a service.
@@ -87,6 +92,7 @@ class ProRLRollout:
         weights: str | Path = "auto",
         importance_sampling: Literal["auto", "off"] = "auto",
         wire: Wire = "packed",
+        take_over: bool = False,
         observe: Callable[[Sequence[Rollout]], None] | None = None,
         save: str | Path | None = None,
         replay: str | Path | None = None,
@@ -120,7 +126,12 @@ class ProRLRollout:
         self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
         self._broadcaster = Broadcaster()
-        self._pushed_version: int | None = None
+        self._take_over = take_over
+        self._policy: HeldPolicy | None = None
+        """Hold of the service's policy; on the main process only."""
+        self._pushed_step: int | None = None
+        self._own_versions: list[int] = []
+        """Versions that the service gave to the weights pushed, the newest last."""
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
@@ -148,8 +159,10 @@ class ProRLRollout:
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         if trainer is not self._trainer:
             self._meet(trainer)
-        if self._pushes_weights and self._pushed_version != trainer.state.global_step:
+        if self._pushes_weights and self._pushed_step != trainer.state.global_step:
             self.push_weights()
+        elif self._replay_from is None:
+            on_main(trainer.accelerator, self._hold_policy)
         everyones = gather_object(prompts)
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
@@ -172,7 +185,8 @@ class ProRLRollout:
         self._pushes_weights = self._weights != "none" and not (
             self._weights == "auto" and trainer.use_vllm
         )
-        self._pushed_version = None
+        self._pushed_step = None
+        self._own_versions = []
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
         self._trainer = trainer
@@ -182,6 +196,7 @@ class ProRLRollout:
         if self._sampler_spec is not None and self._replay_from is None:
             self._dynamic = self._dynamic_sampling(self._sampler_spec)
             trainer.add_callback(AtEnd(self._end_sampling))
+        trainer.add_callback(AtEnd(self._release_policy))
 
     def _dynamic_sampling(self, spec: SamplerSpec) -> StepDraws:
         n, numbers = self._trainer.num_generations, count()
@@ -214,26 +229,48 @@ class ProRLRollout:
 
         A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
-        version = self._trainer.state.global_step
+        self._pushed_step = self._trainer.state.global_step
         if self._replay_from is not None:
-            self._pushed_version = version
             return
-        weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
-        on_main_with(weights, accelerator, lambda: self._send_weights(weights, version))
-        self._pushed_version = version
+        accelerator = self._trainer.accelerator
+        on_main(accelerator, self._hold_policy)
+        weights = policy_weights(self._trainer)
+        version = on_main_with(weights, accelerator, lambda: self._send_weights(weights))
+        self._own_versions.append(version)
 
-    def _send_weights(self, weights: PolicyWeights, version: int) -> None:
-        is_first = self._pushed_version is None  # it may resume from before the last push
+    def _send_weights(self, weights: PolicyWeights) -> int:
+        """Returns the version that the service gave them."""
+        after = self._own_versions[-1] if self._own_versions else 0
         with self._client() as client:
             if self._weights in ("auto", "stream"):
-                report = send(client, weights, version, self._broadcaster, rewind=is_first)
+                report = send(client, weights, self._broadcaster, after=after)
             else:
-                directory = Path(self._weights)
-                report = send_directory(client, weights, directory, version, rewind=is_first)
+                report = send_directory(client, weights, Path(self._weights), after=after)
         if report.pending:
             logger.warning(
-                "engines %s are down; they get weights %d later", report.pending, version
+                "engines %s are down; they get weights %d later", report.pending, report.version
             )
+        return report.version
+
+    def _hold_policy(self) -> None:
+        """Claims the policy at first contact, for the training that the checkpoint belongs to, and
+        again from a service that has forgotten it. Raises `PolicyTaken`."""
+        kept = self._trainer.state.stateful_callbacks
+        training_id = kept.get(KEPT_AS, {}).get("attributes", {}).get("training_id")
+        held = self._policy
+        if held is None or not held.is_held or training_id not in (None, held.training.training_id):
+            held = HeldPolicy(self._url, self._client, training_id, take_over=self._take_over)
+            self._policy = held
+            held.claim()
+        else:
+            held.check()
+            held.claim_again()
+        attributes = {"training_id": held.training.training_id}
+        kept[KEPT_AS] = {"args": {}, "attributes": attributes}
+
+    def _release_policy(self) -> None:
+        if self._policy is not None:
+            self._policy.release()
 
     # --- rollouts -------------------------------------------------------------------------------
 
@@ -288,7 +325,8 @@ class ProRLRollout:
             time.sleep(RETRY_DELAY_S)
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
-        values = convert.row_metrics(rows, self._pushed_version)
+        newest = self._own_versions[-1] if self._own_versions else None
+        values = convert.row_metrics(rows, newest)
         if self._dynamic is not None and self._trainer.model.training:
             values |= self._dynamic.metrics()
         return values
@@ -335,9 +373,15 @@ class ProRLRollout:
         if self._observe is not None:
             self._observe(rollouts)
         eos_ids = _eos_ids(trainer)
+        # Groups of dynamic sampling may have begun before the last push.
+        versions = self._own_versions if is_dynamic else self._own_versions[-1:]
         rows = [
             convert.row_of(
-                rollout, eos_ids=eos_ids, segments=self._segments, overlong=self._overlong
+                rollout,
+                eos_ids=eos_ids,
+                segments=self._segments,
+                overlong=self._overlong,
+                versions=versions if self._own_versions else None,
             )
             for rollout in rollouts
         ]
@@ -385,8 +429,13 @@ class ProRLRollout:
         return tqdm(total=total, initial=done, desc=what, leave=False, disable=is_off)
 
     def _client(self, retry_s: float | None = None) -> RolloutClient:
-        retry_s = self._deadline_s if retry_s is None else retry_s
-        return RolloutClient(self._url, token=self._token, retry_s=retry_s, wire=self._wire)
+        return RolloutClient(
+            self._url,
+            token=self._token,
+            retry_s=self._deadline_s if retry_s is None else retry_s,
+            wire=self._wire,
+            training=self._policy.key if self._policy else None,
+        )
 
 
 def _eos_ids(trainer: Any) -> list[int]:

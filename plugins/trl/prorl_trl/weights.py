@@ -112,22 +112,23 @@ def checkpoint_names(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 def send(
     client: RolloutClient,
     weights: PolicyWeights,
-    version: int,
     broadcaster: Broadcaster,
     *,
-    rewind: bool,
+    after: int = 0,
 ) -> WeightsReport:
     """Sends weights in the form and type that the engines take: by NCCL, as a file in the service's
-    own directory, if this process sees that, or over HTTP. Raises `ServiceCallError`."""
+    own directory, if this process sees that, or over HTTP. `after`: version of the last ones; 0
+    before the first. Raises `ServiceCallError`."""
     adapter = weights.adapter
     query = WeightsQuery(nccl=nccl.is_possible())
     if adapter is not None:
         query = query.model_copy(update={"lora_rank": adapter.rank, "base": adapter.base})
     terms = client.weights_terms(query)
+    is_first, after = after == 0, max(after, terms.newest)
     if terms.workers:
-        if rewind:
+        if is_first:
             logger.info("weights are broadcast by NCCL to %d workers", terms.workers)
-        update = nccl.Update(client, version, rewind)
+        update = nccl.Update(client, after)
         return broadcaster.send(weights.whole_model, _dtype(terms), terms, update)
     if adapter is not None and terms.form is WeightsForm.ADAPTER:
         config = {ADAPTER_CONFIG: adapter.config}
@@ -139,32 +140,34 @@ def send(
     # another user's directory hides.
     is_there = bool(terms.probe) and os.path.exists(directory / terms.probe)
     is_shared = is_there and os.access(directory, os.W_OK)
-    if rewind:
+    if is_first:
         whole = f"adapter merged: {terms.reason}" if terms.reason else "whole model"
         form = "adapter alone" if terms.form is WeightsForm.ADAPTER else whole
         way = f"by {directory}" if is_shared else "over HTTP"
         logger.info("weights are sent %s as %s (%s)", way, terms.dtype or "they are", form)
     if not is_shared:
-        return client.stream_weights(file, version, rewind=rewind)
+        return client.stream_weights(file, after=after)
     path = directory / f"weights-{uuid.uuid4().hex}.partial"
     file.write(path)
     path = path.rename(path.with_suffix(".safetensors"))
     try:
-        return client.load_weights(str(path), version, rewind=rewind)
+        return client.load_weights(str(path), after=after)
     except ServiceCallError as error:
         if error.http_status != HTTPStatus.GONE:
             raise
     # The service was restarted.
-    return send(client, weights, version, broadcaster, rewind=rewind)
+    return send(client, weights, broadcaster, after=after)
 
 
 def send_directory(
-    client: RolloutClient, weights: PolicyWeights, directory: Path, version: int, *, rewind: bool
+    client: RolloutClient, weights: PolicyWeights, directory: Path, *, after: int = 0
 ) -> WeightsReport:
-    """Writes the weights into a directory that the engines read. Raises `ServiceCallError`."""
+    """Writes the weights into a directory that the engines read. `after`: as for `send`. Raises
+    `ServiceCallError`."""
     terms = client.weights_terms(WeightsQuery(as_file=False))
+    after = max(after, terms.newest)
     file = SafetensorsFile(weights.whole_model, _dtype(terms))
-    return client.load_weights(str(save(file, directory, version)), version, rewind=rewind)
+    return client.load_weights(str(save(file, directory, after + 1)), after=after)
 
 
 def save(file: SafetensorsFile, directory: Path, version: int) -> Path:

@@ -6,6 +6,7 @@ early stopping are not possible.
 """
 
 import asyncio
+import atexit
 import logging
 import uuid
 from pathlib import Path
@@ -20,6 +21,7 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.trainable import failure_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Limits, Rollout, Sampling
@@ -40,12 +42,15 @@ class RolloutFailed(ProRLError):
     """The rollout has nothing to train on."""
 
 
-def create_manager(config: Any, llm_client: Any, **others: Any) -> Any:
-    """Returns VeRL's own manager, with this agent loop for all tasks."""
+def create_manager(config: Any, llm_client: Any, policy: HeldPolicy, **others: Any) -> Any:
+    """Returns VeRL's own manager, with this agent loop for all tasks. Its workers act for the
+    training that holds `policy`."""
+    atexit.register(policy.release)
     manager = AgentLoopManagerTQ if config.trainer.use_v1 else AgentLoopManager
     with open_dict(config):
         config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(LOOPS)
         config.actor_rollout_ref.rollout.agent.default_agent_loop = "prorl"
+        config.prorl.training = policy.key
     return manager.create(config=config, llm_client=llm_client, **others)
 
 
@@ -54,7 +59,8 @@ async def _connection(config: Any, llm_client: Any) -> Connection:
     global _connecting
     if _connecting is None:
         sections = plain(config)
-        connection = Connection(sections, settings_of(sections), llm_client)
+        settings = settings_of(sections)
+        connection = Connection(sections, settings, llm_client, settings.training)
         _connecting = asyncio.create_task(connection.start())
     return await asyncio.shield(_connecting)
 

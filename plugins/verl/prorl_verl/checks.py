@@ -11,7 +11,7 @@ from prorl_service.client import RolloutClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendState
 from prorl_verl import ignored
-from prorl_verl.settings import Settings, max_model_len
+from prorl_verl.settings import Settings, max_model_len, training_id
 
 FIRST_CONTACT_S = 10.0
 
@@ -147,7 +147,7 @@ def _check_sampling(config: Mapping[str, Any], _: Settings) -> None:
         )
 
 
-def check_service(settings: Settings) -> None:
+def check_service(config: Mapping[str, Any], settings: Settings) -> None:
     """Raises `ServiceCallError` for a service that does not answer or refuses our token, and
     `BadConfiguration` for one that others use, or that lacks the agent."""
     with RolloutClient(settings.url, token=settings.token(), retry_s=FIRST_CONTACT_S) as client:
@@ -155,12 +155,22 @@ def check_service(settings: Settings) -> None:
         for backend in status.backends:
             if backend.state is BackendState.DOWN:  # of a trainer that died
                 client.remove_backend(backend.backend_id)
+    held = status.training
+    is_taken = held is not None and held.is_live and not settings.take_over
+    if held is not None and is_taken and held.training.training_id != training_id(config):
+        raise BadConfiguration(
+            f"the service at {settings.url} trains for {held.training.user}, pid "
+            f"{held.training.pid} on {held.training.host}, last heard of {held.silent_s:.0f} s ago",
+            hint="start a service of its own for each training, or stop that one with "
+            "prorl.take_over=true",
+        )
     if settings.agent is not None and settings.agent not in status.agents:
         raise BadConfiguration(
             f"prorl.agent={settings.agent} is unknown; the service has: {', '.join(status.agents)}",
             hint="start the service with `--agent module:Class`",
         )
-    others = [one.url for one in status.backends if one.state is not BackendState.DOWN]
+    up = [one for one in status.backends if one.state is not BackendState.DOWN]
+    others = [one.url for one in up if one.training is None]  # the others leave with their training
     if others:
         raise BadConfiguration(
             f"the service at {settings.url} has other engines already: {', '.join(others)}",

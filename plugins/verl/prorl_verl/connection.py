@@ -10,6 +10,8 @@ import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -19,11 +21,12 @@ from verl.utils.fs import copy_to_local
 
 from prorl_service.client import AsyncRolloutClient, RolloutClient, ServiceCallError
 from prorl_service.client.cells import fronts_in
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 from prorl_verl.checks import BadConfiguration
 from prorl_verl.engines import Engines
 from prorl_verl.gateway import Gateway
-from prorl_verl.settings import Settings, max_model_len
+from prorl_verl.settings import Settings, max_model_len, training_id
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +36,34 @@ FIRST_CONTACT_S = 30.0
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
+def hold_policy(config: Mapping[str, Any], settings: Settings) -> HeldPolicy:
+    """Claims the service's policy for this training, or for that whose checkpoints it continues
+    from. Raises `PolicyTaken`, `ServiceCallError`."""
+    connect = partial(RolloutClient, settings.url, token=settings.token())
+    return HeldPolicy(
+        settings.url,
+        connect,
+        training_id(config),
+        take_over=settings.take_over,
+        kept_in=Path(config["trainer"]["default_local_dir"]),
+    ).claim()
+
+
 class Connection:
     """Connection with the service. Start it before anything else."""
 
-    def __init__(self, config: Any, settings: Settings, llm_client: Any) -> None:
+    def __init__(
+        self, config: Any, settings: Settings, llm_client: Any, training: str | None
+    ) -> None:
+        """`training`: key of the training that holds the policy."""
         self.settings = settings
+        self._training = training
         self.engines = Engines(llm_client, max_in_flight=settings.gateway.max_in_flight)
         self.client = AsyncRolloutClient(
-            settings.url, token=settings.token(), retry_s=settings.deadline_s
+            settings.url,
+            token=settings.token(),
+            retry_s=settings.deadline_s,
+            training=training,
         )
         self.run_id = f"verl-{uuid.uuid4().hex[:12]}"
         self._api_key = secrets.token_urlsafe(32)
@@ -114,7 +137,12 @@ class Connection:
             logger.warning("%s: the gateway's lease is not renewed: %s", self.url, error)
 
     def _new_client(self, retry_s: float) -> AsyncRolloutClient:
-        return AsyncRolloutClient(self.settings.url, token=self.settings.token(), retry_s=retry_s)
+        return AsyncRolloutClient(
+            self.settings.url,
+            token=self.settings.token(),
+            retry_s=retry_s,
+            training=self._training,
+        )
 
     def give_up(self, rollout_ids: Sequence[str], sampler_id: str | None) -> None:
         """Releases everything at the end of training; what the service does not learn ends with its

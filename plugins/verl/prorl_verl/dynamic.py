@@ -114,7 +114,7 @@ class DynamicSampling:
                         is_new_step=self._of_step == 1,
                     )
             except ServiceCallError as error:
-                can_pass = error.http_status == 404 or isinstance(error, WaitTimeout)
+                can_pass = error.is_forgotten or isinstance(error, WaitTimeout)
                 if not can_pass or time.monotonic() > deadline:
                     raise
                 time.sleep(RESTART_DELAY_S)

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from prorl_service.client import RolloutClient
 from prorl_service.client.metrics import outcome_of
+from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.saved import SavedStep
 from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store
-from prorl_verl.connection import Connection
+from prorl_verl.connection import Connection, hold_policy
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
 from prorl_verl.prompts import prompts_of
@@ -60,12 +61,14 @@ class ProRLAgentLoopManager:
         sections = plain(config)
         settings = settings_of(sections)
         checks.check_configuration(sections, settings)
+        policy = hold_policy(sections, settings)
         if settings.agent_loop or not config.trainer.use_v1:
             from prorl_verl import agent_loop
 
-            return agent_loop.create_manager(config, llm_client, **others)
+            return agent_loop.create_manager(config, llm_client, policy, **others)
         workers = others.get("reward_loop_worker_handles")
-        _current = cls(sections, settings, llm_client, partial(compute_score_of, config, workers))
+        new_compute_score = partial(compute_score_of, config, workers)
+        _current = cls(sections, settings, llm_client, policy, new_compute_score)
         return _current
 
     def __init__(
@@ -73,13 +76,15 @@ class ProRLAgentLoopManager:
         config: dict[str, Any],
         settings: Settings,
         llm_client: Any,
+        policy: HeldPolicy,
         new_compute_score: Callable[[], ComputeScore | None],
     ) -> None:
         """`new_compute_score` is called in the event loop of this manager."""
         self._config, self._settings = config, settings
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
-        self._connection = self._do(_connect(config, settings, llm_client))
+        self._policy = policy
+        self._connection = self._do(_connect(config, settings, llm_client, policy.key))
         self._scoring = self._do(_scoring(config, settings, new_compute_score))
         self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()
@@ -105,7 +110,13 @@ class ProRLAgentLoopManager:
         return DynamicSampling(
             self._connection.run_id,
             sampler_spec(self._config, settings, self._mode),
-            lambda: RolloutClient(settings.url, token=token, retry_s=settings.deadline_s),
+            partial(
+                RolloutClient,
+                settings.url,
+                token=token,
+                retry_s=settings.deadline_s,
+                training=self._policy.key,
+            ),
             deadline_s=settings.deadline_s,
             draws_per_step=draws_per_step(self._config),
         )
@@ -117,8 +128,10 @@ class ProRLAgentLoopManager:
     def generate_sequences(self, prompts: Any) -> None:
         """Takes `prompts`, a TensorDict with one row for each group, and returns immediately.
 
-        Raises `ValueError` for a row that is not a task, and `AllGroupsFail` when there is no hope.
+        Raises `ValueError` for a row that is not a task, `AllGroupsFail` when there is no hope, and
+        `PolicyTaken` once another training has the policy.
         """
+        self._policy.check()
         self._runs.check_hope()
         self._loop.call_soon_threadsafe(self._connection.engines.open)
         validate = "validate" in prompts and bool(prompts["validate"])
@@ -150,6 +163,7 @@ class ProRLAgentLoopManager:
         sleep.
         """
         assert self._dynamic is not None
+        self._policy.check()
         drawn, dropped = self._dynamic.draw(target, version=global_steps - 1, refill=refill)
         if self._mode == "sync":
             self._do(self._connection.engines.close())
@@ -184,6 +198,7 @@ class ProRLAgentLoopManager:
         atexit.unregister(self._end)
         sampler_id = self._dynamic.sampler_id if self._dynamic is not None else None
         self._connection.give_up(self._runs.rollout_ids(), sampler_id)
+        self._policy.release()
         if self._saving is not None:
             self._saving.close()
 
@@ -200,5 +215,7 @@ async def _scoring(
     )
 
 
-async def _connect(config: dict[str, Any], settings: Settings, llm_client: Any) -> Connection:
-    return await Connection(config, settings, llm_client).start()
+async def _connect(
+    config: dict[str, Any], settings: Settings, llm_client: Any, training: str
+) -> Connection:
+    return await Connection(config, settings, llm_client, training).start()

@@ -95,7 +95,7 @@ async def ended(
                 if len(siblings) == missing[rollout.group_id].n:
                     yield missing.pop(rollout.group_id), siblings
         except ServiceCallError as error:
-            if error.http_status != 404:
+            if not error.is_forgotten:
                 raise
             logger.warning("the service was restarted; %d groups start again", len(missing))
             await asyncio.sleep(RESTART_DELAY_S)

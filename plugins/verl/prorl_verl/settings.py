@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from prorl_service.client.cells import URLS
 from prorl_service.client.overlong import SoftPunishment
+from prorl_service.client.policy import kept_training_id
 from prorl_service.schemas import Limits, Sampling, WireModel
 from prorl_service.schemas.sampling import SamplerSpec
 
@@ -76,6 +77,8 @@ class Settings(WireModel):
     dynamic_sampling: SamplerSpec = SamplerSpec()
     save: Path | None = None
     agent_loop: bool = False
+    take_over: bool = False
+    training: str | None = Field(None, description="Set by the manager for its agent loops.")
     sampler_if_filtered: Mapping[str, str | None] = {}
 
     @field_validator("dynamic_sampling", mode="before")
@@ -157,6 +160,16 @@ def draws_per_step(config: Mapping[str, Any]) -> int:
     """Returns the number of mini-batches, one draw each, that VeRL trains on per set of weights."""
     modes = config["trainer"]["v1"]
     return int(modes[modes["trainer_mode"]].get("parameter_sync_step", 1))
+
+
+def training_id(config: Mapping[str, Any]) -> str | None:
+    """Returns the id of the training that VeRL will continue from its checkpoints; None for a new
+    one."""
+    trainer = config["trainer"]
+    directory = Path(trainer["default_local_dir"])
+    has_checkpoint = (directory / "latest_checkpointed_iteration.txt").exists()
+    is_new = trainer["resume_mode"] == "disable" or not has_checkpoint
+    return None if is_new else kept_training_id(directory)
 
 
 def max_model_len(config: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ class CheckBeforeStart(Callback):  # type: ignore[misc]
             sections = plain(config)
             settings = settings_of(sections)
             checks.check_configuration(sections, settings)
-            checks.check_service(settings)
+            checks.check_service(sections, settings)
             sys.stderr.write(f"prorl: watch the rollouts at {settings.url}\n")
         except ValidationError as error:
             problems = [*map(_described, error.errors()), nearest_fields(error.errors(), Settings)]

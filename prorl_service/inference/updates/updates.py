@@ -10,16 +10,17 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable, Conflict
+from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
 from prorl_service.inference.answers import EngineInfo
 from prorl_service.inference.identity import ModelIdentity, OtherModel
 from prorl_service.inference.member import AwaitsWeights, Member
+from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.transfer.ways import Broadcast, WeightSource
 from prorl_service.inference.updates import nccl
 from prorl_service.inference.updates.nccl import GroupGone, NcclGroup
 from prorl_service.inference.updates.terms import agree
 from prorl_service.inference.weights import Weights, WeightSpool, check_directory
-from prorl_service.schemas import BackendState, WeightsQuery, WeightsReport, WeightsTerms
+from prorl_service.schemas import BackendState, Push, WeightsQuery, WeightsReport, WeightsTerms
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class WeightUpdates:
         self,
         members: Mapping[str, Member],
         spool: WeightSpool,
+        owner: PolicyOwner,
         newest: Weights | None,
         keep: Callable[[Weights], Awaitable[None]],
         on_change: Callable[[], None],
@@ -47,26 +49,30 @@ class WeightUpdates:
         self.newest = newest
         self._members = members
         self._spool = spool
+        self._owner = owner
         self._keep = keep
         self._on_change = on_change
         self._load_timeout_s = load_timeout_s
         self._lock = asyncio.Lock()
         self._group: NcclGroup | None = None
+        self._last_version = 0
+        """Version of the last push, whether it succeeded or not: a number is never used twice."""
 
     async def stream(
-        self, chunks: AsyncIterable[bytes], version: int, *, rewind: bool
+        self, chunks: AsyncIterable[bytes], push: Push, training: str | None
     ) -> WeightsReport:
         """Gives all backends the tensors of one safetensors file. Raises like `load`, and
         `UploadStalled`, `WeightsNotKept`."""
-        self._refuse_older(version, rewind=rewind)  # before gigabytes arrive
+        self._check_owner(training)  # before gigabytes arrive
         file = await self._spool.receive(chunks)  # without the lock: an upload may stall
-        return await self.load(Weights(file, version), rewind=rewind)
+        return await self.load(file, push, training)
 
     async def terms(self, query: WeightsQuery) -> WeightsTerms:
         """Returns the terms of `terms.agree`, with the directory where trainers may leave files."""
         agreed = await agree(self._within_reach(), self._group, query)
         place = {"directory": str(self._spool.directory), "probe": self._spool.probe}
-        return agreed.model_copy(update=place)
+        newest = 0 if self.newest is None else self.newest.version
+        return agreed.model_copy(update=place | {"newest": newest})
 
     async def open_group(self, init_info: Mapping[str, Any]) -> NcclGroup:
         """Has all engines join a trainer's NCCL group. Raises like `nccl.open_group`."""
@@ -77,7 +83,7 @@ class WeightUpdates:
             return self._group
 
     async def broadcast(
-        self, group_id: str, manifest: Mapping[str, Any], version: int, *, rewind: bool
+        self, group_id: str, manifest: Mapping[str, Any], push: Push, training: str | None
     ) -> WeightsReport:
         """Has all engines receive what the trainer of the group broadcasts meanwhile. Raises like
         `load`; `GroupGone`; `BackendUnavailable` if any engine fails, since no copy is kept."""
@@ -89,8 +95,7 @@ class WeightUpdates:
                 hint="open a new one: POST /v1/weights/group",
             )
         try:
-            weights = Weights(group.broadcast(manifest), version)
-            return await self.load(weights, rewind=rewind)
+            return await self.load(group.broadcast(manifest), push, training)
         except BaseException:
             self._group = None
             raise
@@ -104,36 +109,56 @@ class WeightUpdates:
             and (member.awaits_weights or member.state is not BackendState.DOWN)
         ]
 
-    async def load(self, weights: Weights, *, rewind: bool) -> WeightsReport:
+    async def load(self, source: WeightSource, push: Push, training: str | None) -> WeightsReport:
         """Updates all backends in parallel; one that is down takes the weights when it is back.
 
-        Raises `BackendRejected` if a backend refuses the weights; `InvalidRequest` for a directory
-        that visibly holds none; `Conflict` for a version below the newest without `rewind`. After
-        any error the previous weights stay the newest: backends that took the new ones are given
-        the old ones again or, if there were none, are down until a restart or new weights.
+        `training`: the key of that which pushes them; None: one that nobody has to know. Raises
+        `BackendRejected` if a backend refuses the weights; `InvalidRequest` for a directory that
+        visibly holds none; `PolicyTaken` and `PolicyUnclaimed`. After any error the previous
+        weights stay the newest: backends that took the new ones are given the old ones again or, if
+        there were none, are down until a restart or new weights.
         """
-        await asyncio.to_thread(check_directory, weights.source)
-        outdated: WeightSource | None = weights.source
+        await asyncio.to_thread(check_directory, source)
+        outdated: WeightSource | None = source
         try:
             async with self._lock:
-                self._refuse_older(weights.version, rewind=rewind)
+                self._check_owner(training)
                 previous, began_at = self.newest, time.monotonic()
-                report = await self._load_everywhere(weights)
-                _log(report, weights.source, time.monotonic() - began_at)
+                if previous is not None and previous.push == push.push:
+                    return self._report(previous)  # the answer was lost
+                weights = Weights(source, self._next_version(push.after), push.push)
+                weights.training = self._owner.training_id if training else None
+                await self._load_everywhere(weights)
                 outdated = None if previous is None else previous.source
+                report = self._report(weights)
+                _log(report, source, time.monotonic() - began_at)
                 return report
         finally:
-            if outdated is not None:
+            newest = self.newest
+            if outdated is not None and (newest is None or newest.source.path != outdated.path):
                 await self._spool.remove(outdated)
 
-    def _refuse_older(self, version: int, *, rewind: bool) -> None:
-        if self.newest is not None and version < self.newest.version and not rewind:
-            raise Conflict(
-                f"version {version} is older than the newest weights, {self.newest.version}",
-                hint="if the trainer goes back or starts over, pass rewind=true",
-            )
+    def _report(self, weights: Weights) -> WeightsReport:
+        members = self._members.values()
+        return WeightsReport(
+            version=weights.version,
+            applied=[one.backend_id for one in members if one.loaded is weights],
+            pending=[one.backend_id for one in members if one.loaded is not weights],
+        )
 
-    async def _load_everywhere(self, weights: Weights) -> WeightsReport:
+    def _check_owner(self, training: str | None) -> None:
+        """Raises `PolicyTaken`, `PolicyUnclaimed`."""
+        if training is not None:
+            self._owner.check(training)
+
+    def _next_version(self, after: int) -> int:
+        """Returns a version above all that were ever pushed, or are known to engine or trainer."""
+        known = [member.policy_version for member in self._members.values()]
+        newest = 0 if self.newest is None else self.newest.version
+        self._last_version = max(self._last_version, newest, after, *known, 0) + 1
+        return self._last_version
+
+    async def _load_everywhere(self, weights: Weights) -> None:
         previous, self.newest = self.newest, weights
         try:
             members = list(self._members.values())
@@ -154,12 +179,6 @@ class WeightUpdates:
             raise
         finally:
             self._on_change()
-        outcome = list(zip(members, results, strict=True))
-        return WeightsReport(
-            version=weights.version,
-            applied=[member.backend_id for member, result in outcome if result is None],
-            pending=[member.backend_id for member, result in outcome if result is not None],
-        )
 
     async def _update(self, member: Member, weights: Weights) -> None:
         """Raises `BackendUnavailable` if the backend has to come back first."""

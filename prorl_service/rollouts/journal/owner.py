@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 RUN = "run"
 WEIGHTS = "weights"
-"""Keys of the journal for the name of its run and for the newest weights."""
+POLICY = "policy"
+"""Keys of the journal for the name of its run, the newest weights, and the lease of the policy."""
 
 
 def claim(db: sqlite3.Connection, journal: str, run: str | None, *, resume: bool) -> str:

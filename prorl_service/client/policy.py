@@ -1,0 +1,158 @@
+"""A training's hold of a service's policy: claimed when the training starts, renewed while its
+process lives, and released when it ends.
+
+Sends no weights and no groups: those carry the `key` of the training.
+"""
+
+import getpass
+import json
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from prorl_service.client.errors import ServiceCallError
+from prorl_service.client.http import RolloutClient
+from prorl_service.errors import PolicyTaken
+from prorl_service.schemas import PolicyClaim, Training
+
+logger = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+RENEW_S = 10.0
+FIRST_CONTACT_S = 30.0
+KEPT_IN = "prorl_training.json"
+"""File with a training's id, next to its checkpoints."""
+
+
+_held: "dict[str, HeldPolicy]" = {}
+"""Policies that this process holds, keyed by the URL of the service."""
+
+
+class HeldPolicy:
+    """Use it as a context manager, or `claim` and `release` it. A later one of the same process
+    takes its place."""
+
+    def __init__(
+        self,
+        url: str,
+        new_client: Callable[..., RolloutClient],
+        training_id: str | None = None,
+        *,
+        take_over: bool = False,
+        kept_in: Path | None = None,
+    ) -> None:
+        """`new_client`: makes a client, given its `retry_s`. `training_id`: that of an earlier
+        process, if the training continues. `take_over`: ends another training that holds the
+        policy. `kept_in`: directory of checkpoints, in which to leave the id."""
+        self._url = url
+        self._new_client = new_client
+        self._take_over = take_over
+        self._kept_in = kept_in
+        self._ended = threading.Event()
+        self._lost: PolicyTaken | None = None
+        self.training = Training(
+            training_id=training_id or uuid.uuid4().hex[:12],
+            process_id=uuid.uuid4().hex[:8],
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            user=_user(),
+        )
+
+    @property
+    def key(self) -> str:
+        return self.training.key
+
+    def claim(self) -> Self:
+        """Raises `PolicyTaken` if another training holds the policy; `ServiceCallError`."""
+        if (earlier := _held.pop(self._url, None)) is not None:
+            earlier.release()
+        claim = PolicyClaim(training=self.training, lease_s=LEASE_S, take_over=self._take_over)
+        with self._new_client(retry_s=FIRST_CONTACT_S) as client:
+            _ask(client, claim)
+        if self._kept_in is not None:
+            _keep(self._kept_in, self.training.training_id)
+        _held[self._url] = self
+        threading.Thread(target=self._renew, name="prorl policy", daemon=True).start()
+        return self
+
+    @property
+    def is_held(self) -> bool:
+        """True from the claim to the release."""
+        return _held.get(self._url) is self
+
+    def check(self) -> None:
+        """Raises `PolicyTaken` if another training has taken the policy since."""
+        if self._lost is not None:
+            raise self._lost
+
+    def claim_again(self) -> None:
+        """Claims the policy of a service that was restarted and has forgotten the training. Raises
+        like `claim`."""
+        with self._new_client() as client:
+            _ask(client, PolicyClaim(training=self.training, lease_s=LEASE_S, is_renewal=True))
+
+    def release(self) -> None:
+        """Lets another training have the policy; what the service does not learn ends with the
+        lease."""
+        self._ended.set()
+        if _held.get(self._url) is self:
+            del _held[self._url]
+        with suppress(ServiceCallError), self._new_client(retry_s=0) as client:
+            client.release_policy()
+
+    def __enter__(self) -> Self:
+        return self.claim()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _renew(self) -> None:
+        renewal = PolicyClaim(training=self.training, lease_s=LEASE_S, is_renewal=True)
+        while not self._ended.wait(RENEW_S):
+            try:
+                with self._new_client(retry_s=0) as client:
+                    _ask(client, renewal)
+            except PolicyTaken as error:
+                logger.error("%s", error)
+                self._lost = error
+                return
+            except ServiceCallError as error:
+                logger.info("the lease of the policy is not renewed: %s", error)
+
+
+def _ask(client: RolloutClient, claim: PolicyClaim) -> None:
+    """Raises `PolicyTaken` in one line, with what to do."""
+    try:
+        client.claim_policy(claim)
+    except ServiceCallError as error:
+        if error.error.kind != PolicyTaken.__name__:
+            raise
+        raise PolicyTaken(f"{error.error.message}: {error.hint}", hint=error.hint) from None
+
+
+def kept_training_id(directory: Path) -> str | None:
+    """Returns the id that an earlier process of the training has left; None if there is none."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((directory / KEPT_IN).read_text())["training_id"])
+    return None
+
+
+def _keep(directory: Path, training_id: str) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / KEPT_IN).write_text(json.dumps({"training_id": training_id}))
+    except OSError as error:
+        logger.warning("the training's id is not kept in %s: %s", directory, error)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for the user
+        return str(os.getuid())

@@ -1,0 +1,31 @@
+"""Clients of trainings that hold the policy, as a trainer's are."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.schemas import PolicyClaim, Training
+
+
+def training(name: str = "training", process: str = "1") -> Training:
+    return Training(training_id=name, process_id=process, host="node1", pid=4711, user="ada")
+
+
+DEFAULT = training()
+
+
+@contextmanager
+def trainer(url: str, who: Training = DEFAULT, **options: Any) -> Iterator[RolloutClient]:
+    with RolloutClient(url, training=who.key, **options) as client:
+        client.claim_policy(PolicyClaim(training=who))
+        yield client
+
+
+@asynccontextmanager
+async def async_trainer(
+    url: str, who: Training = DEFAULT, **options: Any
+) -> AsyncIterator[AsyncRolloutClient]:
+    async with AsyncRolloutClient(url, training=who.key, **options) as client:
+        await client.claim_policy(PolicyClaim(training=who))
+        yield client

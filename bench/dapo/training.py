@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from bench.dapo.agent import WorldAgent
@@ -14,7 +13,7 @@ from bench.dapo.engine import CountingEngine
 from bench.dapo.strategies import Fate, Way
 from bench.dapo.workload import Plan
 from prorl_service import local
-from prorl_service.client import AsyncRolloutClient, RolloutClient
+from prorl_service.client import AsyncRolloutClient
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas import Rollout, RolloutState
 
@@ -73,7 +72,7 @@ def _rounded(pairs: Sequence[tuple[float, float]]) -> list[list[float]]:
 async def run(make: Make, plan: Plan, model: Path, log: Path) -> Run:
     """Runs against a fresh engine, and a fresh service in a process of its own."""
     with local.service([], log=log, options=_options(plan)) as service:
-        held = HeldPolicy(service.url, partial(RolloutClient, service.url))
+        held = HeldPolicy(service.url)
         policy = await asyncio.to_thread(held.claim)
         async with (
             CountingEngine(model, plan.latency_s) as engine,

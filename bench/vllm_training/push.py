@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +48,7 @@ def _client(url: str) -> Iterator[RolloutClient]:
         return
     from prorl_service.client.policy import HeldPolicy
 
-    held = HeldPolicy(url, partial(RolloutClient, url))
-    with held as policy, RolloutClient(url, training=policy.key) as client:
+    with HeldPolicy(url) as policy, RolloutClient(url, training=policy.key) as client:
         yield client
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -101,10 +100,9 @@ def _row(engine: str, trainer: str, figures: Row) -> Row:
 def _run(train: Train, model: Path, url: str, output: Path, config: TrainConfig) -> Row:
     heldout = [one.task() for one in instances("heldout", HELDOUT_PER_FAMILY, seed=config.seed)]
     seen = Seen()
-    connect = partial(RolloutClient, url)
-    with HeldPolicy(url, connect) as policy, connect(training=policy.key) as client:
+    with HeldPolicy(url) as policy, RolloutClient(url, training=policy.key) as client:
         client.load_weights(str(model))
-    with connect() as client:
+    with RolloutClient(url) as client:
         name = f"run{train.__name__}-{config.seed}"
         before = evaluate(client, heldout, n=2, name=f"{name}-before", limits=LIMITS)
         began = time.monotonic()

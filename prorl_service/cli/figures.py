@@ -12,6 +12,7 @@ from prorl_service.schemas import (
     TERMINAL_STATES,
     BackendState,
     BackendStatus,
+    PolicyLease,
     ServiceStatus,
     Stage,
 )
@@ -43,6 +44,8 @@ def heading(url: str, now: ServiceStatus) -> Line:
 def lines(now: ServiceStatus) -> Iterator[Line]:
     model = "not known yet" if now.model is None else visible_line(now.model)
     yield Line("model", f"{model}, policy version {now.policy_version}")
+    if now.training is not None:
+        yield _trainer(now.training)
     yield Line("agents", listed(map(visible_line, now.agents)))
     live = {one.value: n for one, n in now.rollouts.items() if one not in TERMINAL_STATES}
     yield Line("rollouts", counts(live))
@@ -58,6 +61,14 @@ def lines(now: ServiceStatus) -> Iterator[Line]:
         style = BAD if now.loop_lag_s >= SLOW_LOOP_S else ""
         worst = f"{1000 * now.loop_lag_s:.0f} ms late at worst in the last minute"
         yield Line("loop", worst, style)
+
+
+def _trainer(lease: PolicyLease) -> Line:
+    by = lease.training
+    who = f"{visible_line(by.user)}, pid {by.pid} on {visible_line(by.host)}"
+    since = duration(time.time() - lease.since)
+    heard = f"last heard of {duration(lease.silent_s)} ago" if lease.is_live else "ended"
+    return Line("trains for", f"{who}, for {since}, {heard}", "" if lease.is_live else "yellow")
 
 
 def _stages(now: ServiceStatus) -> Iterator[Line]:

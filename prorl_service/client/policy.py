@@ -11,8 +11,8 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -41,17 +41,17 @@ class HeldPolicy:
     def __init__(
         self,
         url: str,
-        new_client: Callable[..., RolloutClient],
         training_id: str | None = None,
         *,
+        token: str | None = None,
         take_over: bool = False,
         kept_in: Path | None = None,
     ) -> None:
-        """`new_client`: makes a client, given its `retry_s`. `training_id`: that of an earlier
-        process, if the training continues. `take_over`: ends another training that holds the
-        policy. `kept_in`: directory of checkpoints, in which to leave the id."""
+        """`url`, `token`: as for `RolloutClient`. `training_id`: that of an earlier process, if the
+        training continues. `take_over`: ends another training that holds the policy. `kept_in`:
+        directory of checkpoints, in which to leave the id."""
         self._url = url
-        self._new_client = new_client
+        self._new_client = partial(RolloutClient, url, token=token)
         self._take_over = take_over
         self._kept_in = kept_in
         self._ended = threading.Event()

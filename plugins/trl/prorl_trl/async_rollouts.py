@@ -118,8 +118,8 @@ class ProRLRolloutWorker:
         continues = any(checkpoints.glob("checkpoint-*"))
         policy = HeldPolicy(
             url,
-            connect,
             kept_training_id(checkpoints) if continues else None,
+            token=token,
             take_over=take_over,
             kept_in=checkpoints,
         )

@@ -259,7 +259,7 @@ class ProRLRollout:
         training_id = kept.get(KEPT_AS, {}).get("attributes", {}).get("training_id")
         held = self._policy
         if held is None or not held.is_held or training_id not in (None, held.training.training_id):
-            held = HeldPolicy(self._url, self._client, training_id, take_over=self._take_over)
+            held = HeldPolicy(self._url, training_id, token=self._token, take_over=self._take_over)
             self._policy = held
             held.claim()
         else:

@@ -10,7 +10,6 @@ import secrets
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -39,11 +38,10 @@ LOOPBACK = ("localhost", "127.0.0.1")
 def hold_policy(config: Mapping[str, Any], settings: Settings) -> HeldPolicy:
     """Claims the service's policy for this training, or for that whose checkpoints it continues
     from. Raises `PolicyTaken`, `ServiceCallError`."""
-    connect = partial(RolloutClient, settings.url, token=settings.token())
     return HeldPolicy(
         settings.url,
-        connect,
         training_id(config),
+        token=settings.token(),
         take_over=settings.take_over,
         kept_in=Path(config["trainer"]["default_local_dir"]),
     ).claim()

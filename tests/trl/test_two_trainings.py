@@ -17,16 +17,21 @@ STEPS = 3
 WAIT_S = 300
 
 
-def start(url: str, policy: Path, output: Path) -> subprocess.Popen[str]:
+def start(url: str, policy: Path, output: Path) -> subprocess.Popen[bytes]:
     output.mkdir()
     arguments = [url, str(policy), str(output), str(STEPS)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.trl.solo", *arguments],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with (output / "log").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.trl.solo", *arguments],
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def last_line(output: Path) -> str:
+    return (output / "log").read_text().strip().splitlines()[-1]
 
 
 def steps(output: Path) -> list[dict[str, Any]]:
@@ -44,9 +49,8 @@ def test_a_second_training_is_refused_and_the_first_is_as_if_alone(
     while not steps(tmp_path / "first"):
         assert first.poll() is None
     second = start(service_url, policy, tmp_path / "second")
-    _, said = second.communicate(timeout=WAIT_S)
-    assert second.returncode == 1
-    last = said.strip().splitlines()[-1]
+    assert second.wait(WAIT_S) == 1
+    last = last_line(tmp_path / "second")
     assert f"pid {first.pid}" in last
     assert "the policy belongs to training" in last
     assert "take_over" in last
@@ -65,7 +69,6 @@ def test_a_training_that_lost_the_policy_ends_and_says_to_whom(
         assert first.poll() is None
     with HeldPolicy(service_url, take_over=True) as held:
         (tmp_path / "first/go").touch()
-        _, said = first.communicate(timeout=WAIT_S)
-        assert first.returncode == 1
-        assert held.training.training_id in said.strip().splitlines()[-1]
+        assert first.wait(WAIT_S) == 1
+        assert held.training.training_id in last_line(tmp_path / "first")
     assert len(steps(tmp_path / "first")) < STEPS

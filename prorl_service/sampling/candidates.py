@@ -4,11 +4,11 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean
 from typing import Literal
 
 from prorl_service.sampling.filter import Outcome, Scores
 from prorl_service.schemas import ErrorInfo, Group, WireModel
+from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.sampling import DifficultyCounts, DroppedGroup, SamplerSpec
 
 
@@ -85,7 +85,7 @@ class Candidate:
         return DroppedGroup(
             candidate=self.name,
             reason=REASONS[self.state],
-            score_mean=fmean(known) if known else None,
+            score_mean=mean_of(known),
             error=self.last_error if has_failed else None,
         )
 
@@ -102,7 +102,7 @@ class Candidate:
             failed=self.state is GroupState.FAILED,
             passed_over=self.state is GroupState.PASSED_OVER,
             scored=len(known),
-            score_mean=fmean(known) if known else None,
+            score_mean=mean_of(known),
         )
 
 

@@ -247,7 +247,7 @@ async def _backends(
         BackendPool(
             _weights_directory(journal.path, stack),
             config,
-            newest=None if text is None else Weights.from_json(text),
+            newest=None if text is None else journal.parsed(lambda: Weights.from_json(text)),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             router=router,
         )

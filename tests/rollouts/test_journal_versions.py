@@ -61,8 +61,8 @@ async def test_a_journal_of_version_2_keeps_all_its_contents(tmp_path: Path) -> 
     old_journal(tmp_path / "j")
     async with Journal(tmp_path / "j") as journal:
         assert await journal.count_ended() == {RolloutState.DONE: 3, RolloutState.FAILED: 1}
-        assert await journal.answer("a:1.2") == (b"summary", b"answer 2")
-        assert await journal.summaries(["b.2.0", "b.2.1"]) == {"b.2.0": b"summary"}
+        assert await journal.answer("a:1.2") == (b'"summary"', b'{"answer":2}')
+        assert await journal.summaries(["b.2.0", "b.2.1"]) == {"b.2.0": b'"summary"'}
         half, untouched = await journal.unfinished()
         assert Group.model_validate_json(half.request) == group("b.2")
         assert (half.attempts, half.ended) == ({"b.2.1": 2}, {"b.2.0"})

@@ -121,7 +121,7 @@ def open_file(path: Path | None) -> JournalFile:
     except BaseException as error:
         if lock is not None:
             lock.release()
-        if isinstance(error, sqlite3.Error | OSError):
+        if isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
             raise unusable(f"the journal {path}", error) from error
         raise
 

@@ -19,7 +19,10 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_damage(error: BaseException) -> bool:
-    """Returns whether SQLite found a page that is not what it wrote."""
+    """Returns whether SQLite found a page that is not what it wrote, perhaps in words that are no
+    text, since it quotes the page."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.Error) and code is not None and code & 0xFF in _DAMAGE
 
@@ -50,7 +53,7 @@ def losing_damaged() -> Iterator[None]:
     """Turns what SQLite says of a damaged page into `ResultLost`."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if not is_damage(error):
             raise
         raise ResultLost(str(error)) from error

@@ -155,7 +155,7 @@ class Reader(JournalThread):
         try:
             self._db.execute("BEGIN")
             return operation.work(self._db)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             log.error("%s cannot be read: %s", self._name, error)
             hint = DAMAGED_HINT if is_damage(error) else ""
             return JournalError(f"{self._name} cannot be read: {error}", hint=hint)

@@ -170,7 +170,7 @@ class Keeper(Protocol):
     async def keep(self, rollout: "RolloutContext", next_prompt: Sequence[int]) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RolloutContext:
     """One rollout's resources and its record of what was sampled."""
 
@@ -220,6 +220,9 @@ class RolloutContext:
     """Stage whose work began last."""
     on_change: Callable[["RolloutContext"], None] | None = None
     """Callback after each change of a rollout that somebody watches."""
+
+    def __repr__(self) -> str:
+        return f"<rollout {self.rollout_id} in {self.stage.value}, {len(self.turns)} turns>"
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage

@@ -47,7 +47,7 @@ class IllegalMove(RuntimeError):
     """A bug in the pipeline, never a user's fault."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Admitted:
     """A checked group with the results of the checks. Shared by its rollouts."""
 
@@ -66,10 +66,10 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
-    packed: bytes
+    packed: bytes = field(repr=False)
     """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory; or a
     reference to the service that holds it."""
-    summary: bytes = b""
+    summary: bytes = field(default=b"", repr=False)
     """Rollout without its content; empty if unknown."""
 
     @classmethod
@@ -112,7 +112,7 @@ def joined(summary: bytes, content: bytes) -> bytes:
     return summary[:-1] + b"," + content[1:]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RolloutRecord:
     admitted: Admitted
     index: int
@@ -150,6 +150,9 @@ class RolloutRecord:
     cancel_requested: bool = False
     cancel_reason: ErrorInfo | None = None
     _watchers: list[Callable[["RolloutRecord"], None]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<record of {self.rollout_id}, {self.state.value}>"
 
     @property
     def group(self) -> Group:

@@ -37,7 +37,7 @@ REASONS: dict[GroupState, Literal["uninformative", "failed", "passed_over"]] = {
 """Reasons for which candidates are dropped."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Candidate:
     group: Group
     """The client's group, under the client's name for it."""
@@ -52,6 +52,9 @@ class Candidate:
     """Oldest and newest policy version of tokens in rollouts that have ended."""
     last_error: ErrorInfo | None = None
     """Last error among those rollouts, or the reason why none will run."""
+
+    def __repr__(self) -> str:
+        return f"<candidate {self.name}, {self.state.value}>"
 
     @property
     def name(self) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def kept(settings: Settings, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture(autouse=True)
-def no_traceback(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+def no_traceback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     assert not [one for one in caplog.records if one.exc_info]
     assert not [one for one in caplog.records if one.levelno > logging.ERROR]

@@ -97,7 +97,7 @@ _COUNTS = ", ".join(_ENDS)
 class AcceptedRow:
     group_id: str
     n: int
-    request: bytes
+    request: bytes = field(repr=False)
     created_at: float
 
 
@@ -107,8 +107,8 @@ class EndedRow:
     group_id: str
     attempt: int
     state: RolloutState
-    summary: bytes
-    answer: bytes
+    summary: bytes = field(repr=False)
+    answer: bytes = field(repr=False)
     figures: Figures = field(default_factory=Figures)
     """Figures for followers; not written here."""
     ended_at: float = field(default_factory=time.time)
@@ -119,7 +119,7 @@ class EndedRow:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedGroup:
-    request: bytes
+    request: bytes = field(repr=False)
     created_at: float
     attempts: dict[str, int] = field(default_factory=dict)
     """Attempts of the rollouts that were begun and have not ended."""

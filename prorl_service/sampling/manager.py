@@ -144,7 +144,9 @@ class SamplerManager:
         )
 
     def _expired(self, sampler_id: str) -> None:
-        log.warning("sampler %s: its lease expired, it is deleted", sampler_id)
+        waiting = self._running[sampler_id].core.status(0).waiting
+        text = "sampler %s: its lease expired, it is deleted with %d waiting candidates"
+        log.warning(text, sampler_id, waiting)
         if sampler_id not in self._deletions:
             deletion = self._start_deletion(sampler_id)
             deletion.add_done_callback(lambda done: self._keep_if_failed(sampler_id, done))

@@ -56,8 +56,10 @@ class Fed:
         return list(self._groups.values()) if was_made_again else []
 
     def have_ended(self, draw: Draw) -> None:
-        for one in (*draw.groups, *draw.dropped):
-            self._groups.pop(one.candidate, None)
+        for given in draw.groups:
+            self._groups.pop(given.candidate, None)
+        for dropped in draw.dropped:
+            self._groups.pop(dropped.candidate, None)
 
 
 class SamplerClient:
@@ -112,7 +114,7 @@ class SamplerClient:
         name, client = self._sampler_id, self._client
         if lost := self._fed.note(client.create_sampler(name, self._spec)):
             text = (
-                "sampler %s was deleted (its lease, or another run): %d candidates are given again"
+                "sampler %s was deleted, by its lease or a restart; %d candidates are given again"
             )
             log.warning(text, name, len(lost))
             client.add_candidates(name, lost)

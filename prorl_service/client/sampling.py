@@ -113,9 +113,7 @@ class SamplerClient:
     def _wait(self, draw_id: str, spec: DrawSpec) -> Draw:
         name, client = self._sampler_id, self._client
         if lost := self._fed.note(client.create_sampler(name, self._spec)):
-            text = (
-                "sampler %s was deleted, by its lease or a restart; %d candidates are given again"
-            )
+            text = "sampler %s was deleted by its lease or a restart; %d candidates are given again"
             log.warning(text, name, len(lost))
             client.add_candidates(name, lost)
         status = client.open_draw(name, draw_id, spec)

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,10 +77,18 @@ async def old_results(kept: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
             await until(has_failed)
 
 
+def put_old_sums(kept: Settings) -> None:
+    """Makes the shelf's sums those that an older version wrote."""
+    with sqlite3.connect(f"{kept.journal}.shelf") as db:
+        for table, total in (("groups", "9e999"), ("tallies", "-9e999"), ("tallies", "1.7e308")):
+            db.execute(f"UPDATE {table} SET rewards = 2, reward_sum = {total}")
+
+
 async def test_a_journal_that_holds_such_rewards_is_resumed(
     kept: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await old_results(kept, monkeypatch)
+    put_old_sums(kept)
     async with serving(kept) as url, AsyncRolloutClient(url) as client:
         assert await is_healthy(url)
         await client.add_candidates("s", [scored("good", *INFORMATIVE)])

@@ -213,7 +213,7 @@ class HarborAgent(LoopAgent):
         broken = sum(bool(verified.problem) for _, verified in self._verified)
         refused = sum(len(verified.refused) for _, verified in self._verified)
         return {
-            **{key: value for key, value in (combined | steps).items() if is_score(value)},
+            **{key: value for key, value in {**combined, **steps}.items() if is_score(value)},
             "verifier_broken": float(broken),
             "guard_refused": float(refused),
         }

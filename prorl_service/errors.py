@@ -96,6 +96,10 @@ class PolicyUnclaimed(Conflict):
     blame = Blame.SERVICE
 
 
+class MetricMissing(InvalidRequest):
+    """A sampler's filter wants a component that a rollout which is done does not have."""
+
+
 class TooLarge(InvalidRequest):
     status = 413
 
@@ -186,6 +190,20 @@ class JournalError(ProRLError):
 
     retryable = True
     status = 503
+
+
+class ResultLost(ProRLError):
+    """The journal's file is damaged where it holds the rollout's result."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"its result cannot be read from the journal: {reason}",
+            hint="the file was damaged, by its disk or by a copy; other results are not affected",
+        )
+
+
+class SamplingFailed(ProRLError):
+    """A sampler could not submit or judge a group."""
 
 
 class ShelfError(ProRLError):

@@ -34,6 +34,7 @@ from prorl_service.schemas import (
     Trajectory,
     Turn,
 )
+from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.tokens.chat import ChatFormat
 from prorl_service.tokens.formats import Reply, ToolSchema
 from prorl_service.tokens.ledger import Ledger
@@ -66,8 +67,8 @@ MAX_REPORT_BYTES = 256 << 10
 class Verdict:
     """A rollout's reward. `report` holds details for people, in the agent's own form.
 
-    Raises `EvaluatorError` for a reward or component that is not a finite number, and for a report
-    that is not JSON or is too large.
+    Raises `EvaluatorError` for a reward or component that is not a number within `MAX_SCORE`, and
+    for a report that is not JSON or is too large.
     """
 
     reward: float
@@ -75,11 +76,12 @@ class Verdict:
     report: dict[str, JsonValue] | None = None
 
     def __post_init__(self) -> None:
-        for value in (self.reward, *self.components.values()):
-            if not isinstance(value, int | float) or not math.isfinite(value):
+        for name, value in {**self.components, "reward": self.reward}.items():
+            if not is_score(value):
                 raise EvaluatorError(
-                    f"a reward must be a finite number, not {value!r}",
-                    hint="`Verdict(reward, components, report)` takes numbers first",
+                    f"{name}: a score must be a number from {-MAX_SCORE:.0f} to {MAX_SCORE:.0f}, "
+                    f"not {shown(value)}",
+                    hint="`Verdict(reward, components, report)` takes numbers first; scale them",
                 )
         try:
             size = len(json.dumps(self.report, ensure_ascii=False, allow_nan=False).encode())
@@ -168,7 +170,7 @@ class Keeper(Protocol):
     async def keep(self, rollout: "RolloutContext", next_prompt: Sequence[int]) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RolloutContext:
     """One rollout's resources and its record of what was sampled."""
 
@@ -218,6 +220,9 @@ class RolloutContext:
     """Stage whose work began last."""
     on_change: Callable[["RolloutContext"], None] | None = None
     """Callback after each change of a rollout that somebody watches."""
+
+    def __repr__(self) -> str:
+        return f"<rollout {self.rollout_id} in {self.stage.value}, {len(self.turns)} turns>"
 
     def enter(self, stage: Stage) -> None:
         self.stage = stage

@@ -25,6 +25,7 @@ from prorl_service.client.pass_at_k import chance
 from prorl_service.errors import InvalidRequest, ProRLError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import Limits, Rollout, Sampling, Task
+from prorl_service.schemas.numbers import mean_of
 from prorl_service.server.settings import SandboxOptions, ServiceSettings, panel
 from prorl_service.utils.visible import visible_line
 
@@ -250,7 +251,7 @@ def _show_scores(tasks: Sequence[Task], ended: Sequence[Rollout], attempts: int)
     for task, rollouts in by_task.items():
         rewards = [one.reward for one in rollouts if one.reward is not None]
         solved[task] = sum(reward >= 1 for reward in rewards)
-        mean = f"{fmean(rewards):.3f}" if rewards else "-"
+        mean = f"{mean_of(rewards):.3f}" if rewards else "-"
         failed = len(rollouts) - len(rewards)
         table.add_row(task, f"{solved[task]}/{len(rollouts)}", mean, str(failed) if failed else "")
     console = _console()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -30,6 +29,7 @@ from prorl_service.client.saved import (
 from prorl_service.client.trainable import failure_of
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import Rollout, Task
+from prorl_service.schemas.numbers import mean_of
 
 Reward = Callable[[Rollout, Task | None], float | None]
 
@@ -115,7 +115,8 @@ class Figures:
             for _, group in groupby(sorted(self.rollouts, key=_group), key=_group)
         ]
         informative = sum(len(rewards) > 1 for rewards in groups)
-        return [f"{fmean(known):.3f}" if known else "-", f"{informative} of {len(groups)}"]
+        mean = mean_of(known)
+        return ["-" if mean is None else f"{mean:.3f}", f"{informative} of {len(groups)}"]
 
 
 def _group(rollout: Rollout) -> str:

@@ -20,6 +20,7 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Turn,
 )
+from prorl_service.schemas.numbers import mean_of
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.utils.visible import visible_line
 
@@ -60,7 +61,7 @@ class Display(Observer):
         self._screen.table(table)
         rewards = [one.reward for one in rollouts if one.reward is not None]
         if rewards:
-            mean = sum(rewards) / len(rewards)
+            mean = mean_of(rewards)
             spread = f"{min(rewards):g} to {max(rewards):g}"
             self._screen.line(f"reward {spread}, mean {mean:g}, of {len(rewards)} rollouts")
 

@@ -16,6 +16,7 @@ from prorl_service.schemas import (
     WeightsReport,
     WeightsTerms,
 )
+from prorl_service.schemas.numbers import joint_mean
 from prorl_service.schemas.sampling import Draw, DrawState, SamplerStatus, summed
 
 Key = TypeVar("Key")
@@ -157,11 +158,10 @@ def sampler_statuses(found: Mapping[str, SamplerStatus], draw_id: str | None) ->
         for name, field in SamplerStatus.model_fields.items()
         if field.annotation is int
     }
-    total = sum(one.scored * (one.score_mean or 0.0) for one in all_of)
     failures = [one.last_failure for one in all_of if one.last_failure]
     return SamplerStatus(
         sampler_id=all_of[0].sampler_id,
-        score_mean=total / counts["scored"] if counts["scored"] else None,
+        score_mean=joint_mean((one.scored, one.score_mean) for one in all_of),
         last_failure=failures[0] if failures else None,
         draw=_draw([one.draw for one in all_of if one.draw], draw_id),
         **counts,

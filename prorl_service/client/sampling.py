@@ -4,6 +4,7 @@ Blocking, on `RolloutClient`. Independent of trainers and data sets: candidates 
 groups, in the order of the data.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -22,6 +23,8 @@ from prorl_service.schemas.sampling import (
 )
 from prorl_service.utils.runs import new_run
 
+log = logging.getLogger(__name__)
+
 POLL_S = 20.0
 """Seconds for which one request for the sampler's news stays open."""
 FETCH_IDLE_S = 60.0
@@ -30,6 +33,33 @@ MIN_LEASE_S = 3600.0
 """Shortest time for which a sampler waits for the next step, in seconds."""
 HOPELESS = 16
 """Failed groups after which all are expected to fail, as long as nothing was scored."""
+
+
+class Fed:
+    """Candidates that one start of a trainer has given its sampler, and that have not ended there.
+
+    A sampler that was deleted, by its lease or with the service's run, is made again without them:
+    they are given again.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._revision = 0
+
+    def add(self, groups: Iterable[Group]) -> None:
+        self._groups |= {group.group_id: group for group in groups}
+
+    def note(self, status: SamplerStatus) -> list[Group]:
+        """Returns the candidates to give again: all, if the sampler began again from zero."""
+        was_made_again = status.revision < self._revision
+        self._revision = status.revision
+        return list(self._groups.values()) if was_made_again else []
+
+    def have_ended(self, draw: Draw) -> None:
+        for given in draw.groups:
+            self._groups.pop(given.candidate, None)
+        for dropped in draw.dropped:
+            self._groups.pop(dropped.candidate, None)
 
 
 class SamplerClient:
@@ -46,13 +76,16 @@ class SamplerClient:
         spec: SamplerSpec,
         candidates: Iterator[Group],
         on_status: Callable[[SamplerStatus], None] = lambda _: None,
+        fed: Fed | None = None,
     ) -> None:
-        """`on_status` gets the sampler's status while a draw is open, and at its end."""
+        """`on_status` gets the sampler's status while a draw is open, and at its end. `fed`: what
+        earlier clients of the same sampler have given it."""
         self._client = client
         self._sampler_id = sampler_id
         self._spec = _of_this_start(spec)
         self._candidates = candidates
         self._on_status = on_status
+        self._fed = fed or Fed()
 
     def __enter__(self) -> "SamplerClient":
         return self
@@ -79,18 +112,27 @@ class SamplerClient:
 
     def _wait(self, draw_id: str, spec: DrawSpec) -> Draw:
         name, client = self._sampler_id, self._client
-        client.create_sampler(name, self._spec)
+        if lost := self._fed.note(client.create_sampler(name, self._spec)):
+            text = "sampler %s was deleted by its lease or a restart; %d candidates are given again"
+            log.warning(text, name, len(lost))
+            client.add_candidates(name, lost)
         status = client.open_draw(name, draw_id, spec)
         while (draw := self._own(status, draw_id)).state is DrawState.OPEN:
             if status.wanted:
                 groups = list(islice(self._candidates, status.wanted))
                 is_last = len(groups) < status.wanted
+                self._fed.add(groups)
                 status = client.add_candidates(name, groups, is_last=is_last)
             else:
                 status = client.sampler(name, status.revision, POLL_S)
-            self._on_status(status)
-        self._on_status(status)
+            self._tell(status)
+        self._tell(status)
+        self._fed.have_ended(draw)
         return draw
+
+    def _tell(self, status: SamplerStatus) -> None:
+        self._fed.note(status)
+        self._on_status(status)
 
     def _own(self, status: SamplerStatus, draw_id: str) -> Draw:
         """Returns the newest draw. Raises `Conflict` if it is another."""
@@ -156,6 +198,7 @@ class StepDraws:
         self._spec = _of_this_start(spec.model_copy(update={"lease_s": lease_s}))
         self._sampler_id = sampler_id
         self._candidates = candidates
+        self._fed = Fed()
         self._before: SamplerStatus | None = None
         """Status when the current step began."""
         self._now: SamplerStatus | None = None
@@ -183,7 +226,9 @@ class StepDraws:
             self._check_hope(status)
             on_status(status)
 
-        sampler = SamplerClient(client, self._sampler_id, self._spec, self._candidates, note)
+        sampler = SamplerClient(
+            client, self._sampler_id, self._spec, self._candidates, note, self._fed
+        )
         draw, rollouts = sampler.draw(draw_id, spec)
         self.difficulties = summed([*self.difficulties, *draw.difficulties])
         return draw, rollouts

@@ -5,7 +5,6 @@ replaced by a copy of a sibling and never given a made-up reward.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import fmean
 
 from prorl_service.schemas import (
     NOT_SAMPLED,
@@ -17,10 +16,11 @@ from prorl_service.schemas import (
     RolloutState,
     Segment,
 )
+from prorl_service.schemas.numbers import MAX_SCORE, is_score, mean_of, shown
 
 
 def failure_of(rollout: Rollout) -> ErrorInfo | None:
-    """Returns why a rollout is unusable; None if it is done, with a reward and a sampled token."""
+    """Returns why a rollout is unusable; None if it is done, with a score and a sampled token."""
     if rollout.error is not None:
         return rollout.error
     if rollout.state is not RolloutState.DONE:
@@ -33,6 +33,8 @@ def failure_of(rollout: Rollout) -> ErrorInfo | None:
         )
     if rollout.reward is None or not trained_segments(rollout):
         return unusable("the rollout is done but has no reward or no sampled token")
+    if not is_score(rollout.reward):
+        return unusable(f"the reward {shown(rollout.reward)} is beyond {MAX_SCORE:.0f}")
     return None
 
 
@@ -96,7 +98,7 @@ def component_means(components: Iterable[Mapping[str, float]]) -> dict[str, floa
     for one in components:
         for name, value in one.items():
             found.setdefault(_metric(name), []).append(value)
-    return {name: fmean(values) for name, values in found.items()}
+    return {name: mean_of(values) or 0.0 for name, values in found.items()}
 
 
 def _metric(component: str) -> str:

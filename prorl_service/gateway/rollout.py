@@ -34,6 +34,7 @@ from prorl_service.schemas import (
     ToolCallRecord,
     Turn,
 )
+from prorl_service.schemas.numbers import MAX_SCORE
 from prorl_service.tokens.chat import LONG_CHARS, ChatFormat
 from prorl_service.tokens.formats import BrokenCall, Reply, ToolCall, ToolSchema
 from prorl_service.tokens.ledger import Ledger
@@ -231,7 +232,7 @@ class RolloutGateway:
             figures[f"{name}_tokens"] = sum(
                 turn.stop - turn.start for turn in rollout.turns if kinds[turn.segment] == name
             )
-        return {name: float(value) for name, value in figures.items()}
+        return {name: min(float(value), MAX_SCORE) for name, value in figures.items()}
 
     def _check_open(self) -> None:
         if not self.finish.done() and self.counts.calls >= self._rollout.limits.max_turns:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -315,7 +316,7 @@ class Pipeline(RolloutExecutor):
                     f"{name}.eval returned {verdict!r}, not a Verdict",
                     hint="return Verdict(reward)",
                 )
-            execution.verdict = verdict
+            execution.verdict = replace(verdict)  # checked again: its components can be changed
 
     async def _to_done(self, record: RolloutRecord) -> None:
         await self._release(record)

@@ -140,8 +140,9 @@ class Admission:
             record.finish(record.answer(RolloutState.FAILED, problem))
 
     def restore(self, unfinished: UnfinishedGroup) -> None:
-        """Queues again the rollouts that an earlier process has not ended."""
-        group = Group.model_validate_json(unfinished.request)
+        """Queues again the rollouts that an earlier process has not ended. Raises `JournalError`
+        for a request that is damaged."""
+        group = self._journal.parsed(lambda: Group.model_validate_json(unfinished.request))
         admitted = Admitted(group)
         try:
             self._validator.find_agent(group, "group")

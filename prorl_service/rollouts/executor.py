@@ -6,6 +6,7 @@ unfinished ones again. Nothing here touches HTTP.
 """
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -13,13 +14,13 @@ from contextlib import ExitStack, suppress
 from typing import Literal, Self
 
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.errors import Conflict, NotFound, ServiceStopping
+from prorl_service.errors import Conflict, NotFound, ResultLost, ServiceStopping
 from prorl_service.rollouts.admission import SLICE, Admission
 from prorl_service.rollouts.inflight import GroupUnderWay, InflightGroups
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.observers import Observer
 from prorl_service.rollouts.progress import Progress
-from prorl_service.rollouts.record import EndedRollout, RolloutRecord
+from prorl_service.rollouts.record import EndedRollout, RolloutRecord, failed_result
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import (
     Blame,
@@ -32,6 +33,8 @@ from prorl_service.schemas import (
     Stage,
 )
 from prorl_service.utils.tasks import Changes, TaskOwner
+
+log = logging.getLogger(__name__)
 
 Content = Literal["whole", "located", "none"]
 
@@ -47,6 +50,8 @@ class RolloutExecutor(ABC):
         self._inflight = InflightGroups(journal, self.background, self._cancel)
         self._waits: set[asyncio.Queue[str | None]] = set()
         self._waits_ended = False
+        self._told_lost: set[str] = set()
+        """Rollouts whose lost results are in the log."""
         self._gate = asyncio.Event()
         self._gate.set()
         self._changes = Changes()
@@ -355,11 +360,21 @@ class RolloutExecutor(ABC):
         return sum(record.outcome is None for record in self._inflight)
 
     async def _ended(self, rollout_id: str) -> EndedRollout:
-        found = await self._journal.answer(rollout_id)
+        try:
+            found = await self._journal.answer(rollout_id)
+        except ResultLost as lost:
+            return EndedRollout.of(await self._lost(rollout_id, lost))
         if found is None:
             raise _unknown(rollout_id)
         summary, packed = found
         return EndedRollout(packed, summary)
+
+    async def _lost(self, rollout_id: str, lost: ResultLost) -> Rollout:
+        """Returns the failure in the place of a result that the journal has lost."""
+        if rollout_id not in self._told_lost:
+            self._told_lost.add(rollout_id)
+            log.error("rollout %s: %s", rollout_id, lost.message)
+        return failed_result(rollout_id, await self._journal.remains(rollout_id), lost)
 
     async def _summaries(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """Return summaries in the order of the ids. Raises `NotFound`."""
@@ -370,7 +385,11 @@ class RolloutExecutor(ABC):
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         ended = await self._journal.summaries([one for one in rollout_ids if one not in wire])
-        wire |= {one: Rollout.model_validate_json(summary) for one, summary in ended.items()}
+        for rollout_id, summary in ended.items():
+            if isinstance(summary, ResultLost):
+                wire[rollout_id] = await self._lost(rollout_id, summary)
+            else:
+                wire[rollout_id] = Rollout.model_validate_json(summary)
         try:
             return [wire[rollout_id] for rollout_id in rollout_ids]
         except KeyError as missing:

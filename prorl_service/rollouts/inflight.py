@@ -134,15 +134,16 @@ class InflightGroups:
         self.ends[record.state] += 1
         if record.state is RolloutState.FAILED and record.outcome and record.outcome.error:
             self.failures[record.outcome.error.blame] += 1
-        self._reports.rollout_ended(record.to_wire())
         group = self._groups[record.group.group_id]
         group.unended -= 1
         if group.unended == 0:
-            group_ended(group.records)
             group.lease.end()
             del self._groups[record.group.group_id]
             for one in group.records:
                 del self._rollouts[one.rollout_id]
+        self._reports.rollout_ended(record.to_wire())
+        if group.unended == 0:
+            group_ended(group.records)
 
     def _expired(self, group_id: str) -> None:
         group = self._groups[group_id]
@@ -151,7 +152,7 @@ class InflightGroups:
             hint="wait for rollouts with an open stream, or give groups a longer lease_s",
         )
         reclaiming = self._cancel(group.records, reason.info())
-        self._background.run_once(reclaiming, name=f"reclaim group {group_id}")
+        self._background.run_once(reclaiming, name=f"reclaim group {group_id}", of_one=True)
 
     def end_leases(self) -> None:
         for group in self._groups.values():

@@ -10,14 +10,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from prorl_service import metrics
+from prorl_service.errors import ResultLost
 from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import Journal, turns
-from prorl_service.rollouts.journal.tables import EndedRow
+from prorl_service.rollouts.journal.tables import EndedRow, Remains
 from prorl_service.schemas import (
     CONTENT,
     LEGAL_MOVES,
@@ -45,7 +47,7 @@ class IllegalMove(RuntimeError):
     """A bug in the pipeline, never a user's fault."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Admitted:
     """A checked group with the results of the checks. Shared by its rollouts."""
 
@@ -64,11 +66,16 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
-    packed: bytes
+    packed: bytes = field(repr=False)
     """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory; or a
     reference to the service that holds it."""
-    summary: bytes = b""
+    summary: bytes = field(default=b"", repr=False)
     """Rollout without its content; empty if unknown."""
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> Self:
+        summary = summary_of(rollout)
+        return cls(joined(summary, content_of(rollout)), summary)
 
     @property
     def holder(self) -> str | None:
@@ -105,7 +112,7 @@ def joined(summary: bytes, content: bytes) -> bytes:
     return summary[:-1] + b"," + content[1:]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RolloutRecord:
     admitted: Admitted
     index: int
@@ -143,6 +150,9 @@ class RolloutRecord:
     cancel_requested: bool = False
     cancel_reason: ErrorInfo | None = None
     _watchers: list[Callable[["RolloutRecord"], None]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<record of {self.rollout_id}, {self.state.value}>"
 
     @property
     def group(self) -> Group:
@@ -279,11 +289,19 @@ class RolloutRecord:
             self._fail_unwritten(outcome, refusal)
             return
         self.move(outcome.state)
-        for watcher in self._watchers:
-            watcher(self)
-        self._watchers.clear()
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            self._tell(partial(watcher, self))
         if self.on_end is not None:
-            self.on_end(self, row)
+            self._tell(partial(self.on_end, self, row))
+
+    def _tell(self, watcher: Callable[[], None]) -> None:
+        """Calls a watcher, whose bugs must not keep the end from the others."""
+        try:
+            watcher()
+        except Exception as bug:
+            text = "rollout %s: one that watched its end failed: %.500r"
+            log.error(text, self.rollout_id, bug)
 
     def _fail_unwritten(self, outcome: Rollout, refusal: BaseException) -> None:
         """Fails the rollout: the journal refuses its answer for good, as it is too large."""
@@ -296,7 +314,7 @@ class RolloutRecord:
     def watch(self, watcher: Callable[["RolloutRecord"], None]) -> None:
         """Calls `watcher` once, when the rollout ends; immediately if it has ended."""
         if self.is_terminal:
-            watcher(self)
+            self._tell(partial(watcher, self))
         else:
             self._watchers.append(watcher)
 
@@ -345,6 +363,22 @@ def unwritable(answer: Rollout, problem: BaseException) -> Rollout:
     )
     failure = {"state": RolloutState.FAILED, "error": error, "reward": None, "figures": None}
     return _summary(answer).model_copy(update=failure | {"reward_components": {}})
+
+
+def failed_result(rollout_id: str, remains: Remains, lost: ResultLost) -> Rollout:
+    """Returns the failure in the place of a result that the journal has lost, with what `remains`
+    of it."""
+    group_id, _, index = rollout_id.rpartition(".")
+    known: dict[str, Any] = {"task_id": group_id, "agent": "", "created_at": 0.0}
+    with suppress(ValueError):
+        if remains.summary is not None:
+            known = dict(Rollout.model_validate_json(remains.summary))
+        elif remains.request is not None:
+            task = Group.model_validate_json(remains.request).task
+            known |= {"task_id": task.task_id, "agent": task.agent}
+    ids = {"rollout_id": rollout_id, "group_id": group_id, "index": int(index)}
+    failure = {"state": RolloutState.FAILED, "error": lost.info(), "reward": None, "figures": None}
+    return Rollout.model_validate(known | ids | failure | {"reward_components": {}})
 
 
 def _summary(answer: Rollout) -> Rollout:

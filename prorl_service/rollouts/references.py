@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from prorl_service.rollouts.journal import tables
+from prorl_service.rollouts.journal.seals import opened
 from prorl_service.rollouts.journal.tables import ROW_BYTES, STRIDE, UnfinishedGroup
 from prorl_service.schemas import TERMINAL_STATES, RolloutState
 
@@ -90,7 +91,7 @@ def _held(db: sqlite3.Connection, number: int | None) -> list[_Held]:
     return [
         _Held(row_id, state, service, size + ROW_BYTES)
         for row_id, state, size, answer in found
-        if (service := holder(answer)) is not None
+        if (service := holder(opened(answer, row_id))) is not None
     ]
 
 

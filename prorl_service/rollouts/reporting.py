@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.schemas.numbers import mean_of
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def group_ended(records: Sequence[RolloutRecord]) -> None:
     counts = Counter(rollout.state.value for rollout in rollouts)
     parts = [", ".join(f"{count} {state}" for state, count in sorted(counts.items()))]
     if rewards := [one.reward for one in rollouts if one.reward is not None]:
-        mean = sum(rewards) / len(rewards)
+        mean = mean_of(rewards)
         parts.append(f"reward {min(rewards):.2f} to {max(rewards):.2f} (mean {mean:.2f})")
     parts.append(f"{sum(record.turns for record in records) / len(records):.1f} turns")
     parts.append(f"{max(_seconds(rollout) for rollout in rollouts):.1f} s")

@@ -4,11 +4,11 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import fmean
 from typing import Literal
 
 from prorl_service.sampling.filter import Outcome, Scores
 from prorl_service.schemas import ErrorInfo, Group, WireModel
+from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.sampling import DifficultyCounts, DroppedGroup, SamplerSpec
 
 
@@ -37,7 +37,7 @@ REASONS: dict[GroupState, Literal["uninformative", "failed", "passed_over"]] = {
 """Reasons for which candidates are dropped."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Candidate:
     group: Group
     """The client's group, under the client's name for it."""
@@ -52,6 +52,9 @@ class Candidate:
     """Oldest and newest policy version of tokens in rollouts that have ended."""
     last_error: ErrorInfo | None = None
     """Last error among those rollouts, or the reason why none will run."""
+
+    def __repr__(self) -> str:
+        return f"<candidate {self.name}, {self.state.value}>"
 
     @property
     def name(self) -> str:
@@ -85,7 +88,7 @@ class Candidate:
         return DroppedGroup(
             candidate=self.name,
             reason=REASONS[self.state],
-            score_mean=fmean(known) if known else None,
+            score_mean=mean_of(known),
             error=self.last_error if has_failed else None,
         )
 
@@ -102,7 +105,7 @@ class Candidate:
             failed=self.state is GroupState.FAILED,
             passed_over=self.state is GroupState.PASSED_OVER,
             scored=len(known),
-            score_mean=fmean(known) if known else None,
+            score_mean=mean_of(known),
         )
 
 

@@ -2,7 +2,7 @@
 
 An early verdict is one that the scores of the rollouts to come cannot change. Only a whole group is
 found informative, since it is trained on whole. All verdicts but the last of a group take the same
-time, however many rollouts have ended.
+time, however many rollouts have ended. Arithmetic is exact, so no finite score overflows.
 """
 
 import math
@@ -30,6 +30,8 @@ class Scores:
     def __init__(self) -> None:
         self.total = Fraction()
         """Exact sum, so that it does not depend on the order in which rollouts end."""
+        self.squares = Fraction()
+        """Exact sum of the squares."""
         self.count_known = 0
         self._by_index: dict[int, float | None] = {}
 
@@ -50,6 +52,7 @@ class Scores:
         self._by_index[index] = score
         if score is not None:
             self.total += Fraction(score)
+            self.squares += Fraction(score) ** 2
             self.count_known += 1
 
     def known(self) -> list[float]:
@@ -62,21 +65,30 @@ def outcome(scores: Scores, n: int, wanted: Filter) -> Outcome:
     if scores.count_known + to_come < min(wanted.min_scored, n):
         return Outcome.FAILED
     if to_come == 0:
-        is_informative = _is_informative(scores.known(), wanted)
+        is_informative = _is_informative(scores, wanted)
         return Outcome.INFORMATIVE if is_informative else Outcome.UNINFORMATIVE
     return Outcome.OPEN if _can_become(scores, to_come, wanted) else Outcome.UNINFORMATIVE
 
 
-def _is_informative(scores: list[float], wanted: Filter) -> bool:
-    mean = math.fsum(scores) / len(scores)
+def _is_informative(scores: Scores, wanted: Filter) -> bool:
+    exact = scores.total / scores.count_known
+    mean = float(exact)
     if wanted.min_mean is not None and mean < wanted.min_mean:
         return False
     if wanted.max_mean is not None and mean > wanted.max_mean:
         return False
     if wanted.min_std == 0:
-        return min(scores) < max(scores)  # exact, unlike a standard deviation
-    variance = math.fsum((score - mean) ** 2 for score in scores) / len(scores)
-    return math.sqrt(variance) > wanted.min_std
+        return min(scores.known()) < max(scores.known())  # a variance may be below all floats
+    variance = scores.squares / scores.count_known - exact**2
+    return _rounded(variance) > wanted.min_std * wanted.min_std
+
+
+def _rounded(value: Fraction) -> float:
+    """Returns the nearest float, so that a bound written in decimals is met exactly."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _can_become(scores: Scores, to_come: int, wanted: Filter) -> bool:

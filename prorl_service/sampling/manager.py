@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import secrets
+import sqlite3
+from collections.abc import Sequence
 from functools import partial
 
 from prorl_service.errors import Conflict
@@ -17,6 +19,7 @@ from prorl_service.sampling.runner import (
     unknown_sampler,
 )
 from prorl_service.sampling.sampler import GroupVerdict
+from prorl_service.sampling.tables import CandidateRow
 from prorl_service.schemas.sampling import SamplerSpec, SamplerStatus
 from prorl_service.utils.tasks import TaskOwner
 
@@ -45,12 +48,15 @@ class SamplerManager:
 
     async def __aenter__(self) -> "SamplerManager":
         for sampler_id, content in await self._journal.read(tables.samplers):
-            state = SamplerState.model_validate_json(content)
+            state = self._journal.parsed(partial(SamplerState.model_validate_json, content))
             sampler = self._new(sampler_id, state.spec, state.incarnation)
-            rows = await self._journal.read(partial(tables.candidates, sampler_id=sampler_id))
-            await sampler.restore(state, rows)
+            rows = await self._journal.read(partial(self._rows, sampler_id=sampler_id))
+            self._journal.parsed(partial(sampler.restore, state, rows))
             self._start(sampler)
         return self
+
+    def _rows(self, db: sqlite3.Connection, sampler_id: str) -> Sequence[CandidateRow]:
+        return self._journal.parsed(partial(tables.candidates, db, sampler_id))
 
     async def __aexit__(self, *_: object) -> None:
         """Stops the samplers, which continue when the service starts again."""
@@ -144,7 +150,9 @@ class SamplerManager:
         )
 
     def _expired(self, sampler_id: str) -> None:
-        log.warning("sampler %s: its lease expired, it is deleted", sampler_id)
+        waiting = self._running[sampler_id].core.status(0).waiting
+        text = "sampler %s: its lease expired, it is deleted with %d waiting candidates"
+        log.warning(text, sampler_id, waiting)
         if sampler_id not in self._deletions:
             deletion = self._start_deletion(sampler_id)
             deletion.add_done_callback(lambda done: self._keep_if_failed(sampler_id, done))

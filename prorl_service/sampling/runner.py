@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from prorl_service.errors import Conflict, NotFound, ProRLError
+from prorl_service.errors import Conflict, MetricMissing, NotFound, ProRLError, SamplingFailed
 from prorl_service.rollouts.journal import Journal
 from prorl_service.sampling import tables as tables
 from prorl_service.sampling.candidates import Candidate, Tally
@@ -23,6 +23,7 @@ from prorl_service.sampling.curriculum import CurriculumState
 from prorl_service.sampling.sampler import GroupVerdict, Sampler
 from prorl_service.sampling.tables import AT_THEIR_END, CandidateRow
 from prorl_service.schemas import Group, Rollout, WireModel
+from prorl_service.schemas.numbers import shown
 from prorl_service.schemas.sampling import (
     DifficultyCounts,
     Draw,
@@ -128,13 +129,20 @@ class SamplerRunner:
 
     async def status(self, *, after: int, wait_s: float | None) -> SamplerStatus:
         """Returns the status as soon as its revision differs from `after`, or after `wait_s`, or
-        when the service stops. Raises `NotFound` if the sampler is deleted meanwhile."""
+        when the service stops. Raises `NotFound` if the sampler is deleted meanwhile, and
+        `MetricMissing` if its filter wants what no rollout has."""
         with suppress(TimeoutError), self.lease.held():
             async with asyncio.timeout(wait_s):
                 while self._status.revision == after and not self._ends_waits:
                     await self._changes.wait()
+        return self._answer()
+
+    def _answer(self) -> SamplerStatus:
+        """Raises `NotFound`, and `MetricMissing` if its filter wants what no rollout has."""
         if self._is_deleted:
             raise unknown_sampler(self.core.sampler_id)
+        if (refusal := self.core.refusal) is not None:
+            raise MetricMissing(refusal.message, hint=refusal.hint)
         return self._status
 
     def end_waits(self) -> None:
@@ -192,13 +200,11 @@ class SamplerRunner:
         self._journal.check_writable()
         self.lease.renew()
         await self._journal.unless_failing(self._step(work))
-        if self._is_deleted:
-            raise unknown_sampler(self.core.sampler_id)
-        return self._status
+        return self._answer()
 
     # --- at work --------------------------------------------------------------------------------
 
-    async def restore(self, state: SamplerState, rows: Sequence[CandidateRow]) -> None:
+    def restore(self, state: SamplerState, rows: Sequence[CandidateRow]) -> None:
         self.core.draw, self.core.is_last = state.draw, state.is_last
         self.core.tally, self.core.dropped = state.tally, state.dropped
         self.core.difficulties = state.difficulties
@@ -274,20 +280,28 @@ class SamplerRunner:
         for one in begun:
             group = self._group(one)
             work = self._submit_one(one.name, one.attempt, group)
-            task = self._background.run_once(work, name=f"submit group {group.group_id}")
+            what = f"submit group {group.group_id}"
+            task = self._background.run_once(work, name=what, of_one=True)
             _keep(self._submissions, group.group_id, task)
 
     async def _submit_one(self, name: str, attempt: int, group: Group) -> None:
+        """Fails the candidate, and nothing else, if its group cannot be submitted or watched."""
+        try:
+            await self._submitted(name, attempt, group)
+        except Exception as bug:
+            error = bug if isinstance(bug, ProRLError) else SamplingFailed(shown(bug))
+            log.warning("sampler %s: group %s: %s", self.core.sampler_id, name, error.message)
+            self.core.refused(name, attempt, error.info())
+            self._wake.set()
+
+    async def _submitted(self, name: str, attempt: int, group: Group) -> None:
         while group.group_id not in self._releases:
             try:
                 await self._pipeline.submit([group])
                 break
             except ProRLError as error:
                 if not error.retryable:
-                    log.warning("sampler %s: %s", self.core.sampler_id, error.message)
-                    self.core.refused(name, attempt, error.info())
-                    self._wake.set()
-                    return
+                    raise
             await asyncio.sleep(RETRY_S)
         else:
             return
@@ -306,7 +320,7 @@ class SamplerRunner:
 
     def _start_release(self, group_id: str, rollout_ids: Sequence[str]) -> None:
         work = self._release(group_id, rollout_ids)
-        task = self._background.run_once(work, name=f"release group {group_id}")
+        task = self._background.run_once(work, name=f"release group {group_id}", of_one=True)
         _keep(self._releases, group_id, task)
 
     async def drop(self, on_dropped: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+from prorl_service.errors import EvaluatorError, MetricMissing, SamplingFailed
 from prorl_service.sampling.candidates import (
     ENDED,
     Candidate,
@@ -24,6 +25,7 @@ from prorl_service.sampling.candidates import (
 from prorl_service.sampling.curriculum import LevelChooser
 from prorl_service.sampling.filter import Outcome, Scores, outcome
 from prorl_service.schemas import ErrorInfo, Group, Rollout, RolloutState
+from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.schemas.sampling import (
     DifficultyCounts,
     Draw,
@@ -73,6 +75,11 @@ class Sampler:
         self.changed: dict[str, Candidate] = {}
         self.released: list[Group] = []
         self.tally = Tally()
+        self.refusal: ErrorInfo | None = None
+        """Reason why no group is begun: the first rollout that was done lacks the filter's metric.
+        None again once a rollout has it."""
+        self._has_metric = False
+        """True once a rollout had the metric."""
         self._names: set[str] = set()
         """Names of all candidates there ever were."""
         self._waiting = WaitingCandidates(spec)
@@ -128,20 +135,39 @@ class Sampler:
         candidate = self._under_way.get(name)
         if candidate is None or candidate.attempt != attempt or rollout.index in candidate.scores:
             return
-        candidate.scores.add(rollout.index, _score(rollout, self.spec.filter.metric))
+        score, problem = _score(rollout, self.spec.filter.metric)
+        candidate.scores.add(rollout.index, score)
         candidate.note_versions(rollout.oldest_policy_version, rollout.newest_policy_version)
-        candidate.last_error = rollout.error or candidate.last_error
-        self.tally.last_failure = rollout.error or self.tally.last_failure
-        found = self._verdict(candidate.scores, candidate.group.n, self.spec.filter)
+        if score is not None:
+            self._has_metric, self.refusal = True, None
+        elif problem is not None:
+            self._note_failure(candidate, problem)
+        found = Outcome.FAILED if self.refusal else self._found(candidate)
         if found is not Outcome.OPEN:
             self._decide(candidate, ENDED[found])
 
+    def _found(self, candidate: Candidate) -> Outcome:
+        """Returns the verdict on the group. One that raises fails this group alone."""
+        try:
+            return self._verdict(candidate.scores, candidate.group.n, self.spec.filter)
+        except Exception as bug:
+            error = SamplingFailed(f"no verdict on group {candidate.name!r}: {shown(bug)}")
+            self._note_failure(candidate, error.info())
+            return Outcome.FAILED
+
     def refused(self, name: str, attempt: int, error: ErrorInfo) -> None:
-        """Fails an attempt that the service will never run."""
+        """Fails an attempt that the service cannot run."""
         candidate = self._under_way.get(name)
         if candidate is not None and candidate.attempt == attempt:
-            candidate.last_error = self.tally.last_failure = error
+            self._note_failure(candidate, error)
             self._decide(candidate, GroupState.FAILED)
+
+    def _note_failure(self, candidate: Candidate, error: ErrorInfo) -> None:
+        is_missing = error.kind == MetricMissing.__name__
+        if is_missing and not (self._has_metric or self.tally.scored):
+            self.refusal = error
+        candidate.last_error = error
+        self.tally.last_failure = self.refusal or error
 
     def settle(self, version: int, pushed: int | None = None, *, is_overdue: bool = False) -> None:
         """Lets an open draw hold informative groups, and ends it when it is complete or due.
@@ -168,7 +194,11 @@ class Sampler:
 
     def begin(self) -> Iterator[Candidate]:
         """Yields the candidates to be begun now, each in flight when it is yielded."""
-        while self._has_room() and (candidate := self._waiting.next()) is not None:
+        while (
+            self.refusal is None
+            and self._has_room()
+            and (candidate := self._waiting.next()) is not None
+        ):
             if not candidate.attempt and self.levels.passes_over(candidate.group.task.difficulty):
                 self._pass_over(candidate)
                 continue
@@ -240,7 +270,11 @@ class Sampler:
             if draw.spec.max_groups is not None:
                 limits.append(draw.spec.max_groups - draw.finished)
         is_free = self._running() < self.slots or self.spec.groups_at_once is not None
-        return is_free and all(len(self._under_way) < one for one in limits if one is not None)
+        return (
+            is_free
+            and not self.refusal
+            and all(len(self._under_way) < one for one in limits if one is not None)
+        )
 
     def _running(self) -> int:
         return sum(one.group.n - len(one.scores) for one in self._under_way.values())
@@ -357,7 +391,20 @@ def _snapshot(draw: Draw) -> Draw:
     return draw.model_copy(update={"groups": [*draw.groups], "dropped": [*draw.dropped]})
 
 
-def _score(rollout: Rollout, metric: str) -> float | None:
+def _score(rollout: Rollout, metric: str) -> tuple[float | None, ErrorInfo | None]:
+    """Returns the rollout's score, or None and the reason."""
     if rollout.state is not RolloutState.DONE:
-        return None
-    return rollout.reward if metric == "reward" else rollout.reward_components.get(metric)
+        return None, rollout.error
+    components = rollout.reward_components
+    score = rollout.reward if metric == "reward" else components.get(metric)
+    if is_score(score):
+        return score, None
+    if score is not None:  # a journal of an older version has it
+        problem = f"{rollout.rollout_id}: its {metric} {shown(score)} is beyond {MAX_SCORE:.0f}"
+        return None, EvaluatorError(problem).info()
+    names = ", ".join(sorted(components)) or "none"
+    missing = MetricMissing(
+        f"{rollout.rollout_id}: its components are {names}; the filter wants {metric!r}",
+        hint="name one of them as the filter's metric, or 'reward'",
+    )
+    return None, missing.info()

@@ -86,9 +86,9 @@ class Task(WireModel):
 
     task_id: Id
     agent: str = Field(description="Name of an agent that the service has registered.")
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES, repr=False)
     data: Annotated[dict[str, JsonValue], AfterValidator(encodable_json)] = Field(
-        default_factory=dict
+        default_factory=dict, repr=False
     )
     image: Text | None = Field(None, description="Sandbox image; None takes the service's default.")
     difficulty: Difficulty | None = Field(

@@ -135,11 +135,11 @@ class Segment(WireModel):
     policy_versions: int32[R], `NOT_SAMPLED` where masked.
     """
 
-    prompt_ids: Int32Array
-    response_ids: Int32Array
-    loss_mask: RunLengthArray
-    logprobs: Float32Array
-    policy_versions: RunLengthArray
+    prompt_ids: Int32Array = Field(repr=False)
+    response_ids: Int32Array = Field(repr=False)
+    loss_mask: RunLengthArray = Field(repr=False)
+    logprobs: Float32Array = Field(repr=False)
+    policy_versions: RunLengthArray = Field(repr=False)
     kind: SegmentKind = "main"
     is_trained: bool = Field(True, description="Whether trainers learn from it.")
 
@@ -152,8 +152,8 @@ class Segment(WireModel):
 
 
 class Trajectory(WireModel):
-    segments: list[Segment]
-    turns: list[Turn]
+    segments: list[Segment] = Field(repr=False)
+    turns: list[Turn] = Field(repr=False)
     finish_reason: FinishReason
     sampling: Sampling
     logprobs_mode: Literal["processed"] = "processed"
@@ -270,9 +270,11 @@ class Rollout(WireModel):
         exclude_if=lambda value: value is None,
     )
     # The content, which is large, comes last: it can be cut off and put on without being read.
-    trajectory: Trajectory | None = None
+    trajectory: Trajectory | None = Field(None, repr=False)
     report: dict[str, JsonValue] | None = Field(
-        None, description="Report for people, in the agent's own form. Set if the trajectory is."
+        None,
+        repr=False,
+        description="Report for people, in the agent's own form. Set if the trajectory is.",
     )
 
     @property

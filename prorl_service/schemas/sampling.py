@@ -23,6 +23,7 @@ from prorl_service.schemas import (
     Id,
     WireModel,
 )
+from prorl_service.schemas.numbers import joint_mean
 
 MAX_CANDIDATE_ID = 110
 """Most characters of a candidate's `group_id`: the sampler's id and the attempt are added."""
@@ -198,16 +199,14 @@ class DifficultyCounts(WireModel):
 
     def plus(self, other: Self) -> Self:
         """Returns the sum of both counts of the same difficulty."""
-        scored = self.scored + other.scored
-        total = sum(one.scored * (one.score_mean or 0.0) for one in (self, other))
         return self.model_copy(
             update={
                 "informative": self.informative + other.informative,
                 "uninformative": self.uninformative + other.uninformative,
                 "failed": self.failed + other.failed,
                 "passed_over": self.passed_over + other.passed_over,
-                "scored": scored,
-                "score_mean": total / scored if scored else None,
+                "scored": self.scored + other.scored,
+                "score_mean": joint_mean((one.scored, one.score_mean) for one in (self, other)),
             }
         )
 

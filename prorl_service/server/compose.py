@@ -248,8 +248,8 @@ async def _backends(
         BackendPool(
             _weights_directory(journal.path, stack),
             config,
-            owner=PolicyOwner(policy),
-            newest=None if text is None else Weights.from_json(text),
+            owner=journal.parsed(lambda: PolicyOwner(policy)),
+            newest=None if text is None else journal.parsed(lambda: Weights.from_json(text)),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             router=router,
         )

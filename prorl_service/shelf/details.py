@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from prorl_service.agents.base import Prompt
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
-from prorl_service.errors import NotFound, ProRLError, ShelfError
+from prorl_service.errors import NotFound, ProRLError, ResultLost, ShelfError
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
@@ -146,6 +146,8 @@ class Details:
             ids = [source.group.rollout_id(index) for index in missing]
             summaries = await self._journal.summaries(ids) if ids else {}
             for summary in summaries.values():
+                if isinstance(summary, ResultLost):
+                    continue
                 rollout = Rollout.model_validate_json(summary)
                 rows[rollout.index] = self._row(rollout, None)
         own = source.rollout

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prorl_service.rollouts.journal.tables import EndedRow
 from prorl_service.schemas import Blame, ErrorInfo, Figures, Rollout, RolloutState
+from prorl_service.schemas.numbers import is_score
 from prorl_service.schemas.views import KeptFor
 from prorl_service.shelf.tables import (
     BLAMES,
@@ -138,7 +139,8 @@ def add_rollout(db: sqlite3.Connection, place: Place, ended: Ended) -> None:
     )
     db.execute("INSERT INTO summaries VALUES (?, ?)", (row_id, compressed(ended.summary)))
     bits = {one: 0 if code is None else 1 << code for one, code in codes.items()}
-    values = {"reward": rollout.reward, "version": ended.version, "ended_at": ended.ended_at}
+    score = rollout.reward if is_score(rollout.reward) else None
+    values = {"reward": score, "version": ended.version, "ended_at": ended.ended_at}
     run, agent, is_whole = db.execute(
         _COUNT_IN, {"number": place.number, **bits, **values}
     ).fetchone()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from prorl_service.schemas import Blame, Figures, FinishReason, Group, Rollout, RolloutState
+from prorl_service.schemas.numbers import MAX_SCORE
 from prorl_service.schemas.views import GroupOutcome, GroupRow, KeptFor, RolloutRow, RowFilter
 from prorl_service.shelf.rows import GroupFacts, Key, Member, Standing, group_row, row_of
 from prorl_service.shelf.tables import BLAMES, OUTCOME, REASONS, STATES, STRIDE, Content, expanded
@@ -21,10 +22,15 @@ _ROW = """
 r.model_s, r.tool_s, r.version, r.staleness, r.ended_at, r.content,
 (SELECT summary FROM summaries WHERE id = r.id)
 """
-_GROUP = """
+_MEAN = f"""
+CASE WHEN g.rewards AND abs(g.reward_sum / g.rewards) <= {MAX_SCORE}
+    THEN g.reward_sum / g.rewards END
+"""
+"""A group's mean reward. NULL also for an older version's sum of rewards that are no scores."""
+_GROUP = f"""
 g.number, g.group_id, (SELECT name FROM names WHERE number = g.run), g.task_id,
 (SELECT name FROM names WHERE number = g.agent), g.n,
-CASE WHEN g.rewards THEN g.reward_sum / g.rewards END, g.created_at, g.kept
+{_MEAN}, g.created_at, g.kept
 """
 _HERE = (Content.HERE, Content.AWAITED)
 _INDICES = frozenset(map(str, range(STRIDE)))
@@ -92,9 +98,9 @@ def groups(
     where, inside = _of_groups(wanted), _of_rollouts(wanted)
     _narrow(where, wanted)
     if wanted.reward_min is not None:
-        where.add("g.rewards > 0 AND g.reward_sum / g.rewards >= ?", wanted.reward_min)
+        where.add(f"{_MEAN} >= ?", wanted.reward_min)
     if wanted.reward_max is not None:
-        where.add("g.rewards > 0 AND g.reward_sum / g.rewards <= ?", wanted.reward_max)
+        where.add(f"{_MEAN} <= ?", wanted.reward_max)
     if outcomes:
         where.add_any(_OUTCOME, [one.value for one in outcomes])
     if after is not None:

@@ -14,6 +14,7 @@ import orjson
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Blame, Figures, Rollout, RolloutState
+from prorl_service.schemas.numbers import mean_of
 from prorl_service.schemas.views import (
     GroupOutcome,
     GroupRow,
@@ -221,7 +222,7 @@ class GroupFacts:
 
 def mean_reward(rows: Iterable[RolloutRow]) -> float | None:
     known = [row.reward for row in rows if row.reward is not None]
-    return sum(known) / len(known) if known else None
+    return mean_of(known)
 
 
 def group_row(facts: GroupFacts, members: Sequence[Member]) -> GroupRow:

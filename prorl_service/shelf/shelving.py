@@ -7,10 +7,12 @@ rollout. Everything runs in the caller's transactions and in the journal's threa
 import logging
 import sqlite3
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 import orjson
 
+from prorl_service.errors import ResultLost
 from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
@@ -81,7 +83,9 @@ class Shelving:
             self._copy(journal, self._awaited[0])
             self._awaited.popleft()
         elif self._unchecked is not None:
-            group = follower.next_group(journal, self._unchecked)
+            group = None  # also where the journal is damaged: the rest is not checked
+            with suppress(ResultLost):
+                group = follower.next_group(journal, self._unchecked)
             if group is not None:
                 self._check(journal, group, uptime_s)
             self._unchecked = None if group is None else group.number + 1
@@ -89,7 +93,9 @@ class Shelving:
     def shelve(self, journal: sqlite3.Connection, row: EndedRow, uptime_s: float) -> None:
         """Adds the rollout's row and queues its content; does nothing if it is here already."""
         ended = ended_rows.ended_of(row, self.now.policy_version)
-        source = follower.find_group(journal, row.group_id)
+        source = None
+        with suppress(ResultLost):
+            source = follower.find_group(journal, row.group_id)
         # No source: the journal has already evicted the group to make room for other results.
         n = source.n if source is not None else ended.rollout.index + 1
         place = self._place(ended, n, uptime_s)
@@ -130,8 +136,10 @@ class Shelving:
         if not ended_rows.has_rollout(self._db, copy.row_id):
             return  # evicted or submitted again in the meantime
         number, index = divmod(copy.row_id, STRIDE)
-        answer = follower.answer_at(journal, copy.source.row_id(index))
-        request = follower.request_at(journal, copy.source.number)
+        answer = request = None
+        with suppress(ResultLost):
+            answer = follower.answer_at(journal, copy.source.row_id(index))
+            request = follower.request_at(journal, copy.source.number)
         is_here = answer is not None and references.holder(answer) is None
         if answer is None or request is None or not is_here:
             contents.mark(self._db, copy.row_id, Content.NEVER)
@@ -147,10 +155,16 @@ class Shelving:
     def _check(self, journal: sqlite3.Connection, group: FoundGroup, uptime_s: float) -> None:
         """Adds rollouts that an earlier process did not shelve before it died."""
         found = ended_rows.place(self._db, group.group_id, self._run)
-        for index in follower.ended_in(journal, group):
+        indices: list[int] = []
+        with suppress(ResultLost):
+            indices = follower.ended_in(journal, group)
+        for index in indices:
             if found is None or not ended_rows.has_rollout(self._db, found[0].row_id(index)):
-                request = follower.request_at(journal, group.number)
-                row = _row(*follower.ended_at(journal, group.row_id(index)), request)
+                try:
+                    request = follower.request_at(journal, group.number)
+                    row = _row(*follower.ended_at(journal, group.row_id(index)), request)
+                except (ResultLost, ValueError):  # the shelf does without it
+                    continue
                 if row.created_at <= contents.evicted_until(self._db):
                     return  # it was here and was evicted
                 self.shelve(journal, row.ended, uptime_s)

@@ -9,11 +9,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from prorl_service.schemas import Blame, FinishReason, RolloutState
+from prorl_service.schemas.numbers import is_score
 from prorl_service.schemas.views import GroupOutcome, VersionRow
 from prorl_service.shelf.tables import BLAMES, REASONS, STATES
 
 _TALLIES = """
-SELECT version, state, blame, reason, sum(rollouts), sum(rewards), sum(reward_sum), sum(successes),
+SELECT version, state, blame, reason, sum(rollouts), sum(rewards),
+    coalesce(sum(reward_sum), 9e999), sum(successes),
     sum(played), sum(turns), sum(sampled), sum(stale), sum(staleness), max(most_stale),
     min(first_end), max(last_end)
 FROM tallies
@@ -110,7 +112,7 @@ def _row(version: int, sums: Sums) -> VersionRow:
         cancelled=sums.states[RolloutState.CANCELLED],
         failures=dict(sums.failures),
         finish_reasons=dict(sums.reasons),
-        mean_reward=_mean(sums.reward_sum, sums.rewards),
+        mean_reward=_mean_reward(sums),
         success_rate=_mean(sums.successes, sums.rewards),
         mean_turns=_mean(sums.turns, sums.played),
         mean_sampled_tokens=_mean(sums.sampled, sums.played),
@@ -124,6 +126,12 @@ def _row(version: int, sums: Sums) -> VersionRow:
         first_ended_at=sums.first_end,
         last_ended_at=sums.last_end,
     )
+
+
+def _mean_reward(sums: Sums) -> float | None:
+    """Returns None also for a sum of an older version that holds rewards that are no scores."""
+    mean = _mean(sums.reward_sum, sums.rewards)
+    return mean if is_score(mean) else None
 
 
 def _mean(total: float, count: int) -> float | None:

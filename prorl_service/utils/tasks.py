@@ -1,12 +1,14 @@
 """Background tasks, their owners, conditions that tasks wait for, and calls made together.
 
 An owner keeps its tasks until they have ended and notices when one dies: the reason is logged and
-kept in `failure`, which makes `/health` fail. A service without its workers is not healthy.
+kept in `failure`, which makes `/health` fail. A service without its workers is not healthy; one
+that failed at a single group or rollout is.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Coroutine, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from prorl_service.errors import ProRLError
@@ -28,28 +30,33 @@ class TaskOwner:
         task.add_done_callback(self._ended)
         return task
 
-    def run_once(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    def run_once(
+        self, coroutine: Coroutine[Any, Any, T], *, name: str, of_one: bool = False
+    ) -> asyncio.Task[T]:
         """Starts a task that is meant to end; see `adopt`."""
         task = asyncio.create_task(coroutine, name=name)
-        self.adopt(task)
+        self.adopt(task, of_one=of_one)
         return task
 
-    def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a task until it returns, raises or is cancelled. A `ProRLError` is logged, any
-        other error is a failure."""
+    def adopt(self, task: asyncio.Task[Any], *, of_one: bool = False) -> None:
+        """Keeps a task until it returns, raises or is cancelled. A `ProRLError` is logged; any
+        other error is a failure, unless the task is `of_one` group or rollout: then it is logged.
+        """
         self._tasks.add(task)
-        task.add_done_callback(self._ended_once)
+        task.add_done_callback(partial(self._ended_once, of_one))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks:  # else it was cancelled here
             self._tasks.discard(task)
             self._fail(task, "ended", None if task.cancelled() else task.exception())
 
-    def _ended_once(self, task: asyncio.Task[Any]) -> None:
+    def _ended_once(self, of_one: bool, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, ProRLError):
             log.warning("background task %s failed: %s", task.get_name(), error)
+        elif isinstance(error, Exception) and of_one:
+            log.error("background task %s failed: %.500r", task.get_name(), error)
         elif error is not None:
             self._fail(task, "failed", error)
 

@@ -10,6 +10,7 @@ import pytest
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.net.credentials import authorization
+from prorl_service.rollouts.journal.seals import opened
 from prorl_service.rollouts.references import MAX_BYTES, holder
 from prorl_service.schemas import Rollout, RolloutState
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
@@ -31,7 +32,8 @@ def answers(settings: Settings) -> list[bytes]:
     """Returns what the front's journal has of ended rollouts."""
     assert settings.journal is not None
     with closing(sqlite3.connect(settings.journal)) as db:
-        return [one for (one,) in db.execute("SELECT answer FROM rollouts")]
+        stored = db.execute("SELECT answer, id FROM rollouts")
+        return [opened(answer, row_id) for answer, row_id in stored]
 
 
 async def until_ended(client: AsyncRolloutClient, count: int) -> None:

@@ -89,7 +89,7 @@ def write(path: Path, requests: dict[str, bytes]) -> None:
 def _end(db: sqlite3.Connection, group_id: str, index: int, state: str) -> None:
     db.execute(
         "INSERT OR REPLACE INTO rollouts VALUES (?, ?, 1, ?, ?, ?)",
-        (f"{group_id}.{index}", group_id, state, b"summary", b"answer %d" % index),
+        (f"{group_id}.{index}", group_id, state, b'"summary"', b'{"answer":%d}' % index),
     )
     db.execute(
         "UPDATE groups SET unended = unended - 1, bytes = bytes + 527,"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prorl_service.errors import JournalError
+from prorl_service.errors import JournalError, ResultLost
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.file import INCREMENTAL
 from prorl_service.rollouts.journal.migrations import MIGRATIONS
@@ -19,7 +19,7 @@ from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
 from tests.rollouts import journal_version_2
 from tests.rollouts.journal_rows import accepted, ended
 
-DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f"}
+DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f", 5: "e9cba0c9e345702f"}
 """Digests of the tables and of the models that they hold as JSON, keyed by version."""
 
 
@@ -61,8 +61,8 @@ async def test_a_journal_of_version_2_keeps_all_its_contents(tmp_path: Path) -> 
     old_journal(tmp_path / "j")
     async with Journal(tmp_path / "j") as journal:
         assert await journal.count_ended() == {RolloutState.DONE: 3, RolloutState.FAILED: 1}
-        assert await journal.answer("a:1.2") == (b"summary", b"answer 2")
-        assert await journal.summaries(["b.2.0", "b.2.1"]) == {"b.2.0": b"summary"}
+        assert await journal.answer("a:1.2") == (b'"summary"', b'{"answer":2}')
+        assert await journal.summaries(["b.2.0", "b.2.1"]) == {"b.2.0": b'"summary"'}
         half, untouched = await journal.unfinished()
         assert Group.model_validate_json(half.request) == group("b.2")
         assert (half.attempts, half.ended) == ({"b.2.1": 2}, {"b.2.0"})
@@ -113,6 +113,22 @@ async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> N
         assert await journal.read(columns) == expected
         [unfinished] = await journal.unfinished()
         assert (unfinished.request, unfinished.kept_attempts) == (b"{}", {})
+
+
+async def test_results_of_a_journal_of_version_4_are_read_without_seals(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        await journal.accept([accepted("a", n=2)])
+        for index in range(2):
+            await journal.end(ended("a", index))
+    with sqlite3.connect(tmp_path / "j") as db:
+        db.execute("""UPDATE rollouts SET summary = CAST('{"s":1}' AS BLOB)""")
+        db.execute("""UPDATE rollouts SET answer = CAST('{"a":1}' AS BLOB) WHERE id % 4096 = 0""")
+        db.execute("""UPDATE rollouts SET answer = CAST('{"a":' AS BLOB) WHERE id % 4096 = 1""")
+        db.execute("PRAGMA user_version = 4")
+    async with Journal(tmp_path / "j") as journal:
+        assert await journal.answer("a.0") == (b'{"s":1}', b'{"a":1}')
+        with pytest.raises(ResultLost):
+            await journal.answer("a.1")
 
 
 def columns(db: sqlite3.Connection) -> dict[str, list[Any]]:

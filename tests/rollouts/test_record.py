@@ -6,16 +6,29 @@ from collections.abc import AsyncIterator
 import pytest
 
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.journal.tables import AcceptedRow
-from prorl_service.rollouts.record import UNWRITABLE, Admitted, IllegalMove, RolloutRecord
+from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow, UnfinishedGroup
+from prorl_service.rollouts.journal.turns import TurnRow
+from prorl_service.rollouts.record import (
+    UNWRITABLE,
+    Admitted,
+    EndedRollout,
+    IllegalMove,
+    RolloutRecord,
+)
+from prorl_service.sampling.candidates import Candidate
 from prorl_service.schemas import (
     Blame,
     ErrorInfo,
+    FinishReason,
     Group,
     Message,
     Rollout,
     RolloutState,
+    Sampling,
+    Segment,
     Task,
+    Trajectory,
+    Turn,
 )
 
 TASK = Task(task_id="t", agent="a", messages=[Message(role="user", content="Go.")])
@@ -104,3 +117,55 @@ async def test_a_cancellation_reaches_the_work_in_flight(record: RolloutRecord) 
     record.request_cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
+
+
+async def test_a_watcher_that_raises_costs_the_others_nothing(
+    record: RolloutRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def fail(*_: object) -> None:
+        raise OverflowError("intermediate overflow " + "x" * 100_000)
+
+    record.on_end = lambda *_: told.append("on_end")
+    for watcher in (fail, lambda one: told.append(one.rollout_id), fail):
+        record.watch(watcher)
+    await record.finish(record.answer(RolloutState.FAILED, PROBLEM))
+    record.watch(fail)
+    assert told == ["g.0", "on_end"]
+    lines = [one.getMessage() for one in caplog.records]
+    assert len(lines) == 3
+    assert all("g.0" in line and len(line) < 1000 for line in lines)
+    assert not any(one.exc_info for one in caplog.records)
+
+
+async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> None:
+    many, long = list(range(50_000)), "x" * 99_999
+    segment = Segment(
+        prompt_ids=many,
+        response_ids=many,
+        loss_mask=[1] * len(many),
+        logprobs=[0.0] * len(many),
+        policy_versions=[0] * len(many),
+    )
+    turn = Turn(segment=0, start=0, stop=9, text=long, finish_reason="stop", model_s=1, backend="b")
+    messages = [Message(role="user", content=long)]
+    task = TASK.model_copy(update={"messages": messages, "data": {"x": long}})
+    group = Group(group_id="g", task=task)
+    trajectory = Trajectory(
+        segments=[segment], turns=[turn], finish_reason=FinishReason.FINISHED, sampling=Sampling()
+    )
+    record.admitted = Admitted(group, prompt_ids=tuple(many))
+    rollout = record.answer(RolloutState.FAILED)
+    rollout.trajectory, rollout.report = trajectory, {"x": long}
+    content = rollout.model_dump_json().encode()
+    shown = [
+        *(record, record.admitted, Candidate(group), group, segment, trajectory, rollout),
+        *(
+            EndedRow("g.0", "g", 1, RolloutState.DONE, content, content),
+            UnfinishedGroup(content, 0),
+        ),
+        *(EndedRollout(content, content), AcceptedRow("g", 1, content, 0)),
+        TurnRow("g.0", 0, 1, content),
+    ]
+    assert [type(one) for one in shown if len(repr(one)) > 2000] == []

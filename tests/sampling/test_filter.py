@@ -133,3 +133,40 @@ def test_a_group_of_thousands_is_judged_at_each_end_in_constant_time(wanted: Fil
         found = outcome(scores, 4096, wanted)
     assert found is Outcome.INFORMATIVE
     assert time.process_time() - began_at < 2
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+positive = st.floats(0, allow_nan=False, allow_infinity=False)
+
+
+@given(
+    st.lists(st.one_of(st.none(), finite), min_size=2, max_size=8),
+    positive,
+    *[st.one_of(st.none(), finite)] * 4,
+)
+def test_any_finite_scores_get_a_verdict_that_fits_their_mean(
+    ended: list[float | None],
+    min_std: float,
+    low: float | None,
+    high: float | None,
+    lowest: float | None,
+    highest: float | None,
+) -> None:
+    if low is not None and high is not None:
+        low, high = sorted((low, high))
+    if lowest is not None and highest is not None:
+        lowest, highest = sorted((lowest, highest))
+    wanted = Filter(min_std=min_std, min_mean=low, max_mean=high, lowest=lowest, highest=highest)
+    for count in range(len(ended)):
+        outcome(Scores.of(*ended[:count]), len(ended), wanted)
+    known = [score for score in ended if score is not None]
+    found = outcome(Scores.of(*ended), len(ended), wanted)
+    if len(known) < 2:
+        assert found is Outcome.FAILED
+    elif found is Outcome.INFORMATIVE:
+        assert min(known) < max(known)
+        assert max(known) - min(known) > min_std  # infinite, if need be
+        assert low is None or max(known) >= low
+        assert high is None or min(known) <= high
+    elif min_std == 0 and low is high is None:
+        assert len(set(known)) == 1

@@ -15,7 +15,7 @@ from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
 from prorl_service.testing import StubEngine
-from tests.server.application import Settings, finished, serving
+from tests.server.application import Settings, finished, serving, until
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
 
@@ -119,3 +119,25 @@ def test_ids_of_the_longest_names_have_room() -> None:
     candidate = Candidate(scored("c" * MAX_CANDIDATE_ID, *INFORMATIVE), attempt=99_999_999)
     group = core.group_of(candidate)
     DrawnGroup(group_id=group.group_id, candidate=candidate.name, n=4)
+
+
+async def test_candidates_that_waited_in_a_sampler_are_given_again_after_its_lease(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = [scored(f"g{i}", *INFORMATIVE, task_id=f"t{i}") for i in range(4)]
+    spec = SamplerSpec(groups_at_once=1, lease_s=0.2)
+    draws = StepDraws("s", spec, iter(groups), deadline_s=60)
+
+    def drawn_names(step: int, target: int) -> list[str]:
+        with RolloutClient(url) as blocking:
+            draw, _ = draws.draw(blocking, f"step-{step}", DrawSpec(target=target))
+        return [one.candidate for one in draw.groups]
+
+    async def is_gone() -> bool:
+        return "its lease expired" in caplog.text
+
+    first = await asyncio.to_thread(drawn_names, 0, 1)
+    await until(is_gone)
+    second = await asyncio.to_thread(drawn_names, 1, 3)
+    assert sorted(first + second) == ["g0", "g1", "g2", "g3"]
+    assert "candidates are given again" in caplog.text

@@ -1,10 +1,11 @@
 """Dynamic sampling over HTTP, across restarts and failures."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -267,21 +268,27 @@ async def test_an_expired_sampler_that_cannot_be_deleted_is_noticed(
     assert loop_errors == []
 
 
-async def test_a_group_that_cannot_be_submitted_is_noticed(
+async def test_a_group_that_cannot_be_submitted_fails_alone(
     client: AsyncRolloutClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object) -> None:
-        raise KeyError("a bug")
+    watch = RolloutExecutor.watch
 
-    monkeypatch.setattr(RolloutExecutor, "watch", refuse)
+    async def refuse_one(self: RolloutExecutor, ids: Sequence[str], on_end: Any) -> None:
+        if ":bad:" in ids[0]:
+            raise KeyError("a bug")
+        await watch(self, ids, on_end)
+
+    monkeypatch.setattr(RolloutExecutor, "watch", refuse_one)
     await client.create_sampler("s", SamplerSpec())
-    await client.add_candidates("s", [scored("g", *INFORMATIVE)])
+    groups = [scored("bad", *INFORMATIVE), scored("good", *INFORMATIVE)]
+    await client.add_candidates("s", groups)
     await client.open_draw("s", "d", DrawSpec(target=1))
-
-    async def is_noticed() -> bool:
-        return "KeyError('a bug')" in ((await client.status()).failure or "")
-
-    await until(is_noticed)
+    draw = await drawn(client)
+    assert [one.candidate for one in draw.groups] == ["good"]
+    (dropped,) = draw.dropped
+    assert dropped.error is not None
+    assert (dropped.candidate, dropped.error.message) == ("bad", "KeyError('a bug')")
+    assert (await client.status()).failure is None
 
 
 @pytest.mark.slow

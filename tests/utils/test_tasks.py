@@ -219,3 +219,14 @@ async def test_no_change_is_missed_between_looks() -> None:
             await asyncio.sleep(0)
     await watching
     assert seen[-1] == 9
+
+
+async def test_what_fails_at_one_group_is_logged_and_no_failure(
+    owner: TaskOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = owner.run_once(fail(OverflowError("x" * 100_000)), name="submit group g", of_one=True)
+    await asyncio.wait([task])
+    assert owner.failure is None
+    (line,) = caplog.messages
+    assert line.startswith("background task submit group g failed: OverflowError")
+    assert len(line) < 1000

@@ -25,6 +25,7 @@ from prorl_service.agents.services import Requirements
 from prorl_service.errors import EvaluatorError, TaskError
 from prorl_service.sandbox.layers import Layer
 from prorl_service.schemas import FinishReason, Message, Stage, Task
+from prorl_service.schemas.numbers import is_score
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
 from prorl_service.tools.mcp.inside import started
@@ -212,8 +213,7 @@ class HarborAgent(LoopAgent):
         broken = sum(bool(verified.problem) for _, verified in self._verified)
         refused = sum(len(verified.refused) for _, verified in self._verified)
         return {
-            **combined,
-            **steps,
+            **{key: value for key, value in {**combined, **steps}.items() if is_score(value)},
             "verifier_broken": float(broken),
             "guard_refused": float(refused),
         }

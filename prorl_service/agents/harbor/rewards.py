@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from prorl_service.schemas.numbers import mean_of, shown
+
 Rewards = Mapping[str, float]
 
 JSON_FILE, TEXT_FILE = "reward.json", "reward.txt"
@@ -62,7 +64,7 @@ def _finite(value: object, where: str) -> float:
             return float(value)
     except OverflowError:  # an integer beyond all floats
         pass
-    raise NoReward(f"{where} is no finite number: {value!r:.80}")
+    raise NoReward(f"{where} is no finite number: {shown(value)}")
 
 
 def combined(steps: Sequence[Rewards], *, final: bool) -> Rewards:
@@ -71,7 +73,7 @@ def combined(steps: Sequence[Rewards], *, final: bool) -> Rewards:
     if final:
         return steps[-1]
     keys = dict.fromkeys(key for rewards in steps for key in rewards)
-    return {key: sum(rewards.get(key, 0.0) for rewards in steps) / len(steps) for key in keys}
+    return {key: mean_of(rewards.get(key, 0.0) for rewards in steps) or 0.0 for key in keys}
 
 
 def falls_short(rewards: Rewards, least: Mapping[str, float]) -> bool:

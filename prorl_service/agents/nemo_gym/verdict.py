@@ -1,7 +1,6 @@
 """What a NeMo Gym server's verdict says, as reward, components and report. Pure."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from pydantic import JsonValue
 
 from prorl_service.agents.base import Verdict
 from prorl_service.errors import EvaluatorError
+from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 
 REWARD = "reward"
 NO_FIGURES = ("responses_create_params", "response", REWARD, "mask_sample")
@@ -18,11 +18,14 @@ MAX_DETAILS_BYTES = 64 << 10
 
 
 def verdict_of(answer: Mapping[str, Any], row: Mapping[str, Any], *, server: str) -> Verdict:
-    """Keeps every finite number that the server adds to the row. Raises `EvaluatorError` for a
-    reward that is not a finite number."""
+    """Keeps every number that the server adds to the row and that can be a component. Raises
+    `EvaluatorError` for a reward that is no score."""
     reward = answer.get(REWARD)
-    if not _is_finite(reward):
-        raise EvaluatorError(f"NeMo Gym server {server!r} gave the reward {reward!r}, no number")
+    if not is_score(reward):
+        raise EvaluatorError(
+            f"NeMo Gym server {server!r} gave the reward {shown(reward)}, no number within "
+            f"{MAX_SCORE:.0f}"
+        )
     added = {
         name: value
         for name, value in answer.items()
@@ -35,11 +38,7 @@ def verdict_of(answer: Mapping[str, Any], row: Mapping[str, Any], *, server: str
         "verdict": _details(added),
         "left_out": len(found) - len(components),
     }
-    return Verdict(float(answer[REWARD]), components, report)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return Verdict(float(reward), components, report)
 
 
 def _numbers(fields: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -47,7 +46,7 @@ def _numbers(fields: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     steps, are in the report: their length differs from rollout to rollout."""
     numbers: dict[str, float] = {}
     for name, value in fields.items():
-        if _is_finite(value):
+        if is_score(value):
             numbers[prefix + name] = float(value)
         elif isinstance(value, dict):
             inner = "" if name == "reward_components" else f"{prefix}{name}."

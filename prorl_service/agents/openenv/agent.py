@@ -17,6 +17,7 @@ from prorl_service.agents.openenv.data import OpenEnvData
 from prorl_service.agents.services import Requirements
 from prorl_service.errors import TaskError, ToolServerError
 from prorl_service.schemas import FinishReason, Message, Stage, Task
+from prorl_service.schemas.numbers import is_score
 from prorl_service.tools.base import Toolset, function_schema
 from prorl_service.tools.openenv.episode import Episode, prompt_of
 from prorl_service.tools.openenv.servers import Wanted
@@ -106,7 +107,7 @@ def _components(episode: Episode) -> dict[str, float]:
     steps = {
         f"step_{number}": reward
         for number, reward in enumerate(episode.rewards[:MAX_COMPONENTS], 1)
-        if reward is not None and math.isfinite(reward)
+        if is_score(reward)
     }
     return {
         "done": float(episode.done),

@@ -3,15 +3,19 @@
 Reads alone: takes no lock, writes nothing, and holds no transaction open for longer than a group.
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from prorl_service.errors import JournalError
+from prorl_service.errors import JournalError, ResultLost
 from prorl_service.rollouts.journal.file import APPLICATION_ID
+from prorl_service.rollouts.journal.follower import answer_at
 from prorl_service.rollouts.journal.tables import STRIDE, VERSION
+
+log = logging.getLogger(__name__)
 
 MAGIC = b"SQLite format 3\0"
 
@@ -60,8 +64,15 @@ def _opened(file: Path) -> sqlite3.Connection:
 def _group(db: sqlite3.Connection, number: int) -> tuple[bytes, list[bytes]] | None:
     """Returns None for a group that was forgotten meanwhile."""
     request = db.execute("SELECT request FROM requests WHERE number = ?", (number,)).fetchone()
-    answers = db.execute(
-        "SELECT answer FROM rollouts WHERE id >= ? AND id < ? AND answer IS NOT NULL ORDER BY id",
+    ids = db.execute(
+        "SELECT id FROM rollouts WHERE id >= ? AND id < ? AND state IS NOT NULL ORDER BY id",
         (number * STRIDE, (number + 1) * STRIDE),
     ).fetchall()
-    return None if request is None else (request[0], [answer for (answer,) in answers])
+    answers = []
+    for (row_id,) in ids:
+        try:
+            answers.append(answer_at(db, row_id))
+        except ResultLost as lost:
+            log.warning("rollout %d of group number %d: %s", row_id % STRIDE, number, lost)
+    found = [answer for answer in answers if answer is not None]
+    return None if request is None else (request[0], found)

@@ -13,9 +13,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_service.errors import JournalError
+from pydantic import ValidationError
+
+from prorl_service.errors import JournalError, problems_of
 from prorl_service.rollouts.journal.migrations import MIGRATIONS
+from prorl_service.rollouts.journal.seals import is_damage
 from prorl_service.rollouts.journal.tables import TABLES, VERSION
+from prorl_service.schemas.numbers import shown
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +30,7 @@ LOCK_RETRY_S = 0.05
 MAX_WAL_BYTES = 2**26
 """Size to which the write-ahead log is cut back when its content is in the file."""
 INCREMENTAL = 2
+DAMAGED_HINT = "move it away to start with an empty one; `sqlite3 FILE .recover` may save it"
 
 _locked: set[Path] = set()
 """Journals that this process has locked; the kernel would grant it a second lock."""
@@ -116,8 +121,8 @@ def open_file(path: Path | None) -> JournalFile:
     except BaseException as error:
         if lock is not None:
             lock.release()
-        if isinstance(error, sqlite3.Error | OSError):
-            raise _unusable(path, error) from error
+        if isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
+            raise unusable(f"the journal {path}", error) from error
         raise
 
 
@@ -193,15 +198,15 @@ def _give_room_back_from_now_on(db: sqlite3.Connection, name: str) -> None:
         log.warning("%s will not shrink until the next start: %s", name, error)
 
 
-def _unusable(path: Path, error: sqlite3.Error | OSError) -> JournalError:
+def unusable(name: str, error: Exception) -> JournalError:
+    """Returns what `error` means for a journal: of its file, of SQLite, or of content that cannot
+    be parsed."""
     if isinstance(error, OSError):
-        return JournalError(f"cannot create the journal {path}: {error.strerror}")
-    match error.sqlite_errorcode & 0xFF:
-        case sqlite3.SQLITE_BUSY:
-            problem, hint = "is in use", "another service has it; give every service its own"
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            problem = "is damaged"
-            hint = "move it away to start with an empty one; `sqlite3 FILE .recover` may save it"
-        case _:
-            problem, hint = "cannot be opened", ""
-    return JournalError(f"the journal {path} {problem}: {error}", hint=hint)
+        return JournalError(f"cannot create {name}: {error.strerror}")
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        hint = "another service has it; give every service its own"
+        return JournalError(f"{name} is in use: {error}", hint=hint)
+    if isinstance(error, sqlite3.Error) and not is_damage(error):
+        return JournalError(f"{name} cannot be opened: {error}")
+    problem = problems_of(error) if isinstance(error, ValidationError) else shown(error)
+    return JournalError(f"{name} is damaged: {problem}", hint=DAMAGED_HINT, retryable=False)

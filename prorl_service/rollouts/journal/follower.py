@@ -2,7 +2,8 @@
 
 The journal knows nothing of what a follower does with them. A follower raises nothing: one that
 does all the same is dropped, and the journal goes on without it. It reads the journal by the
-functions here, which find the content of forgotten groups, too, until that is deleted. It is no
+functions here, which find the content of forgotten groups, too, until that is deleted, and raise
+`ResultLost` where the file is damaged. It is no
 `observers.Observer`, which the event loop tells what happens: a follower has the file at hand.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 
+from prorl_service.rollouts.journal.seals import losing_damaged, opened
 from prorl_service.rollouts.journal.tables import STRIDE, EndedRow
 
 
@@ -53,14 +55,16 @@ _GROUPS = "SELECT number, group_id, unended + done + failed + cancelled FROM gro
 
 def find_group(db: sqlite3.Connection, group_id: str) -> FoundGroup | None:
     """None once it is forgotten."""
-    found = db.execute(f"{_GROUPS} WHERE group_id = ?", (group_id,)).fetchone()
+    with losing_damaged():
+        found = db.execute(f"{_GROUPS} WHERE group_id = ?", (group_id,)).fetchone()
     return None if found is None else FoundGroup(*found)
 
 
 def next_group(db: sqlite3.Connection, number: int) -> FoundGroup | None:
     """The first from `number` on that is not forgotten."""
     query = f"{_GROUPS} WHERE number >= ? ORDER BY number LIMIT 1"
-    found = db.execute(query, (number,)).fetchone()
+    with losing_damaged():
+        found = db.execute(query, (number,)).fetchone()
     return None if found is None else FoundGroup(*found)
 
 
@@ -68,23 +72,27 @@ def ended_in(db: sqlite3.Connection, group: FoundGroup) -> list[int]:
     """Indices of its ended rollouts."""
     query = "SELECT id FROM rollouts WHERE id >= ? AND id < ? AND state IS NOT NULL"
     first = group.number * STRIDE
-    return [row_id - first for (row_id,) in db.execute(query, (first, first + STRIDE))]
+    with losing_damaged():
+        return [row_id - first for (row_id,) in db.execute(query, (first, first + STRIDE))]
 
 
 def answer_at(db: sqlite3.Connection, row_id: int) -> bytes | None:
-    """None once it is deleted."""
-    found = db.execute("SELECT answer FROM rollouts WHERE id = ?", (row_id,)).fetchone()
-    return None if found is None else found[0]
+    """None once it is deleted. Raises `ResultLost`."""
+    with losing_damaged():
+        found = db.execute("SELECT answer FROM rollouts WHERE id = ?", (row_id,)).fetchone()
+    return None if found is None or found[0] is None else opened(found[0], row_id)
 
 
 def ended_at(db: sqlite3.Connection, row_id: int) -> tuple[bytes, bytes]:
-    """Summary and answer of a rollout that `ended_in` found."""
+    """Summary and answer of a rollout that `ended_in` found. Raises `ResultLost`."""
     query = "SELECT summary, answer FROM rollouts WHERE id = ?"
-    summary, answer = db.execute(query, (row_id,)).fetchone()
-    return summary, answer
+    with losing_damaged():
+        summary, answer = db.execute(query, (row_id,)).fetchone()
+    return opened(summary, row_id), opened(answer, row_id)
 
 
 def request_at(db: sqlite3.Connection, number: int) -> bytes | None:
     """The group's request. None once it is deleted."""
-    found = db.execute("SELECT request FROM requests WHERE number = ?", (number,)).fetchone()
+    with losing_damaged():
+        found = db.execute("SELECT request FROM requests WHERE number = ?", (number,)).fetchone()
     return None if found is None else found[0]

@@ -13,14 +13,15 @@ import asyncio
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from prorl_service.errors import JournalError
+from prorl_service.errors import JournalError, ResultLost
 from prorl_service.rollouts.journal import owner, tables
-from prorl_service.rollouts.journal.file import open_file
+from prorl_service.rollouts.journal.file import open_file, unusable
 from prorl_service.rollouts.journal.follower import Follower
 from prorl_service.rollouts.journal.tables import (
     AcceptedRow,
@@ -52,7 +53,8 @@ class Journal:
         self._file = open_file(path)
         self._name = "the journal in memory" if path is None else f"the journal {path}"
         self._retention = retention
-        self._began_at = time.monotonic() - tables.uptime(self._file.writer)
+        with self._opening():
+            self._began_at = time.monotonic() - tables.uptime(self._file.writer)
         self._writer = Writer(self._name, self._file.writer, self._died, self._set_failure)
         self._reader = (
             Reader("reader", self._name, self._file.reader, self._died)
@@ -72,11 +74,27 @@ class Journal:
 
     def claim(self, run: str | None, *, resume: bool) -> str:
         """See `owner.claim`. Call it before `async with`, if at all."""
-        try:
+        with self._opening():
             return owner.claim(self._file.writer, self._name, run, resume=resume)
-        except BaseException:
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Closes the file if it cannot be used. Raises `JournalError` for one that is damaged."""
+        try:
+            yield
+        except BaseException as error:
             self._file.close()
+            if isinstance(error, sqlite3.Error | ValueError | LookupError | TypeError):
+                raise unusable(self._name, error) from error
             raise
+
+    def parsed(self, parse: Callable[[], Read]) -> Read:
+        """Returns what `parse` makes of the journal's content. Raises `JournalError` if it cannot,
+        since the file is damaged."""
+        try:
+            return parse()
+        except (ValueError, LookupError, TypeError) as error:
+            raise unusable(self._name, error) from error
 
     def follow(self, follower: Follower) -> None:
         """Call it before `async with`, if at all."""
@@ -152,13 +170,19 @@ class Journal:
         """Those that are here: accepted, and not forgotten."""
         return self.read(lambda db: tables.known(db, group_ids))
 
-    def summaries(self, rollout_ids: Iterable[str]) -> "asyncio.Future[dict[str, bytes]]":
-        """Returns the summaries of ended rollouts, by id."""
+    def summaries(
+        self, rollout_ids: Iterable[str]
+    ) -> "asyncio.Future[dict[str, bytes | ResultLost]]":
+        """Returns the summaries of ended rollouts, by id, or why one cannot be read."""
         return self.read(lambda db: tables.summaries(db, rollout_ids))
 
     def answer(self, rollout_id: str) -> "asyncio.Future[tuple[bytes, bytes] | None]":
-        """Returns the summary and the packed rollout; None if it has not ended."""
+        """Returns the summary and the packed rollout; None if it has not ended. Raises
+        `ResultLost`."""
         return self.read(lambda db: tables.answer(db, rollout_id))
+
+    def remains(self, rollout_id: str) -> "asyncio.Future[tables.Remains]":
+        return self.read(lambda db: tables.remains(db, rollout_id))
 
     def recall(self, name: str) -> "asyncio.Future[bytes | None]":
         """Returns the value; None if it was never remembered."""

@@ -78,6 +78,8 @@ CREATE TABLE turns (
     PRIMARY KEY (rollout, number)
 ) STRICT;
 """,
+    4: "",
 }
 """Steps to the next version, keyed by the version that they start from. The step from 2 restarts
-the time for which results are kept, since their ages were measured by a wall clock."""
+the time for which results are kept, since their ages were measured by a wall clock. Version 5 has
+seals behind the results that it writes."""

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic import dataclasses as validated
 
+from prorl_service.errors import ResultLost
+from prorl_service.rollouts.journal.seals import losing_damaged, opened, sealed
 from prorl_service.schemas import TERMINAL_STATES, Figures, RolloutState
 
-VERSION = 4
+VERSION = 5
 """Version of the tables and of the JSON in them: increased when older code would misread a journal,
 or newer code an older one. Each version has a step in `migrations`."""
 STRIDE = 4096
@@ -80,7 +82,7 @@ number. A group without a row there is forgotten, immediately and for all reader
 deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
 rollout as packed JSON, or a reference to the service that holds it (`references`); `summary` is the
-rollout without trajectory and report. `turns` has whole turns of
+rollout without trajectory and report; both have a seal (`seals`). `turns` has whole turns of
 rollouts that have not ended (`journal.turns`). Large columns come last,
 so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
 Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
@@ -95,7 +97,7 @@ _COUNTS = ", ".join(_ENDS)
 class AcceptedRow:
     group_id: str
     n: int
-    request: bytes
+    request: bytes = field(repr=False)
     created_at: float
 
 
@@ -105,8 +107,8 @@ class EndedRow:
     group_id: str
     attempt: int
     state: RolloutState
-    summary: bytes
-    answer: bytes
+    summary: bytes = field(repr=False)
+    answer: bytes = field(repr=False)
     figures: Figures = field(default_factory=Figures)
     """Figures for followers; not written here."""
     ended_at: float = field(default_factory=time.time)
@@ -117,7 +119,7 @@ class EndedRow:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedGroup:
-    request: bytes
+    request: bytes = field(repr=False)
     created_at: float
     attempts: dict[str, int] = field(default_factory=dict)
     """Attempts of the rollouts that were begun and have not ended."""
@@ -178,7 +180,7 @@ def end(
     db.execute("DELETE FROM turns WHERE rollout = ?", (own_id,))
     db.execute(
         "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?)",
-        (own_id, row.attempt, row.state, row.summary, row.answer),
+        (own_id, row.attempt, row.state, sealed(row.summary, own_id), sealed(row.answer, own_id)),
     )
     ended_at, size = db.execute(
         "UPDATE groups SET unended = unended - 1, bytes = bytes + ?,"
@@ -268,6 +270,11 @@ def delete_garbage(db: sqlite3.Connection, is_over: Callable[[], bool]) -> bool:
     return False
 
 
+def leave_garbage(db: sqlite3.Connection) -> None:
+    """Forgets what `delete_garbage` would delete first: its pages are damaged, and stay."""
+    db.execute("DELETE FROM garbage WHERE number = (SELECT number FROM garbage LIMIT 1)")
+
+
 def free_pages(db: sqlite3.Connection) -> int:
     (count,) = db.execute("PRAGMA freelist_count").fetchone()
     return int(count)
@@ -298,25 +305,66 @@ def known(db: sqlite3.Connection, group_ids: Iterable[str]) -> set[str]:
     return {group_id for group_id in group_ids if number_of(db, group_id) is not None}
 
 
-def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes]:
-    """Returns the summaries of ended rollouts, by id."""
-    found = ((one, _summary(db, one)) for one in rollout_ids)
-    return {rollout_id: summary for rollout_id, summary in found if summary is not None}
+def summaries(db: sqlite3.Connection, rollout_ids: Iterable[str]) -> dict[str, bytes | ResultLost]:
+    """Returns the summaries of ended rollouts, by id, or why one cannot be read."""
+    found: dict[str, bytes | ResultLost] = {}
+    for rollout_id in rollout_ids:
+        try:
+            if (columns := _ended(db, rollout_id, "summary")) is not None:
+                (found[rollout_id],) = columns
+        except ResultLost as lost:
+            found[rollout_id] = lost
+    return found
 
 
 def answer(db: sqlite3.Connection, rollout_id: str) -> tuple[bytes, bytes] | None:
-    """Returns the summary and the whole rollout; None if it has not ended."""
-    found = db.execute(
-        "SELECT summary, answer FROM rollouts WHERE id = ? AND state IS NOT NULL",
-        (row_id(db, rollout_id),),
-    ).fetchone()
-    return None if found is None else (found[0], found[1])
+    """Returns the summary and the whole rollout; None if it has not ended. Raises `ResultLost`."""
+    columns = _ended(db, rollout_id, "summary, answer")
+    return None if columns is None else (columns[0], columns[1])
 
 
-def _summary(db: sqlite3.Connection, rollout_id: str) -> bytes | None:
-    own_id = row_id(db, rollout_id)
-    row = db.execute("SELECT summary FROM rollouts WHERE id = ?", (own_id,)).fetchone()
-    return None if row is None else row[0]
+def _ended(db: sqlite3.Connection, rollout_id: str, columns: str) -> list[bytes] | None:
+    """Returns what was sealed of an ended rollout. Raises `ResultLost`."""
+    with losing_damaged():
+        own_id = row_id(db, rollout_id)
+        if own_id is None:
+            return None
+        query = f"SELECT {columns} FROM rollouts WHERE id = ? AND state IS NOT NULL"
+        found = db.execute(query, (own_id,)).fetchone()
+        if found is not None:
+            return [opened(stored, own_id) for stored in found]
+        if _must_be_there(db, own_id):
+            raise ResultLost("its row is gone")
+        return None
+
+
+def _must_be_there(db: sqlite3.Connection, own_id: int) -> bool:
+    """Returns whether the group has ended, so that all its rollouts have rows."""
+    number, index = divmod(own_id, STRIDE)
+    query = (
+        "SELECT 1 FROM groups WHERE number = ? AND ended_at IS NOT NULL"
+        " AND ? < done + failed + cancelled"
+    )
+    return db.execute(query, (number, index)).fetchone() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What can still be read about a result that is lost."""
+
+    summary: bytes | None = None
+    request: bytes | None = None
+
+
+def remains(db: sqlite3.Connection, rollout_id: str) -> Remains:
+    summary = summaries(db, [rollout_id]).get(rollout_id)
+    group_id = rollout_id.rpartition(".")[0]
+    try:
+        with losing_damaged():
+            request = find(db, [group_id]).get(group_id)
+    except ResultLost:
+        request = None
+    return Remains(summary if isinstance(summary, bytes) else None, request)
 
 
 def row_id(db: sqlite3.Connection, rollout_id: str) -> int | None:

@@ -21,7 +21,9 @@ from typing import Any, TypeVar
 
 from prorl_service.errors import JournalError
 from prorl_service.rollouts.journal import tables as tables
+from prorl_service.rollouts.journal.file import DAMAGED_HINT
 from prorl_service.rollouts.journal.follower import Follower
+from prorl_service.rollouts.journal.seals import is_damage
 
 log = logging.getLogger(__name__)
 
@@ -153,14 +155,16 @@ class Reader(JournalThread):
         try:
             self._db.execute("BEGIN")
             return operation.work(self._db)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             log.error("%s cannot be read: %s", self._name, error)
-            return JournalError(f"{self._name} cannot be read: {error}")
+            hint = DAMAGED_HINT if is_damage(error) else ""
+            return JournalError(f"{self._name} cannot be read: {error}", hint=hint)
         except Exception as bug:
             return bug
         finally:
-            if self._db.in_transaction:
-                self._db.execute("COMMIT")
+            with suppress(sqlite3.Error):  # that of a statement which failed fails, too
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
 
 
 class Writer(JournalThread):
@@ -220,7 +224,8 @@ class Writer(JournalThread):
             self._in_hand = []
             self._report(None)
             self._tell_all(done)
-            self._is_tidy = self._is_tidy and not tables.has_garbage(self._db)
+            with suppress(sqlite3.Error):  # of a damaged page
+                self._is_tidy = self._is_tidy and not tables.has_garbage(self._db)
 
     def _tell_all(self, done: list[Operation]) -> None:
         """The callers first, then the follower."""
@@ -265,7 +270,8 @@ class Writer(JournalThread):
             try:
                 done.append(replace(one, outcome=one.work(self._db)))
             except Exception as error:
-                if isinstance(error, sqlite3.Error) and not _is_for_good(error):
+                is_alone = not one.is_kept and is_damage(error)
+                if isinstance(error, sqlite3.Error) and not (is_alone or _is_for_good(error)):
                     raise
                 raise _Unwritable(one, f"{self._name} refuses the content: {error!r}") from error
         return done
@@ -274,7 +280,8 @@ class Writer(JournalThread):
         if self._failure is None:
             log.error("%s cannot be written: %s", self._name, error)
         self._report(f"{self._name} cannot be written: {error}")
-        refused = JournalError(str(self._failure), hint=DISK_HINT)
+        hint = DAMAGED_HINT if is_damage(error) else DISK_HINT
+        refused = JournalError(str(self._failure), hint=hint)
         others = [one for one in self._in_hand if not one.is_kept]
         self._in_hand = [one for one in self._in_hand if one.is_kept]
         self._tell([replace(one, outcome=refused) for one in others])
@@ -318,7 +325,15 @@ class Writer(JournalThread):
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             log.warning("%s cannot be tidied: %s", self._name, error)
-            self._is_tidy = True  # until more is forgotten
+            self._is_tidy = not is_damage(error) or not self._leave_damaged()
+
+    def _leave_damaged(self) -> bool:
+        """Leaves in the file what is to be deleted first. Returns False if it cannot."""
+        try:
+            self._transaction(lambda: tables.leave_garbage(self._db))
+        except sqlite3.Error:
+            return False
+        return True
 
     def _slice(self, is_over: Callable[[], bool], is_busy: bool) -> bool:
         """Tidies until `is_over`; returns whether something is left. Gives room back in quiet

@@ -5,7 +5,7 @@ Functions of a connection, as in `tables`. A turn is bytes here; `agents.kept` h
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prorl_service.rollouts.journal import tables
 
@@ -16,7 +16,7 @@ class TurnRow:
     number: int
     """Number of the turn in its rollout, from 0."""
     attempt: int
-    content: bytes
+    content: bytes = field(repr=False)
     layer: str = ""
     """Name of the file with what the sandbox held after the turn; empty: nothing is needed."""
 

@@ -269,7 +269,7 @@ class Pipeline(RolloutExecutor):
                 on_change=self._inflight.observers.on_change,
             )
         execution = Execution(handler, context)
-        self._kept.watch(record, execution)
+        self._kept.watch(record, execution, model.identity)
         return execution
 
     async def _to_ready(self, record: RolloutRecord) -> None:

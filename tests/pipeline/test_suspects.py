@@ -95,7 +95,7 @@ def test_one_of_64_is_found_in_8_deaths(culprit: int) -> None:
     assert world.deaths <= 8
     assert world.blamed == {str(culprit)}
     assert len(world.ended) == 63
-    assert world.most_rounds == 1  # all others run at once when it is found
+    assert world.most_rounds <= 1  # all others run at once when it is found
 
 
 @given(st.integers(1, 70), st.data())

@@ -113,7 +113,7 @@ async def test_any_conversations_go_on_wherever_the_journal_ends(
     monkeypatch.setattr(keeping, "BATCH_S", 0.001)
     rng = random.Random(seed)
     plan = "".join(["ccr", "gcr", "crg"][seed % 3] + rng.choice("gcr") + rng.choice("gcr"))
-    resumed_at = set[int]()
+    resumed_at, repeated = set[int](), set[int]()
     async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
         await pool.add(BackendSpec(url=engine.url))
         expected, writes = await played(tmp_path / "whole", pool, plan)
@@ -124,7 +124,9 @@ async def test_any_conversations_go_on_wherever_the_journal_ends(
             ended, _ = await played(path, pool)
             assert_same(ended, expected)
             resumed_at |= {one.turn for one in ended.resumed}
+            repeated |= {one.repeated_calls for one in ended.resumed}
     assert len(resumed_at) >= 2
+    assert repeated == {0, 1}  # cut after a turn was kept, and after the agent had begun to act
 
 
 def flipped(db: sqlite3.Connection, rng: random.Random) -> None:

@@ -25,6 +25,7 @@ class WordCount:
     name = "word_count"
     description = "Count the words of a file."
     arguments = WordCountArguments
+    may_repeat = True  # it has effects in the sandbox alone
 
     async def call(
         self, sandbox: Sandbox, arguments: WordCountArguments, *, timeout_s: float

@@ -175,7 +175,7 @@ def _kept(directory: Path) -> tuple[int, int]:
     with closing(sqlite3.connect(directory / "journal.sqlite")) as db:
         contents = [content for (content,) in db.execute("SELECT content FROM turns")]
     turns = map(KeptTurn.from_bytes, contents)
-    tokens = sum(len(one.prompt_ids) + len(one.token_ids) + len(one.following_ids) for one in turns)
+    tokens = sum(len(one.added_ids) + len(one.token_ids) for one in turns)
     return sum(map(len, contents)), tokens
 
 

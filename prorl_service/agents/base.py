@@ -167,7 +167,11 @@ class AgentHandler(ABC):
 
 
 class Keeper(Protocol):
-    async def keep(self, rollout: "RolloutContext", next_prompt: Sequence[int]) -> None: ...
+    async def keep(self, rollout: "RolloutContext", next_prompt: Sequence[int] | None) -> None: ...
+
+    async def sampled(self, rollout: "RolloutContext") -> None: ...
+
+    async def calls_begin(self, rollout: "RolloutContext", calls: int) -> None: ...
 
 
 @dataclass(slots=True, repr=False)
@@ -204,10 +208,17 @@ class RolloutContext:
     keeper: Keeper | None = None
     """Store of whole turns, for a later process."""
     resumed_prompt: Sequence[int] = ()
-    """Prompt of the next turn, if an earlier process sampled those in `turns`."""
+    """Prompt of the first turn in this process, if an earlier one sampled those in `turns`."""
     resumed_note: str = ""
-    """Note about its sandbox for the model of a resumed rollout; precedes the output of the next
-    tool call."""
+    """Note for the model of a resumed rollout on what is new or may be repeated; precedes the
+    output of the next tool call."""
+    repeated_calls: int = 0
+    """Number of calls with effects outside the sandbox that an earlier attempt may have made, and
+    that are not among `turns`."""
+    first_turn: int = 0
+    """Number of the current conversation's first turn."""
+    has_network: bool = False
+    """True if programs in a sandbox of the rollout reach beyond it."""
     replay: Replay | None = None
     """Turns that an earlier process sampled, for an agent that starts again from its beginning."""
     ledger: Ledger = field(default_factory=Ledger)
@@ -282,7 +293,7 @@ class RolloutContext:
         if room <= 0:
             raise AgentError(f"no room to sample after {len(prompt_ids)} prompt tokens")
         started, waited_s = time.monotonic(), self.clock.waited_s
-        started_at = time.time()
+        started_at, self.resumed_prompt = time.time(), ()
         self.open_calls += 1
         self.changed()
         generation = await self.generator.generate(
@@ -304,6 +315,8 @@ class RolloutContext:
         )
         self.turns.append(turn)
         self.changed()
+        if self.keeper is not None:
+            await self.keeper.sampled(self)
         return turn
 
     def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None:
@@ -336,14 +349,22 @@ class RolloutContext:
         ids.extend(self.chat.delta_ids(messages, after=ids[-1], thinking=thinking))
         return ids
 
-    async def turn_ended(self, next_prompt: Sequence[int]) -> None:
+    async def turn_ended(self, next_prompt: Sequence[int] | None) -> None:
         """Call this when all of a turn is done and the next prompt is known: a later process can
-        continue from here. May not return, if the service is about to end."""
+        continue from here, with this very prompt. None: a program asks for its prompts itself.
+        May not return, if the service is about to end."""
         if self.keeper is not None:
             await self.keeper.keep(self, next_prompt)
 
+    async def calls_begin(self, calls: int) -> None:
+        """Call this before a turn's calls whose effects a restart does not take back, with their
+        number: another attempt learns that they may have been made."""
+        if self.keeper is not None and calls:
+            await self.keeper.calls_begin(self, calls)
+
     def begin(self, prompt: Prompt) -> None:
         """Begins another conversation: its first turn answers this prompt. Limits hold for each."""
+        self.first_turn, self.resumed_prompt = len(self.turns), ()
         self.prompt_ids = self.chat.prompt_ids(
             prompt.messages, tools=prompt.tools, thinking=self.sampling.thinking
         )

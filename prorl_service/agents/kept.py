@@ -1,28 +1,99 @@
-"""A rollout's whole turns as bytes, from which a later process continues.
+"""A rollout's whole turns as bytes, and what it does next: a later process continues from these.
 
-A turn is whole once the policy's next prompt is known. Replaying the turns in order gives the very
-ledger that the process had. Writes nothing: `pipeline.keeping` decides when, `rollouts.journal` has
-the bytes.
+Replaying the turns in order gives the very ledger that the process had. What an agent's own loop
+samples next is kept besides: it may begin another conversation, of which the ledger knows nothing.
+Writes nothing: `pipeline.keeping` decides when, `rollouts.journal` has the bytes.
 """
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from pydantic import BaseModel, JsonValue
 
-from prorl_service.schemas import Resumption, Turn
+from prorl_service.schemas import Resumption, SegmentKind, Turn
+from prorl_service.schemas.arrays import PACKED, Int32Array
 from prorl_service.tokens.ledger import Ledger, Span
 
-_LENGTHS = struct.Struct("<4I")
-"""Bytes of the prompt's ids, the sampled ids, the following ids, and of the rest as JSON."""
+_LENGTHS = struct.Struct("<3I")
+"""Bytes of the added ids, the sampled ids, and of the turn as JSON."""
 
 
-class TurnState(BaseModel):
-    """Data of a whole turn besides tokens."""
-
+@dataclass(frozen=True, slots=True)
+class KeptTurn:
+    added_ids: "array[int]"
+    """Ids of the prompt that its segment did not have before, int32."""
+    token_ids: "array[int]"
+    """Sampled ids, int32. Logprobs and versions have their length."""
+    logprobs: "array[float]"
+    versions: "array[int]"
     turn: Turn
+
+    def to_bytes(self) -> bytes:
+        arrays = (self.added_ids, self.token_ids, self.logprobs, self.versions)
+        added, sampled, *others = (one.tobytes() for one in arrays)
+        rest = self.turn.model_dump_json(exclude_defaults=True).encode()
+        lengths = _LENGTHS.pack(len(added), len(sampled), len(rest))
+        return b"".join((lengths, added, sampled, *others, rest))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "KeptTurn":
+        """Raises `ValueError` for what is no turn."""
+        try:
+            added, sampled, rest = _LENGTHS.unpack_from(content)
+        except struct.error as error:
+            raise ValueError(f"no kept turn: {error}") from None
+        ends = [*accumulate([_LENGTHS.size, added, sampled, sampled, sampled, rest])]
+        if ends[-1] != len(content):
+            raise ValueError("no kept turn: its length is wrong")
+        added_ids, token_ids, logprobs, versions, turn = (
+            content[start:end] for start, end in pairwise(ends)
+        )
+        return cls(
+            array("i", added_ids),
+            array("i", token_ids),
+            array("f", logprobs),
+            array("i", versions),
+            Turn.model_validate_json(turn),
+        )
+
+
+class KeptIds(BaseModel):
+    """Ids as what a segment begins with, and the rest: a prompt is seldom new."""
+
+    segment: int = 0
+    length: int = 0
+    """Number of the segment's first ids, prompt included."""
+    rest: Int32Array
+
+    @classmethod
+    def of(cls, ids: Sequence[int], ledger: Ledger) -> "KeptIds":
+        ids, segment, most = array("i", ids), 0, 0
+        for number, chain in enumerate(ledger.chains):
+            length = min(len(ids), len(chain.ids))
+            if length > most and chain.ids[:length] == ids[:length]:
+                segment, most = number, length
+        return cls(segment=segment, length=most, rest=ids[most:].tolist())
+
+    def within(self, ledger: Ledger) -> "array[int]":
+        """Returns the ids, int32."""
+        begun = ledger.chains[self.segment].ids[: self.length] if self.length else array("i")
+        return begun + array("i", self.rest)
+
+
+class Continuation(BaseModel):
+    """What a rollout does after its whole turns."""
+
+    model: str
+    """Identity of the model that sampled them."""
+    next_prompt: KeptIds | None
+    """Prompt that is sampled next; None for a program, which asks for it itself."""
+    prompt: KeptIds
+    """First prompt of the conversation, from which limits are counted."""
+    first_turn: int = 0
+    """Number of that conversation's first turn."""
     begun_calls: int
     """Number of model calls until then, for the seed of the next."""
     worked_s: float
@@ -32,71 +103,22 @@ class TurnState(BaseModel):
     agent: JsonValue = None
     """The agent's own state."""
     resumed: list[Resumption] = []
-
-
-@dataclass(frozen=True, slots=True)
-class KeptTurn:
-    prompt_ids: "array[int]"
-    """Prompt, int32, if it does not continue the turn before; otherwise empty."""
-    token_ids: "array[int]"
-    """Sampled ids, int32. Logprobs and versions have their length."""
-    logprobs: "array[float]"
-    versions: "array[int]"
-    following_ids: "array[int]"
-    """Ids that answer the turn, int32: with the chain they are the next prompt."""
-    state: TurnState
+    kinds: dict[int, tuple[SegmentKind, bool]] = {}
+    final_turn: int | None = None
 
     def to_bytes(self) -> bytes:
-        parts = [self.prompt_ids.tobytes(), self.token_ids.tobytes(), self.following_ids.tobytes()]
-        rest = self.state.model_dump_json(exclude_defaults=True).encode()
-        lengths = _LENGTHS.pack(*map(len, [*parts, rest]))
-        return b"".join((lengths, *parts, self.logprobs.tobytes(), self.versions.tobytes(), rest))
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> "KeptTurn":
-        """Raises `ValueError` for what is no turn."""
-        try:
-            prompt, sampled, following, rest = _LENGTHS.unpack_from(content)
-        except struct.error as error:
-            raise ValueError(f"no kept turn: {error}") from None
-        ends = iter(_ends(_LENGTHS.size, [prompt, sampled, following, sampled, sampled, rest]))
-        start = _LENGTHS.size
-        parts = []
-        for end in ends:
-            parts.append(content[start:end])
-            start = end
-        if start != len(content):
-            raise ValueError("no kept turn: its length is wrong")
-        prompt_ids, token_ids, following_ids, logprobs, versions, state = parts
-        return cls(
-            array("i", prompt_ids),
-            array("i", token_ids),
-            array("f", logprobs),
-            array("i", versions),
-            array("i", following_ids),
-            TurnState.model_validate_json(state),
-        )
+        return self.model_dump_json(exclude_defaults=True, context=PACKED).encode()
 
 
-def _ends(start: int, lengths: Sequence[int]) -> Iterator[int]:
-    for length in lengths:
-        start += length
-        yield start
-
-
-def rebuilt(turns: Sequence[KeptTurn], ledger: Ledger) -> "array[int]":
-    """Enters the turns in an empty ledger. Returns the next prompt, int32.
-
-    Raises `ValueError` if they do not follow one another.
-    """
-    prompt_ids = array("i")
+def rebuilt(turns: Sequence[KeptTurn]) -> Ledger:
+    """Returns the ledger that has these turns. Raises `ValueError` if they do not follow one
+    another."""
+    ledger = Ledger()
     for kept in turns:
-        prompt_ids = kept.prompt_ids or prompt_ids
-        if not prompt_ids:
-            raise ValueError("the first turn is not kept")
-        span = ledger.record(prompt_ids, kept.token_ids, kept.logprobs, kept.versions)
-        turn = kept.state.turn
+        turn, chains = kept.turn, ledger.chains
+        begun = chains[turn.segment].ids if turn.segment < len(chains) else array("i")
+        prompt = begun + kept.added_ids
+        span = ledger.record(prompt, kept.token_ids, kept.logprobs, kept.versions)
         if span != Span(turn.segment, turn.start, turn.stop):
             raise ValueError(f"a turn is missing: {span} is not where its tokens were")
-        prompt_ids = ledger.ids + kept.following_ids
-    return prompt_ids
+    return ledger

@@ -51,12 +51,11 @@ async def run_turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
 
 
 async def _turns(rollout: RolloutContext, tools: Toolset) -> FinishReason:
-    prompt_ids, first = rollout.prompt_ids, 0
-    if rollout.resumed_prompt:
-        prompt_ids, first = rollout.resumed_prompt, len(rollout.turns)
-        if any(turn.tool_calls for turn in rollout.turns):
-            tools.note = rollout.resumed_note
-    for _ in range(first, rollout.limits.max_turns):
+    if not rollout.resumed_prompt:
+        rollout.first_turn = len(rollout.turns)
+    prompt_ids = rollout.resumed_prompt or rollout.prompt_ids
+    tools.note, rollout.resumed_note = rollout.resumed_note, ""
+    for _ in range(len(rollout.turns) - rollout.first_turn, rollout.limits.max_turns):
         if rollout.room(len(prompt_ids)) <= 0:
             return FinishReason.LENGTH
         turn = await rollout.sample(prompt_ids)
@@ -87,6 +86,9 @@ async def _answers(
 ) -> list[Message]:
     if reply.problem is not None:
         return [Message(role="tool", content=f"Format error: {reply.problem.message}.")]
+    await rollout.calls_begin(
+        len(reply.calls) if rollout.has_network else sum(map(tools.reaches_outside, reply.calls))
+    )
     answers = []
     for call in reply.calls:
         record = await tools.call(call)

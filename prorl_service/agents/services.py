@@ -4,8 +4,9 @@ of environments (NeMo Gym, OpenEnv), a judge, installed packages.
 A task may ask for them; it cannot bring its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 
 from prorl_service.errors import InvalidRequest
@@ -49,18 +50,31 @@ class OperatorServices:
 
     def tools(self, uses: Requirements) -> list[Tool]:
         """Returns the servers' tools. Raises `InvalidRequest` if part of `uses` is missing."""
+        for problem in self.lacks(uses):
+            raise problem
+        environment = [] if uses.openenv is None else self.openenv.tools(uses.openenv)
+        return [*self.mcp.tools(uses.mcp), *environment]
+
+    def lacks(self, uses: Requirements) -> Iterator[InvalidRequest]:
+        """Yields an error for each part of `uses` that is missing."""
         if uses.judge and self.judge is None:
-            raise InvalidRequest(
+            yield InvalidRequest(
                 "the task needs a judge, and this service has none",
                 hint="start it with one: `prorl serve --judge-url ... --judge-model ...`",
             )
         for module, extra in uses.packages.items():
             if find_spec(module) is None:
-                raise InvalidRequest(
+                yield InvalidRequest(
                     f"the task needs the module {module}, which this service lacks",
                     hint=f"where it runs: pip install 'prorl-service[{extra}]'; start it again",
                 )
+        checks: list[Callable[[], object]] = [partial(self.mcp.tools, [one]) for one in uses.mcp]
         if uses.nemo_gym is not None:
-            self.nemo_gym.check(uses.nemo_gym)
-        environment = [] if uses.openenv is None else self.openenv.tools(uses.openenv)
-        return [*self.mcp.tools(uses.mcp), *environment]
+            checks.append(partial(self.nemo_gym.check, uses.nemo_gym))
+        if uses.openenv is not None:
+            checks.append(partial(self.openenv.tools, uses.openenv))
+        for check in checks:
+            try:
+                check()
+            except InvalidRequest as problem:
+                yield problem

@@ -58,7 +58,7 @@ class SampledRollout(Protocol):
 
     def earlier(self, parent: int | None, prompt_ids: Sequence[int]) -> Turn | None: ...
 
-    async def turn_ended(self, next_prompt: Sequence[int]) -> None: ...
+    async def turn_ended(self, next_prompt: Sequence[int] | None) -> None: ...
 
     async def sample(self, prompt_ids: Sequence[int], *, max_tokens: int | None = None) -> Turn: ...
 
@@ -185,7 +185,7 @@ class RolloutGateway:
         self.counts.left_out.update(request.left_out)
         self._note_results(place.rest)
         prompt = await self._prompt(place, request)
-        await self._rollout.turn_ended(prompt)
+        await self._rollout.turn_ended(None)
         turn = self._rollout.earlier(place.turn, prompt)
         room = 0 if turn is not None else self._room(len(prompt), request.max_tokens)
         self.counts.calls += 1

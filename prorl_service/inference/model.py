@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from prorl_service.errors import BackendUnavailable, Conflict
 from prorl_service.inference.answers import EngineInfo
+from prorl_service.inference.identity import ModelIdentity
 from prorl_service.schemas import BackendSpec
 from prorl_service.tokens.chat import ChatFormat
 
@@ -25,6 +26,13 @@ class ServedModel:
     tokenizer_digest: str
     max_model_len: int
     """Tokens of context that all its backends in use offer; a rollout keeps what it began with."""
+    config_digest: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What tells it from other models and from another tokenizer, also over a restart."""
+        identity = ModelIdentity(self.name, self.config_digest)
+        return f"{identity}, tokenizer {self.tokenizer_digest[:16]}"
 
 
 class CurrentModel:
@@ -120,7 +128,8 @@ async def _brought(spec: BackendSpec, info: EngineInfo, reply_format: str | None
             chat.problem,
             spec.tokenizer or info.root,
         )
-    return ServedModel(info.model, chat, digest, info.max_model_len)
+    identity = await asyncio.to_thread(ModelIdentity.of, info)
+    return ServedModel(info.model, chat, digest, info.max_model_len, identity.config_digest)
 
 
 def _agreed(model: ServedModel, spec: BackendSpec, info: EngineInfo) -> ServedModel:

@@ -10,11 +10,12 @@ import os
 import shutil
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Base64Bytes, BaseModel, ValidationError
 
-from prorl_service.rollouts.journal.turns import TurnRow
+from prorl_service.rollouts.journal.turns import KeptRollout, checksum_of
 from prorl_service.sandbox.layer_files import LayerFiles
 from prorl_service.schemas import Group
 from prorl_service.utils.files import write_whole
@@ -28,8 +29,12 @@ FORGET_AFTER_S = 24 * 3600.0
 class HandedOver(BaseModel):
     request: str
     """Digest of what the rollout was asked to do: an id alone does not identify it."""
+    attempt: int
+    layer: str
+    """Name that its file had; empty: nothing is needed."""
+    checksum: int
+    continuation: Base64Bytes
     turns: list[Base64Bytes]
-    has_layer: bool
 
 
 class Handover:
@@ -40,44 +45,59 @@ class Handover:
         self._directory = directory
         self._layers = layers
 
-    def give(self, group: Group, rows: list[TurnRow]) -> None:
+    def give(self, group: Group, kept: KeptRollout) -> None:
         """Raises `OSError`."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path, layer = self._path(rows[-1].rollout_id), rows[-1].layer
-        if layer:
-            _link(self._layers.path(layer), path.with_suffix(".layer"))
-        turns = [row.content for row in rows]
+        path = self._path(kept.rollout_id)
+        if kept.layer:
+            _link(self._layers.path(kept.layer), path.with_suffix(".layer"))
         handed = HandedOver.model_construct(
-            request=_digest(group), turns=turns, has_layer=bool(layer)
+            request=_digest(group),
+            attempt=kept.attempt,
+            layer=kept.layer,
+            checksum=kept.checksum,
+            continuation=kept.content,
+            turns=[*kept.turns.values()],
         )
         write_whole(path, handed.model_dump_json(), mode=0o600)
 
-    def take(self, group: Group, rollout_id: str, attempt: int) -> list[TurnRow]:
-        """Removes a rollout's turns from the directory and returns them, as rows of this service's
-        journal; none if there are none of this very rollout that can be used."""
+    def take(self, group: Group, rollout_id: str, attempt: int) -> KeptRollout | None:
+        """Removes what was handed over of a rollout from the directory, and returns it as this
+        service's journal has it; None if there is nothing of this very rollout to be used."""
         path = self._path(rollout_id)
         taken = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             path.rename(taken)  # another service that looks for it finds nothing from now on
         except OSError:
-            return []
+            return None
         try:
             if taken.stat().st_uid not in (0, os.getuid()):
                 raise PermissionError(f"{path} belongs to another user")
             handed = HandedOver.model_validate_json(taken.read_bytes())
             if handed.request != _digest(group):
-                return []
-            layer = self._layers.adopt(path.with_suffix(".layer")) if handed.has_layer else ""
-        except (OSError, ValidationError) as error:
+                return None
+            kept = KeptRollout(
+                rollout_id,
+                handed.attempt,
+                dict(enumerate(handed.turns)),
+                handed.continuation,
+                handed.layer,
+                handed.checksum,
+            )
+            kept.check()
+            layer = kept.layer and self._layers.adopt(path.with_suffix(".layer"), kept.layer)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            log.warning("rollout %s starts from scratch: handed over: %s", rollout_id, problem)
+            return None
+        except (OSError, ValueError) as error:
             log.warning("rollout %s starts from scratch: %s", rollout_id, error)
-            return []
+            return None
         finally:
             taken.unlink(missing_ok=True)
             path.with_suffix(".layer").unlink(missing_ok=True)
-        return [
-            TurnRow(rollout_id, number, attempt, content, layer)
-            for number, content in enumerate(handed.turns)
-        ]
+        own = replace(kept, attempt=attempt, layer=layer)
+        return own.sealed(checksum_of(own.turns), len(own.turns))
 
     def tidy(self) -> None:
         """Removes what nobody took."""

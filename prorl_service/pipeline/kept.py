@@ -13,7 +13,7 @@ from pathlib import Path
 from prorl_service.pipeline.execution import Execution
 from prorl_service.pipeline.handover import Handover
 from prorl_service.pipeline.keeping import RolloutKeeper, TurnWriter
-from prorl_service.pipeline.resuming import resume
+from prorl_service.pipeline.resuming import from_scratch, resume
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sandbox.layer_files import LayerFiles
@@ -48,14 +48,15 @@ class KeptRollouts:
         if self._handover is not None:
             await asyncio.to_thread(self._handover.tidy)
 
-    def watch(self, record: RolloutRecord, execution: Execution) -> None:
-        """Keeps the turns of an attempt."""
-        if self._journal.path is not None and execution.handler.restores != "nothing":
+    def watch(self, record: RolloutRecord, execution: Execution, model: str) -> None:
+        """Keeps the turns of an attempt, which the model with this identity samples."""
+        if self._journal.path is not None:
             execution.context.keeper = self._keepers[record] = RolloutKeeper(
                 record,
                 execution.handler,
                 self._writer,
                 self._layers,
+                model=model,
                 every_s=self._save_every_s,
                 hand_over=partial(self._give, record),
                 on_left=self._on_left,
@@ -64,19 +65,21 @@ class KeptRollouts:
     async def resume(self, record: RolloutRecord, execution: Execution) -> None:
         """Gives an attempt, after its INIT, what an earlier process kept. Raises `SandboxError`."""
         keeper = self._keepers.get(record)
-        if keeper is not None and not record.has_kept_turns:
-            await self._take_over(record)
-        if not record.has_kept_turns:
+        if keeper is None:  # the journal is in memory
             return
-        found = None
-        if keeper is not None:
-            found = await resume(
-                record, execution.handler, execution.context, self._journal, self._layers
-            )
-        if keeper is None or found is None:
+        rollout, handler = execution.context, execution.handler
+        if not record.has_kept_turns and handler.restores != "nothing":
+            await self._take_over(record)
+        kept = None
+        if record.has_kept_turns and handler.restores != "nothing":
+            kept = await resume(record, handler, rollout, self._journal, self._layers, keeper.model)
+        if kept is not None:
+            keeper.went_on(rollout, kept)
+            return
+        if record.has_kept_turns:
             record.forget_turns()
-        else:
-            keeper.went_on(len(execution.context.turns), *found)
+        if record.attempt > 1:
+            await from_scratch(record, rollout, self._journal)
 
     def run_begins(self, record: RolloutRecord, execution: Execution) -> None:
         if (keeper := self._keepers.get(record)) is not None:
@@ -91,9 +94,9 @@ class KeptRollouts:
         """Hands the rollout over, if a front could give it to another service."""
         if self._handover is not None and record.group.owner:
             kept = partial(turns.kept, rollout_id=record.rollout_id)
-            if rows := await self._journal.read(kept):
+            if found := await self._journal.read(kept):
                 try:
-                    await asyncio.to_thread(self._handover.give, record.group, rows)
+                    await asyncio.to_thread(self._handover.give, record.group, found)
                 except OSError as error:
                     log.warning("rollout %s is not handed over: %s", record.rollout_id, error)
 
@@ -102,11 +105,11 @@ class KeptRollouts:
         group = record.group
         if self._handover is None or not group.owner:
             return
-        rows = await asyncio.to_thread(
+        taken = await asyncio.to_thread(
             self._handover.take, group, record.rollout_id, record.attempt
         )
-        if rows:
-            await self._journal.write(partial(turns.keep, rows=rows))
+        if taken is not None:
+            await self._journal.write(partial(turns.keep, rows=[taken]))
             record.has_kept_turns = True
 
     def count_left(self, running: Iterable[RolloutRecord]) -> int:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
@@ -31,7 +32,7 @@ from prorl_service.pipeline.suspects import Suspects
 from prorl_service.rewards.pool import ScoringPool
 from prorl_service.rollouts.containment import contain_tasks, described, make_handler
 from prorl_service.rollouts.executor import RolloutExecutor
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, tables
 from prorl_service.rollouts.progress import Progress
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Local, Validator, prompt_ids
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """Seconds before the first retry of a rollout; doubled with each retry."""
+ALONE = "alone"
+"""Key of the journal for the suspect that was tested alone last."""
 EXPECTED_SANDBOXES = 256
 """Most sandboxes announced to their provider before they are needed."""
 
@@ -68,7 +71,7 @@ class Pipeline(RolloutExecutor):
         validator = Validator(agents, backends, Local(sandboxes, self._services))
         super().__init__(journal, validator, max_unfinished=max_unfinished)
         self._max_attempts = config.max_attempts
-        self._suspects = Suspects(self._begin)
+        self._suspects = Suspects(self._begin, self._note_alone, max_attempts=config.max_attempts)
         self._grades_timeouts = config.on_timeout == "grade"
         self._kept = KeptRollouts(
             journal,
@@ -120,7 +123,11 @@ class Pipeline(RolloutExecutor):
         )
         self._stages = (self._init, self._run, self._eval)
 
+    def _note_alone(self, alone: str) -> None:
+        self._journal.write(partial(tables.remember, name=ALONE, value=alone.encode()))
+
     def _begin_work(self) -> None:
+        self._suspects.begin()
         contain_tasks(asyncio.get_running_loop())
         for pool in self._stages:
             for number in range(pool.workers):
@@ -128,6 +135,7 @@ class Pipeline(RolloutExecutor):
 
     async def __aenter__(self) -> Self:
         await self._kept.tidy()
+        self._suspects.alone = (await self._journal.recall(ALONE) or b"").decode()
         return await super().__aenter__()
 
     async def drain(self, budget_s: float) -> None:
@@ -195,13 +203,10 @@ class Pipeline(RolloutExecutor):
 
     def _queue(self, record: RolloutRecord) -> None:
         """Begins a rollout. One with earlier attempts was at work when an earlier process died."""
-        counted = record.counted_attempts
-        if counted >= self._max_attempts:
+        if self._suspects.has_ended_the_process(record):
             self._end(record, RolloutState.FAILED, _died_with(record).info())
-        elif counted and counted == self._max_attempts - 1:
-            self._suspects.add(record)
         else:
-            self._begin(record)
+            self._suspects.put(record)
 
     def _begin(self, record: RolloutRecord) -> None:
         self._init.put_nowait(record)
@@ -211,14 +216,15 @@ class Pipeline(RolloutExecutor):
         """Begins the rollout from scratch after a delay, unless it used up RUN's budget, as it
         would again. Returns whether it does."""
         is_over_budget = (problem.kind, problem.stage) == (StageTimeout.__name__, Stage.RUN)
-        if not problem.retryable or is_over_budget or record.counted_attempts >= self._max_attempts:
+        failures = record.attempt - record.restored_attempts
+        if not problem.retryable or is_over_budget or failures >= self._max_attempts:
             return False
         log.info("rollout %s is retried: %s", record.rollout_id, problem.message)
         self._executions.pop(record, None)
         self._kept.forget(record)
         record.stages[-1].retried = problem
         record.start_over()
-        delay_s = RETRY_S * 2 ** (record.counted_attempts - 1)
+        delay_s = RETRY_S * 2 ** (failures - 1)
         asyncio.get_running_loop().call_later(delay_s, self._begin, record)
         return True
 
@@ -270,7 +276,7 @@ class Pipeline(RolloutExecutor):
                 on_change=self._inflight.observers.on_change,
             )
         execution = Execution(handler, context)
-        self._kept.watch(record, execution)
+        self._kept.watch(record, execution, model.identity)
         return execution
 
     async def _to_ready(self, record: RolloutRecord) -> None:

@@ -6,19 +6,18 @@ Called after INIT, in a sandbox in which the agent has not worked yet.
 import asyncio
 import logging
 import time
-from array import array
 from functools import partial
 
 from prorl_service.agents.base import AgentHandler, RolloutContext
-from prorl_service.agents.kept import KeptTurn, rebuilt
+from prorl_service.agents.kept import Continuation, KeptTurn, rebuilt
 from prorl_service.agents.replay import Replay
 from prorl_service.errors import SandboxError
 from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.rollouts.journal.turns import KeptRollout
 from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.sandbox.layer_files import LayerFiles
 from prorl_service.sandbox.layers import Guard, Layer
 from prorl_service.schemas import Resumption
-from prorl_service.tokens.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,10 @@ NOTHING_KEPT = (
     "[the sandbox was replaced before this call: files, variables and processes of before are"
     " gone]\n"
 )
+REPEATED = (
+    "[an interruption came before this call: calls from here on may have been made once already,"
+    " with effects outside the sandbox; sessions with servers are new]\n"
+)
 
 
 async def resume(
@@ -38,45 +41,68 @@ async def resume(
     rollout: RolloutContext,
     journal: Journal,
     layers: LayerFiles,
-) -> "tuple[array[int], str] | None":
-    """Gives the rollout its turns and its sandbox the files of before. Returns the next prompt and
-    the name of the layer; None, and changes nothing, if the turns cannot be used.
+    model: str,
+) -> KeptRollout | None:
+    """Gives the rollout its turns and its sandbox the files of before, and returns what was kept.
+    Returns None, and changes nothing, if that is not to be believed, or of another model.
 
     Raises `SandboxError` if the sandbox cannot take the files.
     """
-    rows = await journal.read(partial(turns.kept, rollout_id=record.rollout_id))
-    ledger = Ledger()
     try:
-        kept = [KeptTurn.from_bytes(row.content) for row in rows]
-        next_prompt = rebuilt(kept, ledger)
-        layer = await asyncio.to_thread(layers.load, rows[-1].layer) if rows[-1].layer else None
+        kept = await journal.read(partial(turns.kept, rollout_id=record.rollout_id))
+        if kept is None:
+            raise ValueError("its kept turns are gone")
+        kept.check()
+        told = Continuation.model_validate_json(kept.content)
+        if told.model != model:
+            raise ValueError(f"its kept turns are of {told.model}, and the engines have {model}")
+        whole = [KeptTurn.from_bytes(content) for content in kept.turns.values()]
+        ledger = rebuilt(whole)
+        layer = await asyncio.to_thread(layers.load, kept.layer) if kept.layer else None
     except (ValueError, IndexError, OSError) as error:
         log.warning("rollout %s starts from scratch: %s", record.rollout_id, error)
         return None
-    last = kept[-1].state
-    away_s = max(0.0, time.time() - last.kept_at)
+    away_s = max(0.0, time.time() - told.kept_at)
 
-    def continued(turn: int) -> None:
+    def continued(turn: int, repeated_calls: int = 0) -> None:
         if not turn:  # a replay that ended with its first request
             return
-        record.resumed = [*last.resumed, Resumption(turn=turn, away_s=away_s)]
+        resumption = Resumption(turn=turn, away_s=away_s, repeated_calls=repeated_calls)
+        record.resumed = [*told.resumed, resumption]
         log.info("rollout %s continues after turn %d", record.rollout_id, turn)
 
     if handler.restores == "replay":
-        rollout.replay = Replay(ledger, [one.state.turn for one in kept], continued)
-        return array("i"), ""
+        rollout.replay = Replay(ledger, [one.turn for one in whole], continued)
+        return kept
     if layer is not None:
         await _fill(rollout, layer)
-    handler.restore(last.agent)
-    rollout.ledger, rollout.turns = ledger, [one.state.turn for one in kept]
-    rollout.begun_calls = last.begun_calls
-    rollout.resumed_prompt = next_prompt
-    rollout.resumed_note = FILES_KEPT if handler.restores == "sandbox" else NOTHING_KEPT
-    rollout.prompt_ids = ledger.chains[-1].ids[: ledger.chains[-1].prompt_len]
-    record.layers = [rows[-1].layer] if layer is not None else []
-    record.worked_s = last.worked_s
-    continued(len(kept))
-    return next_prompt, rows[-1].layer
+    handler.restore(told.agent)
+    rollout.ledger, rollout.turns = ledger, [one.turn for one in whole]
+    rollout.begun_calls, rollout.first_turn = told.begun_calls, told.first_turn
+    rollout.kinds, rollout.final_turn = told.kinds, told.final_turn
+    rollout.prompt_ids = told.prompt.within(ledger)
+    assert told.next_prompt is not None  # `RolloutKeeper` keeps no other
+    rollout.resumed_prompt = told.next_prompt.within(ledger)
+    if any(turn.tool_calls for turn in rollout.turns):
+        rollout.resumed_note = FILES_KEPT if handler.restores == "sandbox" else NOTHING_KEPT
+    record.layers = [kept.layer] if layer is not None else []
+    record.worked_s = told.worked_s
+    continued(len(whole), await _repeated_calls(record, rollout, journal))
+    return kept
+
+
+async def from_scratch(record: RolloutRecord, rollout: RolloutContext, journal: Journal) -> None:
+    """Tells a rollout that starts again what calls an attempt before may have made."""
+    if calls := await _repeated_calls(record, rollout, journal):
+        record.resumed = [Resumption(turn=0, away_s=0.0, repeated_calls=calls)]
+
+
+async def _repeated_calls(record: RolloutRecord, rollout: RolloutContext, journal: Journal) -> int:
+    since = partial(turns.calls_from, rollout_id=record.rollout_id, turn=len(rollout.turns))
+    rollout.repeated_calls = await journal.read(since)
+    if rollout.repeated_calls:
+        rollout.resumed_note += REPEATED
+    return rollout.repeated_calls
 
 
 async def _fill(rollout: RolloutContext, layer: Layer) -> None:

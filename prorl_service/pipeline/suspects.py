@@ -1,37 +1,106 @@
-"""Rollouts with one attempt left, one of which may have ended the process each time.
+"""Rollouts that were at work at several deaths of the process, one of which may have caused them.
 
-All rollouts at work lose an attempt when the process dies, and most of them are innocent. So last
-attempts are made one rollout at a time: if the process dies again, the culprit is clear, and the
-others keep their last attempt.
+All rollouts at work lose an attempt when the process dies, and most of them are innocent. So those
+with one attempt left are tested in halves, and all others wait: each death halves those that were
+at work at all deaths, until one dies alone. Only that one is blamed; all that end are cleared.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import groupby
 
 from prorl_service.rollouts.record import RolloutRecord
 
 log = logging.getLogger(__name__)
 
 
-class Suspects:
-    def __init__(self, begin: Callable[[RolloutRecord], None]) -> None:
-        self._begin = begin
-        self._waiting = deque[RolloutRecord]()
-        self._current: RolloutRecord | None = None
+def batches(suspects: Iterable[RolloutRecord]) -> list[list[RolloutRecord]]:
+    """Returns what is begun together, in order: those at work at most deaths first, in halves."""
+    ordered = sorted(suspects, key=lambda one: -one.counted_attempts)
+    found = list[list[RolloutRecord]]()
+    for _, group in groupby(ordered, key=lambda one: one.counted_attempts):
+        like = [*group]
+        middle = (len(like) + 1) // 2
+        found += [half for half in (like[:middle], like[middle:]) if half]
+    return found
 
-    def add(self, record: RolloutRecord) -> None:
-        log.warning(
-            "rollout %s was at work %d times when the process died; it has one attempt left",
-            record.rollout_id,
-            record.attempt,
-        )
-        self._waiting.append(record)
-        if self._current is None:
-            self._begin_next()
+
+class Suspects:
+    def __init__(
+        self,
+        begin: Callable[[RolloutRecord], None],
+        note_alone: Callable[[str], object],
+        *,
+        max_attempts: int,
+    ) -> None:
+        """`note_alone` keeps a text for the next process, before anything is begun afterwards."""
+        self._begin = begin
+        self._note_alone = note_alone
+        self._max_attempts = max_attempts
+        self._restored: list[RolloutRecord] = []
+        self._batches: list[list[RolloutRecord]] = []
+        self._held: list[RolloutRecord] = []
+        """Rollouts that wait until all suspects have ended."""
+        self._open = 0
+        """Number of rollouts of the current batch that have not ended."""
+        self._has_begun = self._is_explained = False
+        self.alone = ""
+        """Rollout that was tested alone last, with its attempt."""
+
+    def has_ended_the_process(self, record: RolloutRecord) -> bool:
+        """Returns whether this restored rollout was alone at work when the process died."""
+        died_alone = self.alone == f"{record.rollout_id} {record.attempt}"
+        if died_alone and record.counted_attempts >= self._max_attempts:
+            self._is_explained = True
+            return True
+        return False
+
+    def put(self, record: RolloutRecord) -> None:
+        """Begins a rollout, now or later."""
+        if not self._has_begun:
+            self._restored.append(record)
+        elif self._open or self._batches:
+            self._held.append(record)
+        else:
+            self._begin(record)
+
+    def begin(self) -> None:
+        """Call this once all rollouts of the process before are here."""
+        self._has_begun = True
+        least = max(1, self._max_attempts - 1)
+        suspects, others = list[RolloutRecord](), list[RolloutRecord]()
+        for record in self._restored:
+            is_suspect = record.counted_attempts >= least and not self._is_explained
+            (suspects if is_suspect else others).append(record)
+        self._restored, self._held = [], others
+        self._batches = batches(suspects)
+        if suspects:
+            log.warning(
+                "%d rollouts were at work each time when the process died; they run in %d parts, "
+                "and %d others wait",
+                len(suspects),
+                len(self._batches),
+                len(others),
+            )
+        self._begin_next()
 
     def _begin_next(self) -> None:
-        self._current = self._waiting.popleft() if self._waiting else None
-        if self._current is not None:
-            self._begin(self._current)
-            self._current.watch(lambda _: self._begin_next())
+        if not self._batches:
+            held, self._held = self._held, []
+            for record in held:
+                self._begin(record)
+            return
+        batch = self._batches.pop(0)
+        [only] = batch if len(batch) == 1 else [None]
+        self.alone = f"{only.rollout_id} {only.attempt + 1}" if only is not None else ""
+        self._note_alone(self.alone)
+        self._open = len(batch)
+        for record in batch:
+            self._begin(record)
+        for record in batch:
+            record.watch(self._ended)
+
+    def _ended(self, record: RolloutRecord) -> None:
+        self._open -= 1
+        if not self._open:
+            self._begin_next()

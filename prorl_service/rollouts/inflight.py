@@ -71,6 +71,7 @@ class InflightGroups:
         for record in records:
             record.created_at = created_at
             record.attempt = attempts.get(record.rollout_id, 0)
+            record.restored_attempts = record.attempt
             if record.rollout_id in kept_attempts:
                 record.has_kept_turns = True
                 record.excused_attempts = min(record.attempt, kept_attempts[record.rollout_id])

@@ -123,6 +123,8 @@ class RolloutRecord:
     attempt: int = 0
     excused_attempts: int = 0
     """Number of attempts that ended with the service's process after they had kept turns."""
+    restored_attempts: int = 0
+    """Number of attempts in earlier processes."""
     has_kept_turns: bool = False
     """True if it continues from turns that an earlier process kept."""
     resumed: list[Resumption] = field(default_factory=list)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from prorl_service.agents.base import AgentHandler, Prompt
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
-from prorl_service.errors import AgentError, InvalidRequest, TaskError
+from prorl_service.errors import AgentError, InvalidRequest, ProRLError, TaskError
 from prorl_service.inference.model import ServedModel
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.containment import contained, make_handler
@@ -78,6 +78,20 @@ class Validator:
         services = self.local.services if self.local else None
         return Prompt(prompt.messages, [*prompt.tools, *_operator_tools(handler, services, where)])
 
+    def lacks(self, group: Group) -> list[ProRLError]:
+        """Returns what this service lacks that an accepted group needs, besides engines."""
+        where = "data"
+        try:
+            agent = self.find_agent(group, where)
+            self._check_image(agent, group, where)
+            handler = _check_task(agent, group, where)
+            if self.local is None:
+                return []
+            _check_host(handler, where)
+        except (InvalidRequest, AgentError) as problem:
+            return [problem]
+        return [*self.local.services.lacks(handler.uses)]
+
     def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
         """Raises `InvalidRequest`."""
         try:
@@ -86,7 +100,7 @@ class Validator:
             raise InvalidRequest.of_field(
                 f"{where}.task.agent",
                 f"no agent {group.task.agent!r}",
-                hint=f"this service has: {', '.join(self.agents.names)}",
+                hint=f"this service has: {', '.join(self.agents.names)}; `--agent` adds one",
             ) from None
 
     def _check_image(self, agent: type[AgentHandler], group: Group, where: str) -> None:

@@ -1,6 +1,6 @@
 """Layers of sandboxes on disk, for rollouts that continue in a later process.
 
-A file is complete or not there. Blocking: call it in a thread.
+A file is complete or not there, and its name ends with its checksum. Blocking: call it in a thread.
 """
 
 import os
@@ -21,7 +21,7 @@ class LayerFiles:
     def save(self, layer: Layer) -> str:
         """Returns the name of a new file. Raises `OSError`."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = uuid.uuid4().hex
+        name = f"{uuid.uuid4().hex}-{layer.checksum:08x}"
         unfinished = self._directory / f"{name}{_UNFINISHED}"
         try:
             with unfinished.open("xb") as file:
@@ -37,18 +37,22 @@ class LayerFiles:
     def path(self, name: str) -> Path:
         return self._directory / name
 
-    def adopt(self, path: Path) -> str:
-        """Takes a file of another service over. Returns its name here. Raises `OSError`."""
+    def adopt(self, path: Path, known_as: str) -> str:
+        """Takes a file of another service over, where it is `known_as`. Returns its name here.
+        Raises `OSError`."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = uuid.uuid4().hex
+        name = f"{uuid.uuid4().hex}-{known_as.rpartition('-')[2]}"
         shutil.move(path, self._directory / f"{name}{_UNFINISHED}")
         self.path(f"{name}{_UNFINISHED}").rename(self.path(name))
         return name
 
     def load(self, name: str) -> Layer:
-        """Raises `OSError`."""
+        """Raises `OSError`, and `ValueError` for a file that is not what was saved."""
         with (self._directory / name).open("rb") as file:
-            return Layer.read_from(file)
+            layer = Layer.read_from(file)
+        if f"{layer.checksum:08x}" != name.rpartition("-")[2]:
+            raise ValueError("the kept files of its sandbox are not what was saved")
+        return layer
 
     def remove(self, names: Collection[str]) -> None:
         for name in names:

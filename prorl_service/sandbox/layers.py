@@ -7,6 +7,7 @@ into pieces that a sandbox takes.
 import io
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from tempfile import SpooledTemporaryFile
@@ -43,10 +44,12 @@ class Layer:
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self.checksum = 0
         self._file = SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
 
     def append(self, part: bytes) -> None:
         self.size_bytes += len(part)
+        self.checksum = zlib.crc32(part, self.checksum)
         self._file.write(part)
 
     @classmethod

@@ -219,10 +219,17 @@ class StageTime(WireModel):
 
 
 class Resumption(WireModel):
-    """A start of the service after which a rollout continued instead of starting from scratch."""
+    """A start of the service after which a rollout continued instead of starting from scratch, or
+    another attempt that may have repeated calls."""
 
-    turn: int = Field(description="Number of its turns that were kept.")
+    turn: int = Field(description="Number of its turns that were kept; 0: it started from scratch.")
     away_s: float = Field(description="Seconds between the last of them and the next.")
+    repeated_calls: int = Field(
+        0,
+        description="Number of tool calls with effects outside the sandbox that may have been made "
+        "before, too; for an agent with a loop of its own, of turns.",
+        exclude_if=lambda value: not value,
+    )
 
 
 SERVICE_URL = r"^https?://[^/\s?#@]+/?$"

@@ -47,6 +47,7 @@ from prorl_service.server.settings import (
     ServiceSettings,
     TraceOptions,
 )
+from prorl_service.server.unfinished import check_unfinished
 from prorl_service.server.watchdog import watch_loop
 from prorl_service.shelf.events import EventHub
 from prorl_service.shelf.shelving import Now
@@ -135,6 +136,7 @@ async def rollout_service(
             pipeline,
             specs,
             stack,
+            abandoned=settings.run.abandon_agent,
             ablations=ablations,
             sandboxes=sandboxes,
             mcp=servers,
@@ -177,7 +179,15 @@ async def front_service(
         if traces is not None:
             traces.follow(executor, run, backends.provider)
         yield await _started(
-            run, journal, shelf, backends, executor, specs, stack, ablations=Ablations()
+            run,
+            journal,
+            shelf,
+            backends,
+            executor,
+            specs,
+            stack,
+            abandoned=settings.run.abandon_agent,
+            ablations=Ablations(),
         )
 
 
@@ -274,12 +284,14 @@ async def _started(
     specs: tuple[BackendSpec, ...],
     stack: AsyncExitStack,
     *,
+    abandoned: tuple[str, ...],
     ablations: Ablations,
     sandboxes: WarmPool | None = None,
     mcp: McpServers | None = None,
     doors: Doors | None = None,
     nemo_gym: NemoGymServers | None = None,
 ) -> Service:
+    await check_unfinished(journal, executor.validator, abandoned)
     events = EventHub(run)
     executor.observe(events)
     backends.watch(lambda: _on_change(backends, shelf, events))

@@ -72,6 +72,9 @@ class RunOptions:
     ~/.local/state/prorl/RUN.sqlite). 'none' keeps it in memory."""
     resume: bool = False
     """Continue the run that the journal holds. An empty journal begins a new one."""
+    abandon_agent: tuple[str, ...] = ()
+    """Agent whose unfinished rollouts may fail if this service lacks what they need; otherwise it
+    does not start. Repeatable."""
     retention: Annotated[Retention, Parameter(name="*")] = Retention()
     shelf: Annotated[ShelfOptions, Parameter(name="*")] = ShelfOptions()
     max_unfinished: PositiveInt = 50_000

@@ -18,6 +18,10 @@ from prorl_service.tokens.formats import ToolCall, ToolSchema
 
 @runtime_checkable
 class Tool(Protocol):
+    """A tool with an attribute `may_repeat` that is true does nothing outside its sandbox that a
+    repeated call would do again. Rollouts that continue after a restart tell of all other tools'
+    calls that may have been made twice."""
+
     @property
     def name(self) -> str: ...
 
@@ -72,6 +76,12 @@ class Toolset:
         """Text for the model that goes before the output of the next call."""
         self.ended_rollout = False
         """True once a call has ended the rollout; later calls must not be made."""
+
+    def reaches_outside(self, call: ToolCall) -> bool:
+        """Returns whether a restart may leave effects of the call: all tools but those that say
+        otherwise have some."""
+        tool = self._tools.get(call.name)
+        return tool is not None and not getattr(tool, "may_repeat", False)
 
     async def call(self, call: ToolCall) -> ToolCallRecord:
         started, started_at = time.monotonic(), time.time()

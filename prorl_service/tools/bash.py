@@ -17,6 +17,7 @@ class Bash:
     name = "bash"
     description = "Run a command in a persistent bash shell."
     arguments = BashArguments
+    may_repeat = True
 
     async def call(
         self, sandbox: Sandbox, arguments: BashArguments, *, timeout_s: float

@@ -24,6 +24,7 @@ class IPython:
         "Top-level await, magics and !commands work; there is no input."
     )
     arguments = IPythonArguments
+    may_repeat = True
 
     async def call(
         self, sandbox: Sandbox, arguments: IPythonArguments, *, timeout_s: float

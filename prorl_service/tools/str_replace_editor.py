@@ -58,6 +58,7 @@ class StrReplaceEditor:
         "* `undo_edit` reverts the last edit made to the file at `path`."
     )
     arguments = EditorArguments
+    may_repeat = True
 
     async def call(
         self, sandbox: Sandbox, arguments: EditorArguments, *, timeout_s: float

@@ -15,6 +15,7 @@ class Submit:
     name = "submit"
     description = "Finish the task. Nothing can be done after it."
     arguments = SubmitArguments
+    may_repeat = True
 
     async def call(
         self, sandbox: Sandbox, arguments: SubmitArguments, *, timeout_s: float

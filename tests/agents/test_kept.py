@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_service.agents.kept import KeptTurn, TurnState, rebuilt
+from prorl_service.agents.kept import KeptIds, KeptTurn, rebuilt
 from prorl_service.schemas import Turn
 from prorl_service.tokens.ledger import Ledger
 
@@ -25,12 +25,12 @@ Sampled = Sequence[tuple[int, float, int]]
 
 def played(
     turns: Sequence[tuple[list[int] | None, Sampled, list[int]]],
-) -> tuple[list[KeptTurn], Ledger, "array[int]"]:
-    """Records the turns, and keeps each. Returns them with the ledger and the next prompt."""
+) -> tuple[list[KeptTurn], Ledger]:
+    """Records the turns, and keeps each. Returns them with the ledger."""
     ledger, kept, prompt = Ledger(), list[KeptTurn](), array("i")
-    for number, (own_prompt, sampled, following) in enumerate(turns):
-        begun = array("i", own_prompt or ([7] if not kept else []))
-        prompt = begun or prompt
+    for own_prompt, sampled, following in turns:
+        prompt = array("i", own_prompt or ([] if kept else [7])) or prompt
+        known = {i: len(chain.ids) for i, chain in enumerate(ledger.chains)}
         ids, logprobs, versions = (list(column) for column in zip(*sampled, strict=True))
         span = ledger.record(prompt, ids, logprobs, versions)
         turn = Turn(
@@ -42,46 +42,54 @@ def played(
             model_s=0.5,
             backend="b",
         )
-        state = TurnState(
-            turn=turn, begun_calls=number + 1, worked_s=1.5, kept_at=2.5, agent={"a": 1}
-        )
+        added = ledger.before(span.segment, span.start)[known.get(span.segment, 0) :]
         kept.append(
-            KeptTurn(
-                begun,
-                array("i", ids),
-                array("f", logprobs),
-                array("i", versions),
-                array("i", following),
-                state,
-            )
+            KeptTurn(added, array("i", ids), array("f", logprobs), array("i", versions), turn)
         )
         prompt = ledger.ids + array("i", following)
-    return kept, ledger, prompt
+    return kept, ledger
 
 
 @given(TURNS)
 def test_a_replayed_rollout_is_the_rollout(
     turns: list[tuple[list[int] | None, Sampled, list[int]]],
 ) -> None:
-    kept, ledger, prompt = played(turns)
-    again = Ledger()
+    kept, ledger = played(turns)
     read = [KeptTurn.from_bytes(one.to_bytes()) for one in kept]
     assert read == kept
-    assert rebuilt(read, again) == prompt
+    again = rebuilt(read)
     assert again.to_segments() == ledger.to_segments()
     assert again.versions == ledger.versions
 
 
+@given(TURNS, st.none() | IDS, st.integers(0, 40), st.integers(0, 9))
+def test_any_prompt_comes_back(
+    turns: list[tuple[list[int] | None, Sampled, list[int]]],
+    ids: list[int] | None,
+    length: int,
+    segment: int,
+) -> None:
+    """A part of a conversation and something new, or only one of them."""
+    _, ledger = played(turns)
+    chain = ledger.chains[segment % len(ledger.chains)]
+    prompt = chain.ids[:length] + array("i", ids or [])
+    kept = KeptIds.of(prompt, ledger)
+    assert KeptIds.model_validate_json(kept.model_dump_json()) == kept
+    assert kept.within(ledger) == prompt
+    if length >= len(chain.ids):  # it continues the conversation
+        assert len(kept.rest) <= len(ids or [])
+
+
 def test_a_missing_turn_is_noticed() -> None:
-    kept, _, _ = played([(None, [(1, -1.0, 0)], [2])] * 3)
+    kept, _ = played([(None, [(1, -1.0, 0)], [2])] * 3)
     with pytest.raises(ValueError, match="a turn is missing"):
-        rebuilt([kept[0], kept[2]], Ledger())
-    with pytest.raises(ValueError, match="the first turn is not kept"):
-        rebuilt(kept[1:], Ledger())
+        rebuilt([kept[0], kept[2]])
+    with pytest.raises(ValueError, match="a turn is missing"):
+        rebuilt(kept[1:])
 
 
 @pytest.mark.parametrize("cut", [0, 10, -1])
 def test_cut_bytes_are_refused(cut: int) -> None:
-    kept, _, _ = played([(None, [(1, -1.0, 0)], [2])])
+    kept, _ = played([(None, [(1, -1.0, 0)], [2])])
     with pytest.raises(ValueError, match="no kept turn"):
         KeptTurn.from_bytes(kept[0].to_bytes()[:cut])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prorl_service.errors import JournalError, ResultLost
-from prorl_service.rollouts.journal import Journal
+from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.journal.file import INCREMENTAL
 from prorl_service.rollouts.journal.migrations import MIGRATIONS
 from prorl_service.rollouts.journal.tables import STRIDE, TABLES, VERSION
@@ -19,7 +19,7 @@ from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
 from tests.rollouts import journal_version_2
 from tests.rollouts.journal_rows import accepted, ended
 
-DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f", 5: "e9cba0c9e345702f"}
+DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f", 5: "842e716c0dbce199"}
 """Digests of the tables and of the models that they hold as JSON, keyed by version."""
 
 
@@ -107,7 +107,8 @@ async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> N
         expected = await journal.read(columns)
         await journal.accept([accepted("a")])
     with sqlite3.connect(tmp_path / "new") as db:
-        db.execute("DROP TABLE turns")
+        for table in ("turns", "continuations", "outside_calls"):
+            db.execute(f"DROP TABLE {table}")
         db.execute("PRAGMA user_version = 3")
     async with Journal(tmp_path / "new") as journal:
         assert await journal.read(columns) == expected
@@ -129,6 +130,31 @@ async def test_results_of_a_journal_of_version_4_are_read_without_seals(tmp_path
         assert await journal.answer("a.0") == (b'{"s":1}', b'{"a":1}')
         with pytest.raises(ResultLost):
             await journal.answer("a.1")
+
+
+async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path: Path) -> None:
+    async with Journal(tmp_path / "j") as journal:
+        expected = await journal.read(columns)
+        await journal.accept([accepted("a", 2)])
+    with sqlite3.connect(tmp_path / "j") as db:
+        for table in ("turns", "continuations", "outside_calls"):
+            db.execute(f"DROP TABLE {table}")
+        db.executescript(MIGRATIONS[3])
+        row = STRIDE + 1
+        db.executemany(
+            "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",
+            [(row, 0, 1, "", b"zero"), (row, 1, 3, "layer", b"one")],
+        )
+        db.execute("PRAGMA user_version = 4")
+    async with Journal(tmp_path / "j") as journal:
+        assert await journal.read(columns) == expected
+        [unfinished] = await journal.unfinished()
+        assert unfinished.kept_attempts == {"a.1": 3}
+        kept = await journal.read(lambda db: turns.kept(db, "a.1"))
+        assert kept is not None
+        with pytest.raises(ValueError, match="an earlier version of the service"):
+            kept.check()
+        assert await journal.read(turns.layers) == set()
 
 
 def columns(db: sqlite3.Connection) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ import pytest
 
 from prorl_service.rollouts.journal import Journal
 from prorl_service.rollouts.journal.tables import AcceptedRow, EndedRow, UnfinishedGroup
-from prorl_service.rollouts.journal.turns import TurnRow
+from prorl_service.rollouts.journal.turns import KeptRollout
 from prorl_service.rollouts.record import (
     UNWRITABLE,
     Admitted,
@@ -166,6 +166,6 @@ async def test_what_a_log_shows_of_rollouts_is_short(record: RolloutRecord) -> N
             UnfinishedGroup(content, 0),
         ),
         *(EndedRollout(content, content), AcceptedRow("g", 1, content, 0)),
-        TurnRow("g.0", 0, 1, content),
+        KeptRollout("g.0", 1, {0: content}, content),
     ]
     assert [type(one) for one in shown if len(repr(one)) > 2000] == []

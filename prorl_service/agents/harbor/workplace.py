@@ -50,6 +50,7 @@ class Workplace:
         """Gives commands the network that the task asks for, if the operator allows that."""
         if network.mode == "none" or not rollout.services.has_network:
             return
+        rollout.has_network = True
         self.egress = Egress(Policy(network.mode, tuple(network.hosts)))
         listener = await self.sandbox.listen(0)
         served = self.egress.served(listener)

@@ -78,8 +78,31 @@ CREATE TABLE turns (
     PRIMARY KEY (rollout, number)
 ) STRICT;
 """,
-    4: "",
+    4: """
+CREATE TABLE continuations (
+    rollout INTEGER PRIMARY KEY,
+    attempt INTEGER NOT NULL,
+    layer TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
+    content BLOB NOT NULL
+) STRICT;
+INSERT INTO continuations SELECT rollout, max(attempt), '', 0, x'' FROM turns GROUP BY rollout;
+DROP TABLE turns;
+CREATE TABLE turns (
+    rollout INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (rollout, number)
+) STRICT;
+CREATE TABLE outside_calls (
+    rollout INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    calls INTEGER NOT NULL,
+    PRIMARY KEY (rollout, turn)
+) STRICT;
+""",
 }
 """Steps to the next version, keyed by the version that they start from. The step from 2 restarts
-the time for which results are kept, since their ages were measured by a wall clock. Version 5 has
-seals behind the results that it writes."""
+the time for which results are kept, since their ages were measured by a wall clock. The step from 4
+leaves turns without a checksum behind: their rollouts start from scratch, and no attempt counts
+against them. Version 5 has seals behind the results that it writes."""

@@ -52,10 +52,21 @@ CREATE TABLE rollouts (
 CREATE TABLE turns (
     rollout INTEGER NOT NULL,
     number INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    layer TEXT NOT NULL,
     content BLOB NOT NULL,
     PRIMARY KEY (rollout, number)
+) STRICT;
+CREATE TABLE continuations (
+    rollout INTEGER PRIMARY KEY,
+    attempt INTEGER NOT NULL,
+    layer TEXT NOT NULL,
+    checksum INTEGER NOT NULL,
+    content BLOB NOT NULL
+) STRICT;
+CREATE TABLE outside_calls (
+    rollout INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    calls INTEGER NOT NULL,
+    PRIMARY KEY (rollout, turn)
 ) STRICT;
 CREATE TABLE garbage (number INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE totals (bytes INTEGER NOT NULL, uptime_s REAL NOT NULL) STRICT;
@@ -83,7 +94,8 @@ deleted later: `garbage` has the numbers. A rollout's `id` combines its group's 
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
 rollout as packed JSON, or a reference to the service that holds it (`references`); `summary` is the
 rollout without trajectory and report; both have a seal (`seals`). `turns` has whole turns of
-rollouts that have not ended (`journal.turns`). Large columns come last,
+rollouts that have not ended, `continuations` what they do next, `outside_calls` what their tools
+may have done twice then (`journal.turns`). Large columns come last,
 so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
 Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
 groups, `uptime_s` the total uptime of this journal's services. `placements` says where a front has
@@ -177,7 +189,8 @@ def end(
     """Writes an ended rollout. If it is the last of its group, forgets others; returns as
     `forget`."""
     own_id = _own_row_id(db, row.rollout_id)
-    db.execute("DELETE FROM turns WHERE rollout = ?", (own_id,))
+    for table in ("turns", "continuations", "outside_calls"):
+        db.execute(f"DELETE FROM {table} WHERE rollout = ?", (own_id,))
     db.execute(
         "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?)",
         (own_id, row.attempt, row.state, sealed(row.summary, own_id), sealed(row.answer, own_id)),
@@ -414,9 +427,7 @@ def with_rollouts(
         else:
             group.ended.add(rollout_id)
     for own_id, attempt in db.execute(
-        "SELECT rollout, max(attempt) FROM turns WHERE rollout >= ? AND rollout < ?"
-        " GROUP BY rollout",
-        within,
+        "SELECT rollout, attempt FROM continuations WHERE rollout >= ? AND rollout < ?", within
     ):
         group.kept_attempts[f"{group_id}.{own_id - first}"] = attempt
     return group

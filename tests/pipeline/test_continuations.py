@@ -1,0 +1,214 @@
+"""A rollout of several conversations goes on with the very prompt that it would have sampled, and
+kept turns are believed only as they were written."""
+
+import logging
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prorl_service.agents.base import AgentHandler, Prompt, RolloutContext, Verdict
+from prorl_service.agents.kept import Continuation
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.errors import ProRLError
+from prorl_service.inference.pool import BackendPool
+from prorl_service.pipeline import keeping
+from prorl_service.pipeline.pipeline import Pipeline
+from prorl_service.rollouts.journal import Journal, turns
+from prorl_service.sandbox.base import ToolResult
+from prorl_service.schemas import (
+    BackendSpec,
+    FinishReason,
+    Limits,
+    Message,
+    Rollout,
+    RolloutState,
+)
+from prorl_service.server.unfinished import check_unfinished
+from prorl_service.testing import FakeSandboxes
+from prorl_service.tokens.chat import ChatFormat
+from tests.pipeline.pipelines import FAST_PROBES, group_of
+from tests.pipeline.test_journal_cuts import Naming, RecordingJournal, Write
+
+TURNS = 5
+
+
+class Changing(AgentHandler):
+    """An agent that goes on, compacts, or returns to an earlier conversation, as its task says."""
+
+    name = "changing"
+    restores = "conversation"
+
+    def prompt(self) -> Prompt:
+        return Prompt(self.task.messages)
+
+    async def init(self, rollout: RolloutContext) -> None: ...
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        prompt: Sequence[int] = rollout.resumed_prompt or rollout.prompt_ids
+        while (number := len(rollout.turns)) < TURNS:
+            if rollout.room(len(prompt)) <= 0:
+                return FinishReason.LENGTH
+            await rollout.sample(prompt)
+            prompt = self._next(rollout, str(self.task.data["plan"])[number], number)
+            await rollout.turn_ended(prompt)
+        return FinishReason.FINISHED
+
+    def _next(self, rollout: RolloutContext, step: str, number: int) -> Sequence[int]:
+        message = Message(role="user", content=f"{number}.")
+        if step == "c":
+            rollout.begin(Prompt([Message(role="user", content=f"Summary {number}.")]))
+            return rollout.prompt_ids
+        if step == "r":
+            turn = rollout.turns[0]
+            ids = rollout.ledger.before(turn.segment, turn.stop)
+            ids.extend(rollout.chat.delta_ids([message], after=ids[-1]))
+            return ids
+        return rollout.next_prompt([message])
+
+    async def eval(self, rollout: RolloutContext) -> Verdict:
+        return Verdict(float(len(rollout.prompt_ids)))
+
+
+async def replayed(writes: Sequence[Write], path: Path) -> None:
+    async with Journal(path) as journal:
+        for write in writes:
+            await journal.write(write)
+
+
+async def played(path: Path, pool: BackendPool, plan: str = "") -> tuple[Rollout, list[Write]]:
+    agents = AgentRegistry([f"{Changing.__module__}:{Changing.__qualname__}"])
+    sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
+    group = group_of(Changing, limits=Limits(max_response_tokens=400), plan=plan)
+    async with (
+        RecordingJournal(path) as journal,
+        Pipeline(journal, pool, sandboxes, agents) as pipeline,
+    ):
+        if plan:
+            await pipeline.submit([group])
+        [ended] = [one.to_wire() async for one in pipeline.ended(["g.0"])]
+    return ended, journal.writes
+
+
+def assert_same(ended: Rollout, expected: Rollout) -> None:
+    assert (ended.state, ended.reward) == (RolloutState.DONE, expected.reward), ended.error
+    assert ended.trajectory is not None
+    assert expected.trajectory is not None
+    assert ended.trajectory.segments == expected.trajectory.segments
+    assert ended.trajectory.finish_reason == expected.trajectory.finish_reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_conversations_go_on_wherever_the_journal_ends(
+    tmp_path: Path,
+    tiny_model: Path,
+    chat: ChatFormat,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(keeping, "BATCH_S", 0.001)
+    rng = random.Random(seed)
+    plan = "".join(["ccr", "gcr", "crg"][seed % 3] + rng.choice("gcr") + rng.choice("gcr"))
+    resumed_at, repeated = set[int](), set[int]()
+    async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
+        await pool.add(BackendSpec(url=engine.url))
+        expected, writes = await played(tmp_path / "whole", pool, plan)
+        assert_same(expected, expected)
+        for end in range(1, len(writes)):
+            path = tmp_path / str(end)
+            await replayed(writes[:end], path)
+            ended, _ = await played(path, pool)
+            assert_same(ended, expected)
+            resumed_at |= {one.turn for one in ended.resumed}
+            repeated |= {one.repeated_calls for one in ended.resumed}
+    assert len(resumed_at) >= 2
+    assert repeated == {0, 1}  # cut after a turn was kept, and after the agent had begun to act
+
+
+def flipped(db: sqlite3.Connection, rng: random.Random) -> None:
+    """Flips one bit of something that was kept."""
+    table, row_id, content = rng.choice(
+        [("turns", *row) for row in db.execute("SELECT rowid, content FROM turns")]
+        + [
+            ("continuations", *row)
+            for row in db.execute("SELECT rowid, content FROM continuations")
+        ]
+    )
+    damaged = bytearray(content)
+    damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    db.execute(f"UPDATE {table} SET content = ? WHERE rowid = ?", (bytes(damaged), row_id))
+
+
+def without_one(db: sqlite3.Connection, rng: random.Random) -> None:
+    numbers = [number for (number,) in db.execute("SELECT number FROM turns")]
+    db.execute("DELETE FROM turns WHERE number = ?", (rng.choice(numbers),))
+
+
+def of_another_model(db: sqlite3.Connection, rng: random.Random) -> None:
+    """As a service would have written it that had another model."""
+    kept = turns.kept(db, "g.0")
+    assert kept is not None
+    told = Continuation.model_validate_json(kept.content)
+    content = told.model_copy(update={"model": "'another'"}).to_bytes()
+    other = replace(kept, content=content)
+    sealed = other.sealed(turns.checksum_of(other.turns), len(other.turns))
+    turns.keep(db, [sealed])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("damage", [flipped, without_one, of_another_model])
+async def test_damaged_turns_are_not_believed(
+    tmp_path: Path,
+    tiny_model: Path,
+    chat: ChatFormat,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[sqlite3.Connection, random.Random], None],
+    seed: int,
+) -> None:
+    monkeypatch.setattr(keeping, "BATCH_S", 0.001)
+    async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
+        await pool.add(BackendSpec(url=engine.url))
+        expected, writes = await played(tmp_path / "whole", pool, "gcrgc")
+        for end in range(len(writes) - 1, 0, -1):
+            (tmp_path / "cut").unlink(missing_ok=True)
+            await replayed(writes[:end], tmp_path / "cut")
+            with sqlite3.connect(tmp_path / "cut") as db:
+                if turns.kept(db, "g.0") is not None:
+                    break
+        with sqlite3.connect(tmp_path / "cut") as db:
+            damage(db, random.Random(seed))
+        calls = engine.calls
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            ended, _ = await played(tmp_path / "cut", pool)
+        assert engine.calls - calls == TURNS
+    assert_same(ended, expected)
+    assert [one.turn for one in ended.resumed] in ([], [0])
+    said = [one.getMessage() for one in caplog.records if "from scratch" in one.getMessage()]
+    assert len(said) == 1
+
+
+async def test_a_resume_without_what_unfinished_work_needs_is_refused(
+    tmp_path: Path, tiny_model: Path, chat: ChatFormat
+) -> None:
+    path = tmp_path / "j"
+    async with Naming(tiny_model, chat) as engine, BackendPool(tmp_path / "w", FAST_PROBES) as pool:
+        await pool.add(BackendSpec(url=engine.url))
+        _, writes = await played(tmp_path / "whole", pool, "ggggg")
+        await replayed(writes[:2], path)
+        sandboxes = FakeSandboxes(lambda name, arguments: ToolResult(""))
+        async with Journal(path) as journal:
+            bare = Pipeline(journal, pool, sandboxes, AgentRegistry())
+            with pytest.raises(ProRLError, match="1 rollouts of agent 'changing'") as refused:
+                await check_unfinished(journal, bare.validator, ())
+            assert "--abandon-agent changing" in refused.value.hint
+            assert "`--agent`" in refused.value.message
+            await check_unfinished(journal, bare.validator, ("changing",))
+            [unfinished] = await journal.unfinished()
+            assert not unfinished.ended

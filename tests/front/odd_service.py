@@ -8,6 +8,7 @@ from pathlib import Path
 from aiohttp import web
 
 from prorl_service.front.discovery import Announcement
+from prorl_service.rollouts.record import content_of, summary_of
 from prorl_service.schemas import (
     Group,
     Rollout,
@@ -57,9 +58,8 @@ class OddService:
 
     async def stream(self, request: web.Request) -> web.Response:
         ids = (await request.json())["rollout_ids"]
-        content = '{"trajectory":null,"report":null}'
-        lines = (f"{_line(one).model_dump_json()}\n{content}\n" for one in ids)
-        return _answer("".join(lines), 200)
+        lines = [part(_line(one)) + b"\n" for one in ids for part in (summary_of, content_of)]
+        return _answer(b"".join(lines).decode(), 200)
 
 
 def _rollout(group: Group, index: int, state: RolloutState) -> Rollout:
@@ -75,6 +75,7 @@ def _line(rollout_id: str) -> Rollout:
         agent="scored",
         index=int(index),
         state=RolloutState.DONE,
+        result_id="of_another_kind",
         created_at=0.0,
     )
 

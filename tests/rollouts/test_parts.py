@@ -47,6 +47,7 @@ def rollout(index: int = 0) -> Rollout:
         reward_components={"trajectory": 1.0, "report": 0.0},
         created_at=1.0,
         figures=Figures.of(TRAJECTORY),
+        result_id=f"{index:032x}",
         trajectory=TRAJECTORY,
         report={"said": '{"trajectory":'},
     )

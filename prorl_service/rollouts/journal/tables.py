@@ -79,13 +79,12 @@ CREATE TABLE candidates (
 number. A group without a row there is forgotten, immediately and for all readers; its content is
 deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
-rollout as packed JSON, or a reference to the service that holds it (`references`); `summary` is the
-rollout without trajectory and report. `turns` has whole turns of
-rollouts that have not ended (`journal.turns`). Large columns come last,
-so that columns before them are read without them. `ended_at` is the service's uptime, `created_at`
-Unix time. A candidate at its end has no request any more. `totals.bytes` is the size of all ended
-groups, `uptime_s` the total uptime of this journal's services. `placements` says where a front has
-its groups. `facts` has whatever else a restarted service must know."""
+rollout as packed JSON; `summary` is the rollout without trajectory and report. `turns` has whole
+turns of rollouts that have not ended (`journal.turns`). Large columns come last, so that columns
+before them are read without them. `ended_at` is the service's uptime, `created_at` Unix time. A
+candidate at its end has no request any more. `totals.bytes` is the size of all ended groups,
+`uptime_s` the total uptime of this journal's services. `placements` says where a front has its
+groups. `facts` has whatever else a restarted service must know."""
 
 _ENDS = sorted(state.value for state in TERMINAL_STATES)
 _COUNTS = ", ".join(_ENDS)
@@ -113,6 +112,9 @@ class EndedRow:
     """Unix time in seconds; not written here."""
     owner: str | None = None
     """Front that forwarded the group; not written here."""
+    group_size: int | None = None
+    """Number of rollouts of its group, of which a front may have given only some; None: as many as
+    are in the journal. Not written here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pytest
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import Group, Rollout, RolloutState
+from tests.front.odd_service import odd_service
 from tests.front.one_run_agent import ONE_RUN, Runs
 from tests.front.test_front import at, ends, ids_of
 from tests.server.application import Settings, serving, until
@@ -113,6 +114,31 @@ async def test_results_that_a_front_has_yet_to_get_outlive_a_group_that_is_given
     for one in ended:
         runs.assert_one_run(one)
         assert len(runs.of(one.rollout_id)) == 1
+
+
+async def test_a_service_that_joins_two_runs_is_left(
+    settings: Settings, tmp_path: Path, runs: Runs
+) -> None:
+    group = runs.group("g", [0.0] * 4)
+    (tmp_path / "services").mkdir(mode=0o700)
+    async with (
+        odd_service(tmp_path / "services" / "odd.json") as odd,
+        serving(settings) as url,
+        AsyncRolloutClient(url) as client,
+    ):
+        odd.mixes_results = True
+        await until(odd.was_told)
+        await client.submit([group])
+
+        async def has_it() -> bool:
+            return odd.group_ids == {"g"}
+
+        await until(has_it)
+        with many_at_once("a", tmp_path):
+            ended = await client.wait(group.rollout_ids(), WAIT_S)
+    for one in ended:
+        runs.assert_one_run(one)
+    assert {one.attempt for one in ended} == {2}
 
 
 async def done_at(client: AsyncRolloutClient, groups: Sequence[Group]) -> list[Rollout]:

@@ -1,8 +1,8 @@
 """Measures what a front costs: `python -m bench.front`, eight minutes.
 
-CPU of the front for a rollout, by its sampled tokens and by where results are kept; cores and
-memory of a front over 256 services at rest; requests at rest to a service, and from a service to
-its engine. The services of the first two are stubs, all traffic is loopback.
+CPU of the front for a rollout, by its sampled tokens; cores and memory of a front over 256 services
+at rest; requests at rest to a service, and from a service to its engine. The services of the first
+two are stubs, all traffic is loopback.
 """
 
 import asyncio
@@ -29,7 +29,6 @@ from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
 
 TOKENS = (64, 512, 4096, 32_768)
-DURABILITIES = ("replica", "node")
 ROUNDS = 3
 GROUPS = {64: 100, 512: 100, 4096: 100, 32_768: 50}
 """Groups of a round, by tokens."""
@@ -90,14 +89,9 @@ def front(
 
 
 def costs(place: Path, engine: StubEngine) -> list[Row]:
-    rows = []
-    for durability in DURABILITIES:
-        directory = place / durability
-        options = ("--durability", durability, "--journal", str(place / f"{durability}.sqlite"))
-        with stubs(directory, NODES), front(directory, engine, NODES, *options) as running:
-            measured = asyncio.run(_costs_of(running))
-            rows += [_told({"durability": durability, **row}) for row in measured]
-    return rows
+    directory, journal = place / "busy", ("--journal", str(place / "front.sqlite"))
+    with stubs(directory, NODES), front(directory, engine, NODES, *journal) as running:
+        return [_told(row) for row in asyncio.run(_costs_of(running))]
 
 
 async def _costs_of(running: local.LocalProcess) -> list[Row]:
@@ -119,7 +113,6 @@ async def _round(driver: Driver, process: psutil.Process, tokens: int) -> Row:
         "kb": round(driver.read_bytes / rollouts / 1e3, 1),
         "front_ms": round(1e3 * (cpu_s(process) - before_s) / rollouts, 2),
         "rollouts_per_s": round(rollouts / took_s, 1),
-        "followed": driver.followed / rollouts,
         "rss_mb": round(process.memory_info().rss / 2**20),
         "load_1m": round(os.getloadavg()[0], 1),
     }
@@ -211,12 +204,10 @@ def main() -> None:
 
 
 def _headline(rows: list[Row], at_rest: Row, at_engine: Row) -> Row:
-    front_ms = {(row["durability"], row["tokens"]): row["front_ms"] for row in rows}
+    front_ms = {row["tokens"]: row["front_ms"] for row in rows}
     return {
-        "front_ms_per_rollout_64_tokens": front_ms["node", 64],
-        "front_ms_per_rollout_32k_tokens": front_ms["node", 32_768],
-        "replica_ms_per_rollout_64_tokens": front_ms["replica", 64],
-        "replica_ms_per_rollout_32k_tokens": front_ms["replica", 32_768],
+        "front_ms_per_rollout_64_tokens": front_ms[64],
+        "front_ms_per_rollout_32k_tokens": front_ms[32_768],
         "idle_256_cores": at_rest["cores"],
         "idle_256_rss_mb": at_rest["rss_mb"],
         "requests_per_s_per_service_at_rest": at_rest["requests_per_s_per_service"],

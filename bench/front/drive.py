@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import aiohttp
-import orjson
 import psutil
 
 from prorl_service.net.credentials import authorization
-from prorl_service.schemas import Group, GroupIds, Message, StreamForm, StreamRequest, Task
+from prorl_service.schemas import Group, GroupIds, Message, StreamRequest, Task
 from prorl_service.schemas import SubmitRequest as Submission
 from prorl_service.schemas.arrays import PACKED_MEDIA_TYPE
 
 GROUP_SIZE = 8
 AT_ONCE = 16
 """Groups in flight."""
-LOCATION = b',"location":"'
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -37,8 +35,6 @@ class Driver:
     http: aiohttp.ClientSession
     url: str
     read_bytes: int = 0
-    followed: int = 0
-    """Number of rollouts that were read at the service that made them."""
 
     async def run(self, groups: int, tokens: int) -> float:
         """Runs that many groups; returns the seconds that they took."""
@@ -57,7 +53,7 @@ class Driver:
     async def _one(self, submitted: Group) -> None:
         await self._post("/v1/rollouts", Submission(groups=[submitted]).model_dump_json())
         ids = submitted.rollout_ids()
-        body = StreamRequest(rollout_ids=ids, form=StreamForm.LOCATED).model_dump_json()
+        body = StreamRequest(rollout_ids=ids).model_dump_json()
         async with self.http.post(f"{self.url}/v1/rollouts/stream", data=body) as answer:
             answer.raise_for_status()
             lines = [line async for line in answer.content if line.strip()]
@@ -65,18 +61,8 @@ class Driver:
             raise RuntimeError(f"not {len(ids)} rollouts that are done: {lines[:1]}")
         for line in lines:
             self.read_bytes += len(line)
-            if LOCATION in line:
-                await self._follow(line)
         acknowledged = GroupIds(group_ids=[submitted.group_id]).model_dump_json()
         await self._post("/v1/groups/acknowledge", acknowledged)
-
-    async def _follow(self, line: bytes) -> None:
-        summary = orjson.loads(line)
-        path = f"{summary['location']}/v1/rollouts/{summary['rollout_id']}"
-        async with self.http.get(path) as answer:
-            answer.raise_for_status()
-            self.read_bytes += len(await answer.read())
-        self.followed += 1
 
     async def _post(self, path: str, body: str) -> None:
         async with self.http.post(self.url + path, data=body) as answer:

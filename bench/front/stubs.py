@@ -17,7 +17,7 @@ from typing import ClassVar
 from aiohttp import web
 
 from prorl_service.front.discovery import Announcement
-from prorl_service.rollouts.record import content_of, joined, summary_of
+from prorl_service.rollouts.record import content_of, summary_of
 from prorl_service.schemas import (
     Backends,
     BackendState,
@@ -44,6 +44,7 @@ from prorl_service.schemas import (
 LATENCY_S = 0.2
 SLOTS = 4096
 PROMPT_TOKENS = 300
+RESULT_ID = "made"
 MAX_TEXT = 4000
 """Characters of the largest turn's text."""
 
@@ -73,9 +74,10 @@ def trajectory(tokens: int) -> Trajectory:
 
 @cache
 def content(tokens: int) -> tuple[Figures, bytes]:
-    """Returns what a rollout of that many tokens ends with; made once."""
+    """Returns what a rollout of that many tokens ends with; made once, so all are one result."""
     made = trajectory(tokens)
-    whole = rollout("g", 0, RolloutState.DONE).model_copy(update={"trajectory": made})
+    done = rollout("g", 0, RolloutState.DONE)
+    whole = done.model_copy(update={"trajectory": made, "result_id": RESULT_ID})
     return Figures.of(made), content_of(whole)
 
 
@@ -110,7 +112,6 @@ class StubService:
         app.router.add_put("/v1/backends", self._put_backends)
         app.router.add_post("/v1/rollouts", self._submit)
         app.router.add_post("/v1/rollouts/stream", self._stream)
-        app.router.add_get("/v1/rollouts/{id}", self._get)
         app.router.add_post("/v1/rollouts/cancel", self._cancel)
         app.router.add_post("/v1/groups/acknowledge", self._acknowledge)
         app.router.add_get("/report", self._report)
@@ -161,7 +162,7 @@ class StubService:
         for one in groups:
             self._groups[one.group_id] = (_tokens(one), time.monotonic() + LATENCY_S)
         queued = RolloutState.QUEUED
-        found = [rollout(one.group_id, i, queued) for one in groups for i in range(one.n)]
+        found = [rollout(one.group_id, i, queued) for one in groups for i in one.indices]
         return answer(Rollouts(rollouts=found).model_dump_json(), 202)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -174,9 +175,6 @@ class StubService:
             await response.write(b"\n".join([*lines, b""]))
         return response
 
-    async def _get(self, request: web.Request) -> web.Response:
-        return answer(joined(*await self._ended(request.match_info["id"])).decode())
-
     async def _ended(self, rollout_id: str) -> tuple[bytes, bytes]:
         """Returns the parts of a rollout once it has ended."""
         group_id, _, index = rollout_id.rpartition(".")
@@ -184,7 +182,8 @@ class StubService:
         await asyncio.sleep(max(0, ends_at - time.monotonic()))
         figures, made = content(tokens)
         done = rollout(group_id, int(index), RolloutState.DONE)
-        return summary_of(done.model_copy(update={"reward": 1.0, "figures": figures})), made
+        ended = {"reward": 1.0, "figures": figures, "result_id": RESULT_ID}
+        return summary_of(done.model_copy(update=ended)), made
 
     async def _cancel(self, request: web.Request) -> web.Response:
         RolloutIds.model_validate_json(await request.read())

@@ -15,7 +15,7 @@ FLEET_SLOTS = 64
 KINDS = {"SWE, 600 s, 32k tokens": (600.0, "32k"), "math, 30 s, 64 tokens": (30.0, "64")}
 FLEETS = (64, 256, 1000)
 LARGEST = 10_000
-DESIGNS = ("one front, copies", "one front, by reference", f"cells of {CELL}, by reference")
+DESIGNS = ("one front", f"cells of {CELL}")
 
 Row = Mapping[str, object]
 
@@ -67,8 +67,7 @@ def _cluster(
     front: Mapping[str, float],
     tokens: str,
 ) -> dict[str, object]:
-    copies = "replica_ms" if "copies" in design else "front_ms"
-    front_s = front[f"{copies}_per_rollout_{tokens}_tokens"] / 1e3
+    front_s = front[f"front_ms_per_rollout_{tokens}_tokens"] / 1e3
     fronts = max(1, services // CELL) if design.startswith("cells") else 1
     costs = Costs(front_s, 0.0, front["idle_256_cores"] / 256)
     shape = Shape.long_tailed(services, FLEET_SLOTS, mean_s)

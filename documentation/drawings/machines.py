@@ -1,23 +1,21 @@
-"""Many machines: a front, services on nodes, engines, and results by reference."""
+"""Many machines: a front, services on nodes, and engines."""
 
 from documentation.drawings.svg import Drawing
 
 TITLE = (
-    "A trainer sends groups to the front, which gives them to the services of several nodes and "
-    "gets summaries of results back. Each node has one service with its sandboxes; all services "
-    "call all engines. The trainer gives new weights to the front, and the front to the engines. "
-    "With --durability node, the trainer reads tokens and logprobs directly from the node that has "
-    "them."
+    "A trainer sends groups to the front, which gives them to the services of several nodes, gets "
+    "results back and keeps them for the trainer. Each node has one service with its sandboxes; "
+    "all services call all engines. The trainer gives new weights to the front, and the front to "
+    "the engines."
 )
 NODES = 3
 
 
 def draw() -> Drawing:
-    drawing = Drawing(344, TITLE)
+    drawing = Drawing(290, TITLE)
     _trainer_and_front(drawing)
     _nodes_and_engines(drawing)
     _weights(drawing)
-    _results(drawing)
     return drawing
 
 
@@ -25,13 +23,13 @@ def _trainer_and_front(drawing: Drawing) -> None:
     drawing.card((16, 116), (88, 92), "trainer")
     drawing.box((190, 90), (130, 144), "blue")
     drawing.text((255, 118), "front", "title")
-    drawing.lines((255, 142), ("groups, samplers,", "summaries"), "small muted", step=16)
+    drawing.lines((255, 142), ("groups, samplers,", "results"), "small muted", step=16)
     drawing.box((202, 184), (106, 34), "grey")
     drawing.text((255, 205), "journal", "small")
     drawing.text((147, 138), "groups", "small blue")
     drawing.arrow((105, 146), (189, 146), colour="blue")
     drawing.arrow((189, 178), (105, 178), colour="green")
-    drawing.lines((147, 196), ("summaries,", "rewards"), "small green", step=15)
+    drawing.lines((147, 196), ("tokens,", "rewards"), "small green", step=15)
 
 
 def _nodes_and_engines(drawing: Drawing) -> None:
@@ -54,10 +52,3 @@ def _weights(drawing: Drawing) -> None:
     drawing.arrow((270, 89), (270, 34), (662, 34), (662, 59), colour="purple", dashed=True)
     drawing.text((150, 26), "new weights", "small purple")
     drawing.text((477, 26), "new weights", "small purple")
-
-
-def _results(drawing: Drawing) -> None:
-    drawing.arrow((477, 265), (477, 300), (60, 300), (60, 209), colour="green", dashed=True)
-    drawing.text((268, 292), "results by reference: tokens, logprobs, report", "small green")
-    note = "With --durability node, each node keeps its results; the front says where they are."
-    drawing.text((360, 327), note, "small muted")

@@ -13,7 +13,6 @@ from prorl_service.client.cells import fronts_in, group_id_of
 from prorl_service.client.connections import Piece, Wire, settings, transport
 from prorl_service.client.errors import ServiceCallError, raise_for_status, readable_errors
 from prorl_service.client.fronts import Fronts, asked_of_one, content_for_each
-from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import (
     Backoff,
@@ -80,7 +79,6 @@ class AsyncRolloutClient(AsyncViewMethods):
             return
         connections = httpx.AsyncHTTPTransport(**transport())
         self._one = httpx.AsyncClient(**settings(url, token, wire, training), transport=connections)
-        self._locations = Locations(url)
 
     def each_front(self) -> "list[AsyncRolloutClient]":
         return list(self._each.values()) or [self]
@@ -122,27 +120,13 @@ class AsyncRolloutClient(AsyncViewMethods):
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
         if self._each:
             return await self._get_from_several(rollout_id, wait_s, shelf=shelf)
-        rollout = await self._send(requests.get(rollout_id, wait_s, shelf, located=True))
-        try:
-            return await self._whole(rollout)
-        except Elsewhere:
-            return await self._send(requests.get(rollout_id, wait_s, shelf, located=False))
+        return await self._send(requests.get(rollout_id, wait_s, shelf))
 
     async def _get_from_several(self, rollout_id: str, wait_s: float, *, shelf: bool) -> Rollout:
         once = {url: one.limited(retry_s=0, idle_s=self._idle_s) for url, one in self._each.items()}
         return await self._fronts.find(
             group_id_of(rollout_id), lambda front: once[front].get(rollout_id, wait_s, shelf=shelf)
         )
-
-    async def _whole(self, rollout: Rollout) -> Rollout:
-        """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
-        if rollout.location is None:
-            return rollout
-        request = self._locations.request(rollout)
-        try:
-            return self._locations.whole(rollout, await self._send(request, retry_s=0))
-        except ServiceCallError as error:
-            raise self._locations.failed(rollout, error) from None
 
     async def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         ended = {
@@ -154,19 +138,7 @@ class AsyncRolloutClient(AsyncViewMethods):
         if self._each:
             each = {url: one.stream for url, one in self._each.items()}
             return self._fronts.stream(rollout_ids, timeout_s, each, _id_of)
-        return self._stream(rollout_ids, timeout_s)
-
-    async def _stream(
-        self, rollout_ids: Iterable[str], timeout_s: float
-    ) -> AsyncGenerator[Rollout, None]:
-        reception = WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s)
-        while reception.pending:
-            try:
-                async with aclosing(self._receive(reception)) as received:
-                    async for rollout in received:
-                        yield await self._whole(rollout)
-            except Elsewhere as elsewhere:
-                reception.ask_here(elsewhere.rollout_id)
+        return self._receive(WholeReception(rollout_ids, timeout_s, self._retry_s, self._idle_s))
 
     def summaries(
         self, rollout_ids: Iterable[str], timeout_s: float

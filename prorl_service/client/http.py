@@ -30,7 +30,6 @@ from prorl_service.client.errors import (
     readable_errors,
 )
 from prorl_service.client.fronts import asked_of_one, content_for_each
-from prorl_service.client.locations import Elsewhere, Locations
 from prorl_service.client.requests import Answer, Request
 from prorl_service.client.retries import Backoff, WholeReception
 from prorl_service.client.views import ViewMethods
@@ -90,7 +89,6 @@ class RolloutClient(ViewMethods):
             return
         connections = httpx.HTTPTransport(**transport())
         self._one = httpx.Client(**settings(url, token, wire, training), transport=connections)
-        self._locations = Locations(url)
 
     def each_front(self) -> "list[RolloutClient]":
         """Returns a client of each front, which this client closes; itself if there is one."""
@@ -133,21 +131,7 @@ class RolloutClient(ViewMethods):
         """
         if self._several is not None:
             return self._blocking.call(self._several.get(rollout_id, wait_s, shelf=shelf))
-        rollout = self._send(requests.get(rollout_id, wait_s, shelf, located=True))
-        try:
-            return self._whole(rollout)
-        except Elsewhere:
-            return self._send(requests.get(rollout_id, wait_s, shelf, located=False))
-
-    def _whole(self, rollout: Rollout) -> Rollout:
-        """Return the rollout with its content, read where that is. Raises `Elsewhere`."""
-        if rollout.location is None:
-            return rollout
-        request = self._locations.request(rollout)
-        try:
-            return self._locations.whole(rollout, self._send(request, retry_s=0))
-        except ServiceCallError as error:
-            raise self._locations.failed(rollout, error) from None
+        return self._send(requests.get(rollout_id, wait_s, shelf))
 
     def wait(self, rollout_ids: Sequence[str], timeout_s: float) -> list[Rollout]:
         """Return the ended rollouts in the order of `rollout_ids`. Raises `WaitTimeout`."""
@@ -174,11 +158,8 @@ class RolloutClient(ViewMethods):
                         response.read()
                     raise_for_status(response)
                     for chunk in response.iter_bytes():
-                        for rollout in reception.feed(chunk):
-                            yield self._whole(rollout)
+                        yield from reception.feed(chunk)
                     reception.closed()
-            except Elsewhere as elsewhere:
-                reception.ask_here(elsewhere.rollout_id)
             except ServiceCallError as error:
                 time.sleep(reception.delay_s(error))
 

@@ -149,10 +149,8 @@ def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     return Request("POST", "/v1/rollouts", _rollouts, body, headers=headers, spread=spread)
 
 
-def get(rollout_id: str, wait_s: float, shelf: bool, located: bool) -> Request[Rollout]:
+def get(rollout_id: str, wait_s: float, shelf: bool) -> Request[Rollout]:
     params: dict[str, Any] = {"wait_s": wait_s}
-    if located:
-        params["located"] = True
     if not shelf:
         params["shelf"] = False
     return Request(

@@ -14,12 +14,11 @@ import httpx
 
 from prorl_service.client.errors import ServiceCallError, WaitTimeout
 from prorl_service.client.requests import Request, stream
-from prorl_service.schemas import Rollout, StreamForm
+from prorl_service.schemas import Rollout, StreamForm, content_start
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
 FIRST_WARNING_S, NEXT_WARNING_S = 10.0, 60.0
 """Seconds of failure before a retried call is logged, and between later log lines."""
-CONTENT_START = b'{"trajectory":'
 
 logger = logging.getLogger(__name__)
 
@@ -118,12 +117,7 @@ class Reception(ABC, Generic[Received]):
 
 
 class WholeReception(Reception[Rollout]):
-    form = StreamForm.LOCATED
-
-    def ask_here(self, rollout_id: str) -> None:
-        """Has the service itself send what is still to come, and this rollout again."""
-        self.form = StreamForm.WHOLE
-        self.pending[rollout_id] = None
+    form = StreamForm.WHOLE
 
     def _read(self, line: bytes) -> Iterator[Rollout]:
         rollout = Rollout.model_validate_json(line)
@@ -150,7 +144,9 @@ class PartsReception(Reception[tuple[Rollout, bytes]]):
             self._summary = Rollout.model_validate_json(line)
             return
         summary, self._summary = self._summary, None
-        if not (line.startswith(CONTENT_START) and line.endswith(b"}")):
-            raise httpx.RemoteProtocolError(f"what follows {summary.rollout_id} is no content")
+        if not (line.startswith(content_start(summary.result_id)) and line.endswith(b"}")):
+            raise httpx.RemoteProtocolError(
+                f"what follows {summary.rollout_id} is not the content of its result"
+            )
         if self._is_new(summary):
             yield summary, line

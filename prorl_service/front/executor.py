@@ -10,20 +10,18 @@ gone for good.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Self
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.front import placements
 from prorl_service.front.forwarding import ForwardedGroup
-from prorl_service.front.results import Durability, HeldResults
 from prorl_service.front.service import RolloutService
 from prorl_service.front.services import Services
 from prorl_service.pipeline.queues import FairQueue
-from prorl_service.rollouts import references
 from prorl_service.rollouts.executor import RolloutExecutor
 from prorl_service.rollouts.journal import Journal
-from prorl_service.rollouts.record import EndedRollout, RolloutRecord
+from prorl_service.rollouts.record import RolloutRecord
 from prorl_service.rollouts.validation import Validator
 from prorl_service.schemas import (
     Group,
@@ -42,12 +40,9 @@ class RemoteExecutor(RolloutExecutor):
         services: Services,
         *,
         max_unfinished: int,
-        durability: Durability,
     ) -> None:
         super().__init__(journal, validator, max_unfinished=max_unfinished)
         self._services = services
-        self._durability = durability
-        self._held = HeldResults(services, journal)
         self._waiting = FairQueue()
         self._forwarded: dict[str, ForwardedGroup] = {}
         """Forwarded groups by id."""
@@ -94,34 +89,6 @@ class RemoteExecutor(RolloutExecutor):
         service = forwarded.service if forwarded is not None else None
         return None if service is None else service.questions
 
-    # --- results that services hold ---------------------------------------------------------------
-
-    async def fetch(self, rollout_id: str, ended: EndedRollout) -> EndedRollout | None:
-        return ended if ended.holder is None else await self._held.fetch(rollout_id, ended)
-
-    def _located(self, ended: EndedRollout) -> EndedRollout | None:
-        return self._held.located(ended)
-
-    async def _begin_again(self, rollout_id: str, ended: EndedRollout) -> None:
-        """Queues the group's rollouts whose results were lost with this one's."""
-        group_id = rollout_id.rpartition(".")[0]
-        while group_id in self._inflight or group_id in self._forwarded:
-            await self._changes.wait()
-        reopening = references.reopen(group_id, lambda service: service == ended.holder)
-        reopened = await self._journal.write(reopening)
-        if reopened is None or group_id in self._inflight:
-            return  # another caller was faster
-        text = "%d results of group %s were lost with service %s and are made again"
-        log.warning(text, reopened.states.total(), group_id, ended.holder)
-        self._services.let_go(ended.holder or "", group_id)
-        self._inflight.ended.subtract(reopened.states)
-        self._admission.restore(reopened.group)
-
-    async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        self._check_ended(group_ids)
-        await self._held.acknowledge(group_ids)
-        await super().acknowledge(group_ids)
-
     # --- forwarding -------------------------------------------------------------------------------
 
     async def _dispatch(self, placed: Mapping[str, str]) -> None:
@@ -153,9 +120,7 @@ class RemoteExecutor(RolloutExecutor):
 
     def _forwarded_group(self, group: Group, placed_at: str | None = None) -> ForwardedGroup:
         records = self._inflight.unended(group.group_id)
-        forwarded = ForwardedGroup(
-            group, records, self._services, self._journal, placed_at, self._durability
-        )
+        forwarded = ForwardedGroup(group, records, self._services, self._journal, placed_at)
         self._forwarded[group.group_id] = forwarded
         return forwarded
 
@@ -170,3 +135,4 @@ class RemoteExecutor(RolloutExecutor):
             del self._forwarded[forwarded.group.group_id]
             self._on_change()
         self._journal.write(placements.remove(forwarded.group.group_id))
+        await forwarded.forget()

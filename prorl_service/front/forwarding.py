@@ -8,14 +8,13 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.errors import OwnedByAnother
 from prorl_service.front import placements
-from prorl_service.front.results import Durability
 from prorl_service.front.service import RolloutService, ServiceLost
 from prorl_service.front.services import Services
 from prorl_service.rollouts.journal import Journal
@@ -50,21 +49,18 @@ class ForwardedGroup:
         services: Services,
         journal: Journal,
         placed_at: str | None,
-        durability: Durability,
     ) -> None:
         bound = {"lease_s": GROUP_LEASE_S, "owner": services.owner}
         self.group = group.model_copy(update=bound)
         self._pending = {record.rollout_id: record for record in records}
         self._services = services
         self._journal = journal
-        self._stays = durability == "node"
-        """Whether results stay at the service that made them."""
-        self._holders = set() if placed_at is None else {placed_at}
-        """Names of services that may hold results."""
         self._placed_at = placed_at
         """Name of the last service that got the group."""
         self._waited_s = 0.0
         """Seconds that the group waited in this process until that service got it."""
+        self._given: dict[str, tuple[RolloutService, Group]] = {}
+        """Services that may have the group, by name, each with what it was last given of it."""
         self._recalled = asyncio.Event()
         self.service: RolloutService | None = None
         """The one that has it now."""
@@ -84,8 +80,14 @@ class ForwardedGroup:
                 else:
                     service = await self._leave(service, error)
 
+    async def forget(self) -> None:
+        """Has all services forget the group. Call it when it has ended here."""
+        for service, _ in self._given.values():
+            await service.forget(self.group.group_id)
+
     async def _leave(self, left: RolloutService, error: BaseException) -> RolloutService:
-        """Returns the next service, perhaps the same. A service that is left abandons the group."""
+        """Returns the next service, perhaps the same. A service that is left abandons the group; it
+        may have results that are not here, and keeps them until the group has ended here."""
         self._services.suspect(left)
         text = "%d rollouts of group %s leave service %s: %s"
         log.warning(text, len(self._pending), self.group.group_id, left.name, error)
@@ -95,9 +97,8 @@ class ForwardedGroup:
             taken = len(self._pending)
             service = await self._services.take(taken)
             self._claim(service, taken)
-        if service is not left or not self._pending:
-            keeps_results = self._stays and left.name in self._holders
-            left.abandon(self.group, keeps_results=keeps_results)
+        if service.name != left.name or not self._pending:
+            left.abandon(self._given[left.name][1])
         return service
 
     def _claim(self, service: RolloutService, taken: int) -> None:
@@ -114,7 +115,6 @@ class ForwardedGroup:
     @contextmanager
     def _held_by(self, service: RolloutService) -> Iterator[None]:
         """Lets `service` hold the rollouts; those unended when it is left may be cancelled here."""
-        service.reclaim(self.group)
         self.service = service
         for record in self._pending.values():
             record.is_waiting, record.work = False, self
@@ -132,49 +132,58 @@ class ForwardedGroup:
 
     async def _exchange(self, service: RolloutService) -> None:
         """Has `service` do the rollouts. Raises exception groups of `LEAVE`."""
-        written = []
         async with asyncio.TaskGroup() as meanwhile:
             watching: list[asyncio.Task[None]] = [meanwhile.create_task(service.until_lost())]
             self._begin(is_there=await self._submit(service))
             watching.append(meanwhile.create_task(self._recall(service.client)))
-            async with aclosing(self._results(service)) as results:
-                async for written_one in results:
-                    written.append(written_one)
-                    self._services.release(service)
+            await self._take_results(service, list(self._pending))
             for one in watching:
                 one.cancel()
-        await asyncio.gather(*written, return_exceptions=True)
-        if not self._stays:
-            await service.acknowledge([self.group.group_id])
 
-    async def _results(
-        self, service: RolloutService
-    ) -> AsyncGenerator["asyncio.Future[Counter[str]]", None]:
-        """Ends each rollout as its service did."""
-        ids = list(self._pending)
-        if self._stays:
-            async for summary in service.client.summaries(ids, FOREVER_S):
-                yield self._end(summary, None, held_by=service.name)
-        else:
-            async for summary, content in service.client.parts(ids, FOREVER_S):
-                yield self._end(summary, content)
+    async def _take_results(self, service: RolloutService, rollout_ids: Sequence[str]) -> None:
+        """Ends the rollouts as the service did. Returns when that is written, so that the service
+        may forget them."""
+        written = []
+        async with aclosing(service.client.parts(rollout_ids, FOREVER_S)) as parts:
+            async for summary, content in parts:
+                written.append(self._end(summary, content))
+                self._services.release(service)
+        await asyncio.gather(*written, return_exceptions=True)
 
     async def _submit(self, service: RolloutService) -> bool:
         """Returns whether the service had the group all the time. Raises `ServiceCallError`."""
-        client = service.client
-        is_there = self._placed_at == service.name and await self._is_known(client)
+        self._given.setdefault(service.name, (service, self._unended()))
+        await service.settle(self.group.group_id)
+        is_there = self._placed_at == service.name and await self._is_known(service.client)
         if self._placed_at != service.name:
             await self._journal.write(placements.place(self.group.group_id, service.name))
             self._placed_at = service.name
-        known = await client.submit([self.group])
-        if any(map(self._was_given_up, known)):
+        if any(map(self._was_given_up, await self._give(service))):
             is_there = False
-            await client.cancel(self.group.rollout_ids())
-            await client.acknowledge([self.group.group_id])
-            await client.submit([self.group])
-        if ended := [one for one in self.group.rollout_ids() if one not in self._pending]:
-            await client.cancel(ended)
+            await self._clear(service)
+            if self._pending:
+                await self._give(service)
         return is_there
+
+    async def _give(self, service: RolloutService) -> list[Rollout]:
+        """Submits the rollouts that have not ended. The service cancels what else it has in flight
+        of the group."""
+        given = self._unended()
+        self._given[service.name] = service, given
+        return await service.client.submit([given])
+
+    def _unended(self) -> Group:
+        only = sorted(record.index for record in self._pending.values())
+        return self.group.model_copy(update={"only": only})
+
+    async def _clear(self, service: RolloutService) -> None:
+        """Takes the results that the service has of a group that it had given up, and has it forget
+        the group."""
+        ended = await service.client.cancel(list(self._pending))
+        results = [one.rollout_id for one in ended if not self._was_given_up(one)]
+        self._begin(is_there=True)
+        await self._take_results(service, results)
+        await service.client.acknowledge([self.group.group_id])
 
     async def _is_known(self, client: AsyncRolloutClient) -> bool:
         try:
@@ -207,22 +216,18 @@ class ForwardedGroup:
                         raise
                     self._recalled.set()  # a cancellation may take longer than a call may
 
-    def _end(
-        self, answer: Rollout, content: bytes | None, *, held_by: str | None = None
-    ) -> "asyncio.Future[Counter[str]]":
+    def _end(self, answer: Rollout, content: bytes) -> "asyncio.Future[Counter[str]]":
         """Ends a rollout as its service did. Raises `_Abandoned`."""
         if self._was_given_up(answer):
             raise _Abandoned(f"{answer.rollout_id} was cancelled there: {answer.error}")
         if not answer.is_terminal:
             raise ValueError(f"{answer.rollout_id} is reported as ended, but is {answer.state}")
         record = self._pending[answer.rollout_id]
-        if held_by is not None:
-            self._holders.add(held_by)
         if answer.state is RolloutState.DONE:
             if answer.reward is None:
                 raise ValueError(f"{answer.rollout_id} is reported as done, without a reward")
             record.move(RolloutState.EVALUATING)
-        written = record.finish(self._taken_over(record, answer), content, held_by=held_by)
+        written = record.finish(self._taken_over(record, answer), content)
         del self._pending[answer.rollout_id]
         return written
 
@@ -251,6 +256,8 @@ class ForwardedGroup:
         log.error(text, self.group.group_id, where.filename, where.lineno, bug)
         message = f"the front failed to forward the group: {bug!r}"
         self._end_all(ErrorInfo(kind=type(bug).__name__, blame=Blame.SERVICE, message=message))
+        for service, given in self._given.values():
+            service.abandon(given)
 
     def _end_all(self, error: ErrorInfo) -> None:
         for record in self._pending.values():

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from http import HTTPStatus
 
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
@@ -49,11 +49,55 @@ class ServiceLost(Exception):
     """The service has not answered for some time."""
 
 
+class Farewells:
+    """What a service has yet to be told of groups that have left it."""
+
+    def __init__(self) -> None:
+        self.left: dict[str, Group] = {}
+        """Groups to cancel there, by id: as they were given to it."""
+        self.ended: set[str] = set()
+        """Ids of groups to forget there: this front has all their results."""
+        self._telling = asyncio.Lock()
+
+    def __contains__(self, group_id: object) -> bool:
+        return group_id in self.left or group_id in self.ended
+
+    def __bool__(self) -> bool:
+        return bool(self.left or self.ended)
+
+    async def tell(self, client: AsyncRolloutClient) -> None:
+        """Returns when the service knows all of it. Raises `ServiceCallError`."""
+        async with self._telling:
+            for group in list(self.left.values()):
+                try:
+                    await client.cancel(group.rollout_ids())
+                except ServiceCallError as error:
+                    if error.http_status != HTTPStatus.NOT_FOUND:  # forgotten, or never known
+                        raise
+                self.left.pop(group.group_id, None)
+            if forgotten := set(self.ended):
+                await _forget(client, forgotten)
+                self.ended -= forgotten
+
+
+async def _forget(client: AsyncRolloutClient, group_ids: Collection[str]) -> None:
+    """Raises `ServiceCallError`, but not if the service refuses."""
+    try:
+        await client.acknowledge(sorted(group_ids))
+    except ServiceCallError as error:
+        if error.http_status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+            raise
+        log.warning("a service does not forget groups: %s", error)
+
+
 class RolloutService:
     """One service, at one address."""
 
-    def __init__(self, name: str, url: str, token: str | None, owner: str) -> None:
-        """`owner`: the front whose engines are added there."""
+    def __init__(
+        self, name: str, url: str, token: str | None, owner: str, farewells: Farewells
+    ) -> None:
+        """`owner`: the front whose engines are added there. `farewells`: those of services of this
+        name."""
         self.name = name
         self.url = url
         self._owner = owner
@@ -82,10 +126,7 @@ class RolloutService:
         self._rest_s = 0.0
         self._misses = 0
         """Consecutive missed probes."""
-        self._abandoned: dict[str, Group] = {}
-        """Groups that left it, by id; it may still have them."""
-        self._acknowledged: set[str] = set()
-        """Groups that it may forget, by id, and may still have."""
+        self._farewells = farewells
         self._told: list[BackendSpec] = []
         self._told_at = 0.0
 
@@ -112,7 +153,7 @@ class RolloutService:
         if not self.is_open:
             return now >= self._asked_at + (LOST_S if self._lost.is_set() else CLOSED_S)
         is_silent = self.load > 0 and now >= self._answered_at + SILENCE_S
-        has_news = bool(self._abandoned or self._acknowledged) or engines is not self._told
+        has_news = bool(self._farewells) or engines is not self._told
         return is_silent or has_news or now >= self._asked_at + self._rest_s
 
     async def ask(self, engines: list[BackendSpec], room: asyncio.Semaphore) -> str:
@@ -131,7 +172,7 @@ class RolloutService:
         if status.is_stopping or status.failure is not None:
             self.is_open = False
             return "" if status.failure is None else f"has failed: {status.failure}"
-        await self._leave_groups()
+        await self._farewells.tell(self.questions)
         await self._tell(engines, status)
         self.is_open = True
         return ""
@@ -161,54 +202,26 @@ class RolloutService:
     def is_lost(self) -> bool:
         return self._lost.is_set()
 
-    async def acknowledge(self, group_ids: Sequence[str]) -> None:
-        """Lets the service forget ended groups; later, if it does not answer now or has yet to
-        cancel some."""
-        later = self._abandoned.keys() & set(group_ids)
-        self._acknowledged |= later
-        if now := set(group_ids) - later:
+    def abandon(self, group: Group) -> None:
+        """Has the group cancelled there as soon as the service answers. `group`: as it was given to
+        this service."""
+        self._farewells.left[group.group_id] = group
+
+    async def forget(self, group_id: str) -> None:
+        """Has the service forget a group whose results are all here: now, or when it answers
+        again."""
+        self._farewells.ended.add(group_id)
+        if self.is_open:
             try:
-                await self._forget(now)
-            except ServiceCallError:
-                self._acknowledged |= now
+                await self._farewells.tell(self.questions)
+            except Exception as bug:  # the boundary: a service's failure must not affect others
+                log.info("service %s is told later that groups have ended: %r", self.name, bug)
 
-    def abandon(self, group: Group, *, keeps_results: bool = False) -> None:
-        """Has the group cancelled there as soon as the service answers. `keeps_results`: until they
-        are acknowledged."""
-        self._abandoned[group.group_id] = group
-        if not keeps_results:
-            self.let_go(group.group_id)
-
-    def let_go(self, group_id: str) -> None:
-        """Lets the service forget an ended group as soon as it answers."""
-        self._acknowledged.add(group_id)
-
-    def reclaim(self, group: Group) -> None:
-        """Keeps the group there: it is given to this service again."""
-        self._abandoned.pop(group.group_id, None)
-        self._acknowledged.discard(group.group_id)
-
-    async def _leave_groups(self) -> None:
-        """Raises `ServiceCallError`."""
-        for group in list(self._abandoned.values()):
-            try:
-                await self.questions.cancel(group.rollout_ids())
-            except ServiceCallError as error:
-                if error.http_status != HTTPStatus.NOT_FOUND:  # forgotten, or never known
-                    raise
-            self._abandoned.pop(group.group_id, None)
-        if groups := set(self._acknowledged):
-            await self._forget(groups)
-            self._acknowledged -= groups
-
-    async def _forget(self, group_ids: Collection[str]) -> None:
-        """Raises `ServiceCallError`, but not if the service refuses."""
-        try:
-            await self.questions.acknowledge(sorted(group_ids))
-        except ServiceCallError as error:
-            if error.http_status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                raise
-            log.warning("service %s does not forget groups: %s", self.name, error)
+    async def settle(self, group_id: str) -> None:
+        """Tells the service at once what it has yet to be told of a group that is about to be given
+        to it again. Raises `ServiceCallError`."""
+        if group_id in self._farewells:
+            await self._farewells.tell(self.questions)
 
     async def _tell(self, engines: list[BackendSpec], status: ServiceStatus) -> None:
         """Reports the engines when they have changed, and every `RENEW_S` to renew their leases."""

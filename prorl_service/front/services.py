@@ -7,14 +7,15 @@ all see. `service` knows when to ask one.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 
 from prorl_service.client import ServiceCallError
 from prorl_service.errors import ProRLError
 from prorl_service.front.claim import DirectoryClaim
 from prorl_service.front.discovery import Announcements
-from prorl_service.front.service import LOST_AFTER_S, RolloutService
+from prorl_service.front.service import LOST_AFTER_S, Farewells, RolloutService
 from prorl_service.inference.pool import BackendPool
 from prorl_service.schemas import BackendSpec, ServiceBehind
 from prorl_service.utils.tasks import Changes
@@ -37,6 +38,8 @@ class Services:
         engines.watch(self._engine_changes.notify)
         self._services: dict[str, RolloutService] = {}
         """Services that are announced now, by name."""
+        self._farewells: defaultdict[str, Farewells] = defaultdict(Farewells)
+        """What services have yet to be told, by name: a service may come back elsewhere."""
         self._leaving: list[RolloutService] = []
         """Services that are announced no more; their rollouts may end there."""
         self._began_at = time.monotonic()
@@ -74,7 +77,7 @@ class Services:
         load; None if it is lost, or is not open within `LOST_AFTER_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LOST_AFTER_S):
-                while (service := self.open_one(name)) is None and not self._is_lost(name):
+                while (service := self._open_one(name)) is None and not self._is_lost(name):
                     await self._changes.wait()
                 if service is not None:
                     service.load += count
@@ -87,20 +90,10 @@ class Services:
             return time.monotonic() >= self._began_at + LOST_AFTER_S
         return service.is_lost
 
-    def open_one(self, name: str) -> RolloutService | None:
+    def _open_one(self, name: str) -> RolloutService | None:
         """Returns the named service if it answers and is announced."""
         service = self._services.get(name)
         return service if service is not None and service.is_open else None
-
-    async def acknowledge(self, name: str, group_ids: Sequence[str]) -> None:
-        """Lets the named service forget these groups, now or when it answers again."""
-        if (service := self._services.get(name)) is not None:
-            await service.acknowledge(group_ids)
-
-    def let_go(self, name: str, group_id: str) -> None:
-        """Lets the named service forget the group when it answers again."""
-        if (service := self._services.get(name)) is not None:
-            service.let_go(group_id)
 
     def release(self, service: RolloutService, count: int = 1) -> None:
         service.load -= count
@@ -146,7 +139,10 @@ class Services:
             if found.get(name) != known.url:
                 self._dismiss(known)
         for name in found.keys() - self._services.keys():
-            self._services[name] = RolloutService(name, found[name], self._token, self.owner)
+            farewells = self._farewells[name]
+            self._services[name] = RolloutService(
+                name, found[name], self._token, self.owner, farewells
+            )
 
     def _dismiss(self, service: RolloutService) -> None:
         del self._services[service.name]

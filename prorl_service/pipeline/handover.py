@@ -116,7 +116,7 @@ class Handover:
 
 
 def _digest(group: Group) -> str:
-    asked = group.model_dump_json(exclude={"lease_s", "owner"})
+    asked = group.model_dump_json(exclude={"lease_s", "owner", "only"})
     return hashlib.sha256(asked.encode()).hexdigest()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import ray
 
 from prorl_service.ray.members import Actor, Member
-from prorl_service.ray.plan import NodeStatus
+from prorl_service.ray.plan import NodeStatus, State
 from prorl_service.ray.selection import Node
 from prorl_service.schemas import ServiceBehind
 from prorl_service.utils.tasks import TaskOwner
@@ -49,6 +49,8 @@ class Fleet:
             if node_id not in here or member.is_gone:
                 member.is_gone = True
                 del self._members[node_id]
+            elif member.report.state is State.STOPPED:  # its node is free once the actor is gone
+                ray.kill(member.actor, no_restart=True)
         if self._is_new:  # an earlier supervisor may have started services
             for node in nodes:
                 if (actor := self._find_actor(node)) is not None:

@@ -27,11 +27,16 @@ class Member:
     def __init__(self, node: Node, actor: Actor, on_change: Callable[[], None]) -> None:
         self.node = node
         self.report = Report(number=-1, state=State.WAITING, since=time.time())
-        self.is_draining = False
+        self._is_told_to_stop = False
         self.is_gone = False
         """True once its actor has ended for good."""
         self.actor = actor
         self._on_change = on_change
+
+    @property
+    def is_draining(self) -> bool:
+        """True from the beginning of its drain on, even if an earlier supervisor began that."""
+        return self._is_told_to_stop or self.report.state in (State.STOPPING, State.STOPPED)
 
     @property
     def waited_s(self) -> float:
@@ -56,7 +61,7 @@ class Member:
 
     async def drain(self) -> None:
         """Returns when its process has ended, or its actor."""
-        self.is_draining = True
+        self._is_told_to_stop = True
         self._on_change()
         try:
             await self.actor.stop.remote()

@@ -54,7 +54,7 @@ class Admission:
                 group.training = group.training or self._validator.backends.owner.key
                 self._validator.check_training(group)
             admitted = await asyncio.to_thread(self._validator.check_all, new, invalid)
-            self._reserve(sum(group.n for _, group in new))
+            self._reserve(sum(len(group.indices) for _, group in new))
             # The client may go away; groups on disk must be begun all the same.
             writing = self._background.run_once(self._write(admitted), name="accept groups")
             for one in admitted:
@@ -99,7 +99,9 @@ class Admission:
         """Returns whether they are queued; if not, another submission has written some of them."""
         created_at = time.time()
         rows = [
-            AcceptedRow(group.group_id, group.n, group.model_dump_json().encode(), created_at)
+            AcceptedRow(
+                group.group_id, len(group.indices), group.model_dump_json().encode(), created_at
+            )
             for group in (one.group for one in admitted)
         ]
         is_written = False
@@ -107,7 +109,7 @@ class Admission:
             is_written = await self._journal.accept(rows)
         finally:
             if not is_written:
-                self._being_accepted -= sum(one.group.n for one in admitted)
+                self._being_accepted -= sum(len(one.group.indices) for one in admitted)
         if is_written:
             await self._queue(admitted, created_at)
         return is_written
@@ -120,10 +122,11 @@ class Admission:
     async def _queue(self, admitted: Sequence[Admitted], created_at: float) -> None:
         in_slice = 0
         for one in admitted:
-            for record in self._inflight.add(one, created_at):
+            records = self._inflight.add(one, created_at)
+            for record in records:
                 self._begin(record)
-            self._being_accepted -= one.group.n
-            in_slice += one.group.n
+            self._being_accepted -= len(records)
+            in_slice += len(records)
             if in_slice >= SLICE:
                 in_slice = 0
                 await asyncio.sleep(0)

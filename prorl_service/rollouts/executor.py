@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Literal, Self
+from typing import Self
 
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import Conflict, NotFound, ResultLost, ServiceStopping
@@ -35,8 +35,6 @@ from prorl_service.schemas import (
 from prorl_service.utils.tasks import Changes, TaskOwner
 
 log = logging.getLogger(__name__)
-
-Content = Literal["whole", "located", "none"]
 
 
 class RolloutExecutor(ABC):
@@ -112,18 +110,6 @@ class RolloutExecutor(ABC):
         """Workers that have a rollout now."""
         return {}
 
-    async def fetch(self, rollout_id: str, ended: EndedRollout) -> EndedRollout | None:
-        """Returns the whole rollout, which another service may hold; None if that lost it."""
-        return ended
-
-    def _located(self, ended: EndedRollout) -> EndedRollout | None:
-        """Returns the rollout without its content, with the location of that. None: unknown now."""
-        return None
-
-    async def _begin_again(self, rollout_id: str, ended: EndedRollout) -> None:
-        """Has a rollout whose result is lost end again; it is in flight, or has ended, after."""
-        raise AssertionError(f"{rollout_id}: `fetch` always finds a result that is here")
-
     # --- for people -----------------------------------------------------------------------------
 
     def observe(self, observer: Observer) -> None:
@@ -195,27 +181,22 @@ class RolloutExecutor(ABC):
         `JournalError`, and `BackendUnavailable` if no model is known to check prompts against.
         """
         await self._admission.accept(groups, invalid)
+        if unwanted := [one for group in groups for one in self._unwanted(group)]:
+            await self.cancel(unwanted)
         return await self._summaries([one for group in groups for one in group.rollout_ids()])
 
-    async def get(
-        self, rollout_id: str, content: Content = "whole"
-    ) -> RolloutRecord | EndedRollout:
-        """`content`: as for `ended`. Raises `NotFound`."""
-        while (record := self._inflight.get(rollout_id)) is None:
-            ended = await self._ended(rollout_id)
-            if (found := await self._resolved(rollout_id, ended, content)) is not None:
-                return found
-            await self._begin_again(rollout_id, ended)
-        return record
+    def _unwanted(self, group: Group) -> list[str]:
+        """Returns the rollouts in flight that the group wanted when it was submitted before."""
+        unended, wanted = self._inflight.unended(group.group_id), set(group.indices)
+        return [one.rollout_id for one in unended if one.index not in wanted]
 
-    async def ended(
-        self, rollout_ids: Sequence[str], content: Content = "whole"
-    ) -> AsyncIterator[EndedRollout]:
-        """Yield each rollout as soon as it has ended. Raises `NotFound`.
+    async def get(self, rollout_id: str) -> RolloutRecord | EndedRollout:
+        """Raises `NotFound`."""
+        return self._inflight.get(rollout_id) or await self._ended(rollout_id)
 
-        `content`: what the caller needs of a rollout whose content another service has: all of it,
-        its location or all of it, or nothing. Stops early when the service does.
-        """
+    async def ended(self, rollout_ids: Sequence[str]) -> AsyncIterator[EndedRollout]:
+        """Yield each rollout as soon as it has ended. Stops early when the service does. Raises
+        `NotFound`."""
         queue: asyncio.Queue[str | None] = asyncio.Queue()
         watched: list[RolloutRecord] = []
         self._waits.add(queue)
@@ -228,53 +209,24 @@ class RolloutExecutor(ABC):
         with ExitStack() as leases:
             leases.callback(self._waits.discard, queue)
             pending = dict.fromkeys(rollout_ids)
-
-            def is_watched(rollout_id: str) -> bool:
-                record = self._inflight.get(rollout_id)
-                if record is None:
-                    return False
+            for rollout_id in pending:
+                if (record := self._inflight.get(rollout_id)) is None:
+                    queue.put_nowait(rollout_id)
+                    continue
                 leases.enter_context(self._inflight.lease(record).held())
                 record.watch(note)
                 watched.append(record)
-                return True
-
-            for rollout_id in pending:
-                if not is_watched(rollout_id):
-                    queue.put_nowait(rollout_id)
             try:
                 while pending:
                     next_id = await queue.get()
                     if next_id is None:
                         return
-                    if is_watched(next_id):  # it was begun again
-                        continue
                     ended = await self._ended(next_id)
-                    found = await self._resolved(next_id, ended, content)
-                    if found is None:
-                        self.background.run_once(
-                            self._again(next_id, ended, queue), name=f"{next_id} again"
-                        )
-                        continue
                     del pending[next_id]
-                    yield found
+                    yield ended
             finally:
                 for record in watched:
                     record.unwatch(note)
-
-    async def _again(
-        self, rollout_id: str, ended: EndedRollout, queue: "asyncio.Queue[str | None]"
-    ) -> None:
-        await self._begin_again(rollout_id, ended)
-        queue.put_nowait(rollout_id)
-
-    async def _resolved(
-        self, rollout_id: str, ended: EndedRollout, content: Content
-    ) -> EndedRollout | None:
-        """Returns what callers get of an ended rollout; None if its content is lost."""
-        if ended.holder is None or content == "none":
-            return ended
-        found = self._located(ended) if content == "located" else None
-        return found or await self.fetch(rollout_id, ended)
 
     async def watch(self, rollout_ids: Sequence[str], on_end: Callable[[Rollout], None]) -> None:
         """Call `on_end` with each once it has ended, without its trajectory. Raises `NotFound`."""
@@ -314,7 +266,7 @@ class RolloutExecutor(ABC):
         records = [one for one in map(self._inflight.get, rollout_ids) if one is not None]
         self._on_change()
         await self._cancel(records)
-        async for _ in self.ended([record.rollout_id for record in records], "none"):
+        async for _ in self.ended([record.rollout_id for record in records]):
             pass
         return await self._summaries(rollout_ids)
 
@@ -341,17 +293,13 @@ class RolloutExecutor(ABC):
 
     async def acknowledge(self, group_ids: Sequence[str]) -> None:
         """Forget groups whose rollouts were received. Raises `Conflict` for a group in flight."""
-        self._check_ended(group_ids)
-        self._inflight.ended.subtract(await self._journal.forget(group_ids))
-
-    def _check_ended(self, group_ids: Sequence[str]) -> None:
-        """Raises `Conflict` for a group in flight."""
         for group_id in group_ids:
             if group_id in self._inflight:
                 raise Conflict(
                     f"group {group_id!r} has rollouts that have not ended",
                     hint="wait for them, or cancel them first",
                 )
+        self._inflight.ended.subtract(await self._journal.forget(group_ids))
 
     def count_by_state(self) -> dict[RolloutState, int]:
         return self._inflight.count_by_state()
@@ -366,8 +314,7 @@ class RolloutExecutor(ABC):
             return EndedRollout.of(await self._lost(rollout_id, lost))
         if found is None:
             raise _unknown(rollout_id)
-        summary, packed = found
-        return EndedRollout(packed, summary)
+        return EndedRollout.kept(*found)
 
     async def _lost(self, rollout_id: str, lost: ResultLost) -> Rollout:
         """Returns the failure in the place of a result that the journal has lost."""

@@ -63,7 +63,7 @@ class InflightGroups:
         these, those in which the last turn was kept. Makes no records of
         `ended` rollouts."""
         group = admitted.group
-        indices = (i for i in range(group.n) if group.rollout_id(i) not in ended)
+        indices = (i for i in group.indices if group.rollout_id(i) not in ended)
         told = (self.observers.moved, self.observers.ended)
         records = [RolloutRecord(admitted, i, self._journal, *told) for i in indices]
         lease = Lease(group.lease_s, lambda: self._expired(group.group_id))

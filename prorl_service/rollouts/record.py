@@ -6,7 +6,10 @@ resources of an attempt, which `pipeline.execution` holds.
 """
 
 import asyncio
+import hashlib
 import logging
+import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +20,6 @@ from typing import Any, Protocol, Self
 
 from prorl_service import metrics
 from prorl_service.errors import ResultLost
-from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import Journal, turns
 from prorl_service.rollouts.journal.tables import EndedRow, Remains
 from prorl_service.schemas import (
@@ -41,6 +43,11 @@ log = logging.getLogger(__name__)
 
 
 UNWRITABLE = "UnwritableAnswer"
+HELD_ELSEWHERE = b'{"held_by":'
+"""Start of an answer in the journal of an earlier version's front that left results at services."""
+LEFT_ELSEWHERE = ResultLost("an earlier version left it at another service (`--durability node`)")
+RESULT_ID = re.compile(rb',("result_id":"[^"\\]+")\}$')
+"""The identity of a result, at the end of its summary."""
 
 
 class IllegalMove(RuntimeError):
@@ -67,8 +74,7 @@ class Work(Protocol):
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
     packed: bytes = field(repr=False)
-    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory; or a
-    reference to the service that holds it."""
+    """Rollout with its trajectory, as packed JSON: a fraction of the objects' memory."""
     summary: bytes = field(default=b"", repr=False)
     """Rollout without its content; empty if unknown."""
 
@@ -77,10 +83,12 @@ class EndedRollout:
         summary = summary_of(rollout)
         return cls(joined(summary, content_of(rollout)), summary)
 
-    @property
-    def holder(self) -> str | None:
-        """Service that holds the rollout; None if it is here."""
-        return references.holder(self.packed)
+    @classmethod
+    def kept(cls, summary: bytes, answer: bytes) -> Self:
+        """Returns what the journal has; a failure in place of a result that is not there."""
+        if not answer.startswith(HELD_ELSEWHERE):
+            return cls(answer, summary)
+        return cls.of(_failed(Rollout.model_validate_json(summary), LEFT_ELSEWHERE.info()))
 
     def to_wire(self) -> Rollout:
         return Rollout.model_validate_json(self.packed)
@@ -90,11 +98,14 @@ class EndedRollout:
 
     def parts(self) -> tuple[bytes, bytes]:
         """Returns the summary and the content, as packed JSON objects."""
-        if self.summary and self.packed.startswith(self.summary[:-1] + b","):
-            return self.summary, b"{" + self.packed[len(self.summary) :]
-        whole = self.to_wire()  # an earlier version wrote it in another order
-        figures = whole.figures or Figures.of(whole.trajectory)
-        return summary_of(whole.model_copy(update={"figures": figures})), content_of(whole)
+        identity = RESULT_ID.search(self.summary)
+        if identity is not None and self.packed.startswith(self.summary[:-1] + b","):
+            return self.summary, b"{" + identity[1] + self.packed[len(self.summary) - 1 :]
+        whole = self.to_wire()  # an earlier version wrote it, in another order or without identity
+        digest = hashlib.blake2b(self.packed, digest_size=16).hexdigest()
+        whole.result_id = whole.result_id or digest
+        whole.figures = whole.figures or Figures.of(whole.trajectory)
+        return summary_of(whole), content_of(whole)
 
 
 def summary_of(rollout: Rollout) -> bytes:
@@ -103,13 +114,17 @@ def summary_of(rollout: Rollout) -> bytes:
 
 
 def content_of(rollout: Rollout) -> bytes:
-    """Returns the content alone, as packed JSON."""
-    return rollout.model_dump_json(include=set(CONTENT), context=PACKED).encode()
+    """Returns the content alone, as packed JSON that begins with the result's identity."""
+    return rollout.model_dump_json(include={"result_id", *CONTENT}, context=PACKED).encode()
 
 
 def joined(summary: bytes, content: bytes) -> bytes:
-    """Returns the whole rollout: the inverse of `EndedRollout.parts`."""
-    return summary[:-1] + b"," + content[1:]
+    """Returns the whole rollout: the inverse of `EndedRollout.parts`. Raises `ValueError` if the
+    parts are not of one result."""
+    identity = RESULT_ID.search(summary)
+    if identity is None or not content.startswith(b"{" + identity[1] + b","):
+        raise ValueError("the summary and the content are not of one result")
+    return summary[:-1] + content[1 + len(identity[1]) :]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -231,20 +246,20 @@ class RolloutRecord:
 
     # --- end ------------------------------------------------------------------------------------
 
-    def finish(
-        self, answer: Rollout, content: bytes | None = None, *, held_by: str | None = None
-    ) -> asyncio.Future[Counter[str]]:
+    def finish(self, answer: Rollout, content: bytes | None = None) -> asyncio.Future[Counter[str]]:
         """Ends the rollout as `answer` says, once that is written. The only way to end it.
 
-        `answer` may be only the summary: with the `content` as packed JSON, or the service that it
-        is `held_by`. The future is done then, or cancelled if the journal is closed before. An
-        answer that cannot be written (a handler's odd values) becomes a failure.
+        `answer` may be only the summary, with the `content` as packed JSON. The future is done
+        then, or cancelled if the journal is closed before. An answer that cannot be written (a
+        handler's odd values) becomes a failure.
         """
         state = self.state if self.outcome is None else self.outcome.state
         if not answer.is_terminal or answer.state not in LEGAL_MOVES[state]:
             raise IllegalMove(f"{self.rollout_id}: {state} -> {answer.state}")
+        if answer.result_id is None:
+            answer = answer.model_copy(update={"result_id": secrets.token_hex(16)})
         try:
-            row = self._row(answer, content, held_by)
+            row = self._row(answer, content)
         except Exception as problem:
             log.exception("rollout %s: its answer cannot be written", self.rollout_id)
             answer = unwritable(answer, problem)
@@ -255,15 +270,10 @@ class RolloutRecord:
         metrics.rollout_ended(answer.state, answer.error, sampled=has_sampled)
         return self._write(answer, row)
 
-    def _row(
-        self, answer: Rollout, content: bytes | None = None, held_by: str | None = None
-    ) -> EndedRow:
+    def _row(self, answer: Rollout, content: bytes | None = None) -> EndedRow:
         figures = answer.figures or Figures.of(answer.trajectory)
         summary = summary_of(answer.model_copy(update={"figures": figures}))
-        if held_by is not None:
-            packed = references.reference(held_by)
-        else:
-            packed = joined(summary, content_of(answer) if content is None else content)
+        packed = joined(summary, content_of(answer) if content is None else content)
         return EndedRow(
             self.rollout_id,
             self.group.group_id,
@@ -273,6 +283,7 @@ class RolloutRecord:
             packed,
             figures,
             owner=self.group.owner,
+            group_size=self.group.n,
         )
 
     def _write(self, answer: Rollout, row: EndedRow) -> asyncio.Future[Counter[str]]:
@@ -363,8 +374,13 @@ def unwritable(answer: Rollout, problem: BaseException) -> Rollout:
         message=f"the rollout's answer cannot be written: {type(problem).__name__}",
         hint="an agent's values are of the wrong kind or too large; the service's log says which",
     )
+    return _failed(answer, error)
+
+
+def _failed(answer: Rollout, error: ErrorInfo) -> Rollout:
     failure = {"state": RolloutState.FAILED, "error": error, "reward": None, "figures": None}
-    return _summary(answer).model_copy(update=failure | {"reward_components": {}})
+    own = {"reward_components": {}, "result_id": secrets.token_hex(16)}
+    return _summary(answer).model_copy(update=failure | own)
 
 
 def failed_result(rollout_id: str, remains: Remains, lost: ResultLost) -> Rollout:
@@ -379,8 +395,8 @@ def failed_result(rollout_id: str, remains: Remains, lost: ResultLost) -> Rollou
             task = Group.model_validate_json(remains.request).task
             known |= {"task_id": task.task_id, "agent": task.agent}
     ids = {"rollout_id": rollout_id, "group_id": group_id, "index": int(index)}
-    failure = {"state": RolloutState.FAILED, "error": lost.info(), "reward": None, "figures": None}
-    return Rollout.model_validate(known | ids | failure | {"reward_components": {}})
+    known |= {"state": RolloutState.FAILED}
+    return _failed(Rollout.model_validate(known | ids), lost.info())
 
 
 def _summary(answer: Rollout) -> Rollout:

@@ -54,6 +54,7 @@ from prorl_service.schemas.rollouts import (
     ToolCallRecord,
     Trajectory,
     Turn,
+    content_start,
 )
 from prorl_service.schemas.service import (
     ADAPTER_CONFIG,
@@ -153,4 +154,5 @@ __all__ = [
     "WeightsReport",
     "WeightsTerms",
     "WireModel",
+    "content_start",
 ]

@@ -1,6 +1,7 @@
 """Types that a trainer submits: groups of rollouts of one task."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -162,18 +163,41 @@ class Group(WireModel):
         exclude_if=lambda value: value is None,
     )
 
+    only: list[int] | None = Field(
+        None,
+        min_length=1,
+        description="Indices of the rollouts wanted; None: all. Submitted again with fewer, the "
+        "others that have not ended are cancelled. Fronts give a part of a group so.",
+        exclude_if=lambda value: value is None,
+    )
+
+    @model_validator(mode="after")
+    def _has_what_is_wanted(self) -> Self:
+        if self.only is not None and (
+            len(set(self.only)) < len(self.only) or not set(self.only) <= set(range(self.n))
+        ):
+            raise ValueError(f"`only` names different indices below n, which is {self.n}")
+        return self
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """Indices of its rollouts that are wanted."""
+        return range(self.n) if self.only is None else self.only
+
     def is_same_as(self, other: "Group") -> bool:
-        """Returns whether both are the same work for the same training, if this one names any;
-        their traces may differ."""
+        """Returns whether this is the same work as `other`, or a part of it, for the same training
+        if this one names any; their traces may differ."""
         training = other.training if self.training is None else self.training
-        asked = self.model_copy(update={"training": training})
-        return asked == other.model_copy(update={"traceparent": self.traceparent})
+        own = {"traceparent": self.traceparent, "only": self.only, "training": training}
+        is_alike = self.model_copy(update=own) == other.model_copy(update=own)
+        is_of_training = training == other.training
+        return is_alike and is_of_training and set(self.indices) <= set(other.indices)
 
     def rollout_id(self, index: int) -> str:
         return f"{self.group_id}.{index}"
 
     def rollout_ids(self) -> list[str]:
-        return [self.rollout_id(index) for index in range(self.n)]
+        return [self.rollout_id(index) for index in self.indices]
 
 
 Invalid = Literal["refuse", "fail"]
@@ -192,7 +216,7 @@ class SubmitRequest(WireModel):
     def _can_be_accepted(cls, groups: list[Group]) -> list[Group]:
         if len({group.group_id for group in groups}) != len(groups):
             raise ValueError("every group needs a group_id of its own")
-        if sum(group.n for group in groups) > MAX_ROLLOUTS_PER_REQUEST:
+        if sum(len(group.indices) for group in groups) > MAX_ROLLOUTS_PER_REQUEST:
             raise ValueError(f"at most {MAX_ROLLOUTS_PER_REQUEST} rollouts in one request")
         return groups
 
@@ -204,13 +228,11 @@ class RolloutIds(WireModel):
 class StreamForm(StrEnum):
     """What a stream says of each ended rollout.
 
-    `whole`: all in one line. `located`: the same, or without the content and with the `location` of
-    the service that has it. `summary`: all but the content, which is the trajectory and the report.
-    `parts`: the summary in one line, and the content in the next.
+    `whole`: all in one line. `summary`: all but the content, which is the trajectory and the
+    report. `parts`: the summary in one line, and the content in the next.
     """
 
     WHOLE = "whole"
-    LOCATED = "located"
     SUMMARY = "summary"
     PARTS = "parts"
 

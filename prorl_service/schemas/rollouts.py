@@ -232,9 +232,6 @@ class Resumption(WireModel):
     )
 
 
-SERVICE_URL = r"^https?://[^/\s?#@]+/?$"
-
-
 class Rollout(WireModel):
     """One attempt at a task. A failed one has an `error`, no reward, and what was sampled."""
 
@@ -270,10 +267,10 @@ class Rollout(WireModel):
         description="Figures of the trajectory, once the rollout has ended.",
         exclude_if=lambda value: value is None,
     )
-    location: str | None = Field(
+    result_id: Id | None = Field(
         None,
-        pattern=SERVICE_URL,
-        description="URL of the service that has the content. Only for callers that asked for it.",
+        description="Random identity of the attempt that ended it, once it has ended. Parts of "
+        "results belong together only if theirs are equal.",
         exclude_if=lambda value: value is None,
     )
     # The content, which is large, comes last: it can be cut off and put on without being read.
@@ -291,6 +288,11 @@ class Rollout(WireModel):
 
 CONTENT = frozenset({"trajectory", "report"})
 """Fields of a rollout that its summary lacks."""
+
+
+def content_start(result_id: str | None) -> bytes:
+    """Returns the first bytes of that result's content as JSON: `result_id` is in both parts."""
+    return f'{{"result_id":"{result_id}","trajectory":'.encode()
 
 
 class Rollouts(WireModel):

@@ -129,6 +129,8 @@ class Candidates(WireModel):
                 raise ValueError(f"a group_id is longer than {MAX_CANDIDATE_ID} characters")
             if group.n < 2:
                 raise ValueError(f"group {group.group_id!r} has n=1: a filter compares rollouts")
+            if group.only is not None:
+                raise ValueError(f"group {group.group_id!r} has `only`: a filter needs them all")
             if group.lease_s is not None:
                 raise ValueError("lease_s belongs to the sampler, not to its groups")
         return groups

@@ -174,7 +174,6 @@ async def front_service(
             Validator(agents, backends, local=None),
             Services(claim, token, backends),
             max_unfinished=settings.run.max_unfinished,
-            durability=settings.durability,
         )
         if traces is not None:
             traces.follow(executor, run, backends.provider)

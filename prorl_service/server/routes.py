@@ -17,7 +17,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prorl_service.errors import InvalidRequest, NotFound
 from prorl_service.gateway import doors
 from prorl_service.inference.weights import source_at
-from prorl_service.rollouts.executor import Content
 from prorl_service.rollouts.record import EndedRollout, RolloutRecord
 from prorl_service.schemas import (
     ID,
@@ -67,10 +66,6 @@ MAX_WAIT_S = 300.0
 POLL_S = 0.1
 """Seconds between looks for a gateway that is awaited."""
 NDJSON = "application/x-ndjson"
-CONTENT_OF: dict[StreamForm, Content] = {
-    StreamForm.LOCATED: "located",
-    StreamForm.SUMMARY: "none",
-}
 
 ParentHeader = Annotated[
     str | None,
@@ -132,15 +127,11 @@ async def get_rollout(
     service: ServiceDep,
     wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0,
     shelf: Annotated[bool, Query(description="False: not one that was acknowledged.")] = True,
-    located: Annotated[
-        bool, Query(description="Whether `location` may take the place of the content.")
-    ] = False,
 ) -> Response:
     """Answers when the rollout has ended, or after `wait_s` with the state it is in. One that was
     acknowledged may be on the shelf; a 404 says why it is not."""
-    content: Content = "located" if located else "whole"
     try:
-        rollout = await service.executor.get(rollout_id, content)
+        rollout = await service.executor.get(rollout_id)
     except NotFound:
         if not shelf:
             raise
@@ -148,9 +139,9 @@ async def get_rollout(
     if wait_s and isinstance(rollout, RolloutRecord):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                async for _ in service.executor.ended([rollout_id], "none"):
+                async for _ in service.executor.ended([rollout_id]):
                     pass
-        rollout = await service.executor.get(rollout_id, content)
+        rollout = await service.executor.get(rollout_id)
     packed = _wants_packed(request)
     media_type = PACKED_MEDIA_TYPE if packed else "application/json"
     return Response(rollout.to_json(packed=packed), media_type=media_type)
@@ -165,7 +156,7 @@ async def stream(body: StreamRequest, request: Request, service: ServiceDep) -> 
     """Streams NDJSON: one rollout a line, as each ends; empty lines keep the connection alive. The
     form `parts` has two lines for each: the summary, and the content, always packed."""
     await service.executor.check_known(body.rollout_ids)
-    ended = service.executor.ended(body.rollout_ids, CONTENT_OF.get(body.form, "whole"))
+    ended = service.executor.ended(body.rollout_ids)
     packed = _wants_packed(request)
 
     def lines_of(rollout: EndedRollout) -> bytes:

@@ -15,7 +15,6 @@ from pydantic.dataclasses import dataclass
 
 from prorl_service.errors import ProRLError, problems_of
 from prorl_service.front.discovery import Announcement, announcement
-from prorl_service.front.results import Durability
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.net.credentials import state_directory, take_key
 from prorl_service.net.urls import is_base_url
@@ -274,10 +273,6 @@ class FrontSettings:
     """Number of services that must answer before the front starts."""
     wait_s: NonNegativeFloat = 600.0
     """Seconds to wait for those services."""
-    durability: Durability = "replica"
-    """Where results are until they are acknowledged. 'replica': at the front, too, so that none is
-    lost with its service. 'node': only at the service that made them, to which clients are sent;
-    those lost with a service are made again when they are asked for."""
     agent: tuple[str, ...] = ()
     """Import path 'module:Class' of an agent that the services offer. Repeatable."""
     engines: Annotated[EngineOptions, panel("Engines")] = EngineOptions()

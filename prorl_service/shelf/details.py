@@ -94,8 +94,7 @@ class Details:
                 return await self._running(record)
             found = await self._journal.answer(rollout_id)
             if found is not None:
-                summary, answer = found
-                return await self._in_journal(rollout_id, EndedRollout(answer, summary))
+                return await self._in_journal(EndedRollout.kept(*found))
         shelved = await self._on_shelf(rollout_id, run)
         packed = _packed(shelved)
         rollout = await asyncio.to_thread(Rollout.model_validate_json, packed)
@@ -108,17 +107,11 @@ class Details:
             rollout.trajectory = await asyncio.to_thread(now.trajectory)
         return Source(rollout, record.group, self._run)
 
-    async def _in_journal(self, rollout_id: str, ended: EndedRollout) -> Source:
-        whole = await self._executor.fetch(rollout_id, ended)
-        if whole is None:
-            raise ShelfError(
-                f"the service {ended.holder} that has {rollout_id} is lost",
-                hint="it is made again when a client asks for it; the lists here have its row",
-            )
-        rollout = await asyncio.to_thread(whole.to_wire)
+    async def _in_journal(self, ended: EndedRollout) -> Source:
+        rollout = await asyncio.to_thread(ended.to_wire)
         requests = await self._journal.find([rollout.group_id])
         if rollout.group_id not in requests:  # acknowledged a moment ago
-            return await self._source(rollout_id, self._run)
+            return await self._source(rollout.rollout_id, self._run)
         return Source(rollout, Group.model_validate_json(requests[rollout.group_id]), self._run)
 
     async def _on_shelf(self, rollout_id: str, run: str | None) -> Found:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import orjson
 
 from prorl_service.errors import ResultLost
-from prorl_service.rollouts import references
 from prorl_service.rollouts.journal import follower
 from prorl_service.rollouts.journal.follower import FoundGroup
 from prorl_service.rollouts.journal.tables import EndedRow
+from prorl_service.rollouts.record import HELD_ELSEWHERE
 from prorl_service.schemas import Figures, Rollout, Timings
 from prorl_service.shelf import contents, ended_rows, tables
 from prorl_service.shelf.ended_rows import Ended, Place
@@ -98,7 +98,7 @@ class Shelving:
             source = follower.find_group(journal, row.group_id)
         # No source: the journal has already evicted the group to make room for other results.
         n = source.n if source is not None else ended.rollout.index + 1
-        place = self._place(ended, n, uptime_s)
+        place = self._place(ended, row.group_size or n, uptime_s)
         if ended_rows.has_rollout(self._db, place.row_id(ended.rollout.index)):
             return
         ended_rows.add_rollout(self._db, place, ended)
@@ -140,7 +140,7 @@ class Shelving:
         with suppress(ResultLost):
             answer = follower.answer_at(journal, copy.source.row_id(index))
             request = follower.request_at(journal, copy.source.number)
-        is_here = answer is not None and references.holder(answer) is None
+        is_here = answer is not None and not answer.startswith(HELD_ELSEWHERE)
         if answer is None or request is None or not is_here:
             contents.mark(self._db, copy.row_id, Content.NEVER)
             return
@@ -181,6 +181,7 @@ class _Row:
 def _row(summary: bytes, answer: bytes, request: bytes | None) -> _Row:
     """Restores the row as written, except the time of its end, which is calculated."""
     assert request is not None
+    asked = orjson.loads(request)
     rollout = Rollout.model_validate_json(summary)
     figures = rollout.figures
     if figures is None:  # an earlier version wrote it
@@ -194,7 +195,8 @@ def _row(summary: bytes, answer: bytes, request: bytes | None) -> _Row:
         answer,
         figures,
         rollout.created_at + _seconds(rollout.timings),
-        orjson.loads(request).get("owner"),
+        asked.get("owner"),
+        asked.get("n"),
     )
     return _Row(ended, rollout.created_at)
 

@@ -222,7 +222,7 @@ REPORT = WeightsReport(version=3, applied=["b0"], pending=[])
             [rollout(0)],
             "POST /v1/rollouts",
         ),
-        ("get", ("r.0", 2), rollout(0), rollout(0), "GET /v1/rollouts/r.0?wait_s=2&located=true"),
+        ("get", ("r.0", 2), rollout(0), rollout(0), "GET /v1/rollouts/r.0?wait_s=2"),
         ("cancel", (["r"],), Rollouts(rollouts=[]), [], "POST /v1/rollouts/cancel"),
         ("backends", (), Backends(backends=[BACKEND]), [BACKEND], "GET /v1/backends"),
         ("add_backend", ("http://engine:8000",), BACKEND, BACKEND, "POST /v1/backends"),

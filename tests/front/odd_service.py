@@ -8,6 +8,7 @@ from pathlib import Path
 from aiohttp import web
 
 from prorl_service.front.discovery import Announcement
+from prorl_service.rollouts.record import content_of, summary_of
 from prorl_service.schemas import (
     Group,
     Rollout,
@@ -26,6 +27,8 @@ class OddService:
     group_ids: set[str] = field(default_factory=set)
     """Ids of the groups submitted so far."""
     has_engines: bool = False
+    mixes_results: bool = False
+    """Whether the content that it sends is of another run than the summary."""
 
     async def was_told(self) -> bool:
         return self.has_engines
@@ -57,9 +60,16 @@ class OddService:
 
     async def stream(self, request: web.Request) -> web.Response:
         ids = (await request.json())["rollout_ids"]
-        content = '{"trajectory":null,"report":null}'
-        lines = (f"{_line(one).model_dump_json()}\n{content}\n" for one in ids)
-        return _answer("".join(lines), 200)
+        lines = [line for one in ids for line in self._parts(_line(one))]
+        return _answer(b"".join(lines).decode(), 200)
+
+    def _parts(self, summary: Rollout) -> tuple[bytes, bytes]:
+        """Returns lines with the rollout's summary and its content."""
+        content = summary
+        if self.mixes_results:
+            summary = summary.model_copy(update={"reward": 1.0})
+            content = summary.model_copy(update={"result_id": "of_another_run"})
+        return summary_of(summary) + b"\n", content_of(content) + b"\n"
 
 
 def _rollout(group: Group, index: int, state: RolloutState) -> Rollout:
@@ -75,6 +85,7 @@ def _line(rollout_id: str) -> Rollout:
         agent="scored",
         index=int(index),
         state=RolloutState.DONE,
+        result_id="of_another_kind",
         created_at=0.0,
     )
 

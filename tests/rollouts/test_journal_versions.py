@@ -19,7 +19,7 @@ from prorl_service.schemas import MAX_GROUP_SIZE, Group, RolloutState
 from tests.rollouts import journal_version_2
 from tests.rollouts.journal_rows import accepted, ended
 
-DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f", 5: "842e716c0dbce199"}
+DIGESTS = {3: "9da7ca25769e95fd", 4: "e9cba0c9e345702f", 5: "fd188ed6579154eb"}
 """Digests of the tables and of the models that they hold as JSON, keyed by version."""
 
 
@@ -116,12 +116,19 @@ async def test_a_journal_of_version_3_gets_a_table_of_turns(tmp_path: Path) -> N
         assert (unfinished.request, unfinished.kept_attempts) == (b"{}", {})
 
 
+def with_tables_of_version_4(db: sqlite3.Connection) -> None:
+    for table in ("turns", "continuations", "outside_calls"):
+        db.execute(f"DROP TABLE {table}")
+    db.executescript(MIGRATIONS[3])
+
+
 async def test_results_of_a_journal_of_version_4_are_read_without_seals(tmp_path: Path) -> None:
     async with Journal(tmp_path / "j") as journal:
         await journal.accept([accepted("a", n=2)])
         for index in range(2):
             await journal.end(ended("a", index))
     with sqlite3.connect(tmp_path / "j") as db:
+        with_tables_of_version_4(db)
         db.execute("""UPDATE rollouts SET summary = CAST('{"s":1}' AS BLOB)""")
         db.execute("""UPDATE rollouts SET answer = CAST('{"a":1}' AS BLOB) WHERE id % 4096 = 0""")
         db.execute("""UPDATE rollouts SET answer = CAST('{"a":' AS BLOB) WHERE id % 4096 = 1""")
@@ -137,9 +144,7 @@ async def test_turns_of_version_4_excuse_attempts_and_are_not_believed(tmp_path:
         expected = await journal.read(columns)
         await journal.accept([accepted("a", 2)])
     with sqlite3.connect(tmp_path / "j") as db:
-        for table in ("turns", "continuations", "outside_calls"):
-            db.execute(f"DROP TABLE {table}")
-        db.executescript(MIGRATIONS[3])
+        with_tables_of_version_4(db)
         row = STRIDE + 1
         db.executemany(
             "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",

@@ -13,7 +13,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from prorl_service.client import AsyncRolloutClient
-from prorl_service.front.results import Durability
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.pipeline.config import PipelineConfig
 from prorl_service.rewards.judge.judge import JudgeConfig
@@ -56,7 +55,6 @@ class Settings:
     backends: tuple[BackendSpec, ...] = ()
     agents: tuple[str, ...] = ()
     services: Path | None = None
-    durability: Durability = "replica"
     sandbox: SandboxKind = "auto"
     warm_sandboxes: int = 8
     run: str | None = None
@@ -86,7 +84,6 @@ class Settings:
             front = FrontSettings(
                 services=self.services,
                 wait_for=0,
-                durability=self.durability,
                 agent=self.agents,
                 engines=self._engines(),
                 run=run,

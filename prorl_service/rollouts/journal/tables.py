@@ -92,7 +92,7 @@ CREATE TABLE candidates (
 number. A group without a row there is forgotten, immediately and for all readers; its content is
 deleted later: `garbage` has the numbers. A rollout's `id` combines its group's number and its
 index; it has a row once it was begun, and a `state` once it has ended. `answer` is the whole
-rollout as packed JSON, or a reference to the service that holds it (`references`); `summary` is the
+rollout as packed JSON; `summary` is the
 rollout without trajectory and report; both have a seal (`seals`). `turns` has whole turns of
 rollouts that have not ended, `continuations` what they do next, `outside_calls` what their tools
 may have done twice then (`journal.turns`). Large columns come last,
@@ -127,6 +127,9 @@ class EndedRow:
     """Unix time in seconds; not written here."""
     owner: str | None = None
     """Front that forwarded the group; not written here."""
+    group_size: int | None = None
+    """Number of rollouts of its group, of which a front may have given only some; None: as many as
+    are in the journal. Not written here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class InflightGroups:
             hint="wait for rollouts with an open stream, or give groups a longer lease_s",
         )
         reclaiming = self._cancel(group.records, reason.info())
-        self._background.run_once(reclaiming, name=f"reclaim group {group_id}", of_one=True)
+        self._background.run_once(reclaiming, name=f"reclaim group {group_id}")
 
     def end_leases(self) -> None:
         for group in self._groups.values():

@@ -11,7 +11,13 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
+from prorl_service.errors import (
+    BackendError,
+    BackendLent,
+    BackendRejected,
+    BackendUnavailable,
+    WeightsRejected,
+)
 from prorl_service.inference.base import Generation
 from prorl_service.inference.releases import Release
 from prorl_service.inference.transfer.ways import ADAPTER_PREFIX, NotOffered
@@ -46,10 +52,6 @@ UNLIKELY = -9999.0
 ROUNDING = 1e-3
 INT32_END = 2**31
 """Bound of ids and versions, which trajectories keep as int32."""
-
-
-class WeightsRejected(BackendRejected):
-    """The engine found the weights unfit and has not touched its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,17 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 
-from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.errors import (
+    BackendError,
+    BackendRejected,
+    BackendUnavailable,
+    WeightsRejected,
+)
 from prorl_service.inference.answers import (
     INT32_END,
     SILENT_STATUSES,
     EngineInfo,
     PauseMode,
-    WeightsRejected,
     error_of,
     read_generation,
     read_models,
@@ -187,7 +191,7 @@ class Backend:
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         """Returns once sampling has stopped. `keep` freezes calls, `wait` lets them end."""
         async with self._budget(timeout_s):
-            await self._call("POST", f"/pause?mode={mode}")
+            await self._call("POST", f"/pause?mode={mode}&clear_cache=true")
 
     async def resume(self, *, timeout_s: float) -> None:
         async with self._budget(timeout_s):

@@ -234,6 +234,10 @@ class ServiceStatus(WireModel):
         None, description="Reason why `/health` fails, or why nothing is accepted."
     )
     policy_version: int
+    refused_weights: str | None = Field(
+        None,
+        description="Why the weights pushed last were given up. The next push is refused with it.",
+    )
     model: str | None = Field(None, description="Null before the first engine has answered.")
     tokenizer_digest: str | None = Field(
         None, description="Digest of the engines' tokenizer; null until an engine has answered."

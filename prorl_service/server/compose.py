@@ -25,7 +25,7 @@ from prorl_service.front.waiting import wait_for_services
 from prorl_service.gateway.doors import Doors
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.routing import Router
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights import PushedWeights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor
@@ -247,7 +247,7 @@ async def _backends(
         BackendPool(
             _weights_directory(journal.path, stack),
             config,
-            newest=None if text is None else Weights.from_json(text),
+            pushed=PushedWeights() if text is None else PushedWeights.from_json(text),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             router=router,
         )

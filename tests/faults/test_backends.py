@@ -90,7 +90,7 @@ def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) ->
         service(urls, directory, *options) as running,
         RolloutClient(running.url) as client,
     ):
-        client.stream_weights([b"weights"], version=VERSION)
+        client.stream_weights([safetensors(b"weights")], version=VERSION)
         load = Load(running, client, traces)
         yield load
         client.health()

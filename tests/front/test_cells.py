@@ -21,7 +21,7 @@ from prorl_service.client.sampling import SamplerClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendSpec, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import service
 from tests.front.test_front import WAIT_S, assert_done, at, ids_of
@@ -272,11 +272,12 @@ async def test_a_draw_is_split_over_the_cells(urls: list[str]) -> None:
 async def test_weights_go_to_all_cells_and_errors_name_the_front(
     urls: list[str], engines: list[StubEngine], tmp_path: Path
 ) -> None:
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors").write_bytes(safetensors(b"shared"))
 
     def send() -> None:
         with RolloutClient(",".join(urls), retry_s=1) as client:
-            report = client.stream_weights([b"wei", b"ghts"], 1)
+            file = safetensors(b"weights")
+            report = client.stream_weights([file[:70], file[70:]], 1)
             assert (report.version, len(report.applied)) == (1, 2)
             assert [one.weights for one in engines[:2]] == [b"weights"] * 2
             assert len(client.load_weights(str(tmp_path), 2).applied) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from prorl_service.errors import Conflict
 from prorl_service.inference.pool import BackendPool, PoolConfig
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights import PushedWeights
 from prorl_service.schemas import BackendSpec, BackendState
 from prorl_service.testing import StubEngine
 from prorl_service.tokens.chat import ChatFormat
@@ -22,12 +22,12 @@ class Remembered:
     def __init__(self) -> None:
         self.text = b""
 
-    async def keep(self, weights: Weights) -> None:
-        self.text = weights.to_json()
+    async def keep(self, pushed: PushedWeights) -> None:
+        self.text = pushed.to_json()
 
     def pool(self, spool: Path) -> BackendPool:
-        newest = Weights.from_json(self.text) if self.text else None
-        return BackendPool(spool, PoolConfig(probe_interval_s=0.1), newest=newest, keep=self.keep)
+        pushed = PushedWeights.from_json(self.text) if self.text else PushedWeights()
+        return BackendPool(spool, PoolConfig(probe_interval_s=0.1), pushed=pushed, keep=self.keep)
 
 
 async def test_weights_are_never_given_to_an_engine_of_another_model(

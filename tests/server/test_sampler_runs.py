@@ -14,7 +14,7 @@ from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from tests.server.application import Settings, finished, serving, until
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
@@ -36,7 +36,7 @@ def versions(rollouts: list[list[Rollout]]) -> set[int | None]:
 
 async def die_between_draw_and_acknowledgement(client: AsyncRolloutClient, run: str | None) -> None:
     """Draws with weights of version 57, and acknowledges nothing."""
-    await client.stream_weights([b"late"], 57)
+    await client.stream_weights([safetensors(b"late")], 57)
     await client.create_sampler("my-run", SamplerSpec(run=run))
     groups = data()
     await client.add_candidates("my-run", [next(groups) for _ in range(8)])
@@ -48,7 +48,7 @@ async def test_a_restarted_script_is_not_given_the_groups_of_its_previous_start(
     url: str, client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     await die_between_draw_and_acknowledgement(client, run="start-1")
-    await client.stream_weights([b"early"], 0, rewind=True)
+    await client.stream_weights([safetensors(b"early")], 0, rewind=True)
     calls = engine.calls
 
     def start_again() -> list[list[Rollout]]:
@@ -102,7 +102,7 @@ async def test_a_named_run_is_continued(url: str, client: AsyncRolloutClient) ->
 
 async def test_a_sampler_gives_nothing_newer_after_a_rewind(client: AsyncRolloutClient) -> None:
     """Covers groups that wait for the next draw, and those that the last draw was given."""
-    await client.stream_weights([b"late"], 57)
+    await client.stream_weights([safetensors(b"late")], 57)
     await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
     groups = data()
     await client.add_candidates("s", [next(groups) for _ in range(8)])
@@ -114,7 +114,7 @@ async def test_a_sampler_gives_nothing_newer_after_a_rewind(client: AsyncRollout
         return (await client.sampler("s")).informative == 2
 
     await until(are_ahead)
-    await client.stream_weights([b"early"], 1, rewind=True)
+    await client.stream_weights([safetensors(b"early")], 1, rewind=True)
     with pytest.raises(ServiceCallError, match="tokens of version 57, the newest weights are 1"):
         await client.open_draw("s", "step-57", DrawSpec(target=1))
     await client.open_draw("s", "step-1", DrawSpec(target=4))
@@ -129,7 +129,7 @@ async def test_a_sampler_gives_nothing_newer_after_a_rewind(client: AsyncRollout
 async def test_a_rewind_holds_over_a_restart(settings: Settings, tmp_path: Path) -> None:
     settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        await client.stream_weights([b"late"], 57)
+        await client.stream_weights([safetensors(b"late")], 57)
         await client.create_sampler("s", SamplerSpec(groups_at_once=1, groups_ahead=2))
         groups = data()
         await client.add_candidates("s", [next(groups) for _ in range(4)])
@@ -141,7 +141,7 @@ async def test_a_rewind_holds_over_a_restart(settings: Settings, tmp_path: Path)
 
         await until(are_ahead)
     async with serving(settings) as url, AsyncRolloutClient(url) as client:
-        await client.stream_weights([b"early"], 1, rewind=True)
+        await client.stream_weights([safetensors(b"early")], 1, rewind=True)
         await client.open_draw("s", "step-1", DrawSpec(target=2))
         newest = {one.newest_policy_version for one in (await drawn(client)).groups}
         assert newest == {1}

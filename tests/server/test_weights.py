@@ -11,7 +11,7 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, BackendState
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.application import Settings, serving, until
 
@@ -37,7 +37,7 @@ async def test_a_stalled_upload_is_answered_and_delays_no_other(engine: StubEngi
         )
         writer.write(head.encode() + b"half")
         await writer.drain()
-        await client.stream_weights([b"next"], 1)
+        await client.stream_weights([safetensors(b"next")], 1)
         assert engine.weights == b"next"
         answer = (await reader.read()).decode()
         writer.close()
@@ -49,15 +49,15 @@ async def test_a_version_goes_back_only_with_an_explicit_rewind(
     engine: StubEngine, tmp_path: Path
 ) -> None:
     async with serving(settings_of(engine)) as url, AsyncRolloutClient(url) as client:
-        await client.stream_weights([b"late"], 57)
+        await client.stream_weights([safetensors(b"late")], 57)
         with pytest.raises(ServiceCallError, match="rewind=true") as refusal:
-            await client.stream_weights([b"early"], 1)
+            await client.stream_weights([safetensors(b"early")], 1)
         assert refusal.value.http_status == 409
-        (tmp_path / "model.safetensors").touch()
+        (tmp_path / "model.safetensors").write_bytes(safetensors(b"shared"))
         with pytest.raises(ServiceCallError, match="older than the newest weights, 57"):
             await client.load_weights(str(tmp_path), 1)
         await client.load_weights(str(tmp_path), 2, rewind=True)
-        await client.stream_weights([b"early"], 1, rewind=True)
+        await client.stream_weights([safetensors(b"early")], 1, rewind=True)
         assert ((await client.status()).policy_version, engine.weights) == (1, b"early")
 
 
@@ -72,7 +72,7 @@ async def test_journals_in_one_directory_keep_their_weights_apart(
         ]
         clients = [await stack.enter_async_context(AsyncRolloutClient(url)) for url in urls]
         for client, content in zip(clients, (b"first", b"second"), strict=True):
-            await client.stream_weights([content], 1)
+            await client.stream_weights([safetensors(content)], 1)
         engine.restart()
 
         async def has_weights() -> bool:

@@ -15,6 +15,7 @@ from bench.dapo.workload import Plan
 from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.testing import safetensors
 
 SAMPLED_EVERY_S = 0.1
 DRAW_TIMEOUT_S = 120.0

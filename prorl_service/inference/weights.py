@@ -104,7 +104,7 @@ class PushedWeights:
     """Refusal that no push was told of."""
 
     def files(self) -> set[str]:
-        return {one.source.path for one in (self.newest, self.offered) if one is not None}
+        return {str(one.source.path) for one in (self.newest, self.offered) if one is not None}
 
     def to_json(self) -> bytes:
         newest, offered = (one and one.fields() for one in (self.newest, self.offered))

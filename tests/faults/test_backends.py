@@ -23,6 +23,7 @@ from prorl_service.schemas import (
     RolloutState,
     Turn,
 )
+from prorl_service.testing import safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.faults.engine import BAD_ANSWERS, LOGPROB, Fault, sampled
 from tests.faults.processes import (

@@ -63,6 +63,11 @@ class WeightUpdates:
         self._group: NcclGroup | None = None
 
     @property
+    def newest(self) -> Weights | None:
+        """Last weights that an engine has taken."""
+        return self.pushed.newest
+
+    @property
     def wanted(self) -> Weights | None:
         """Weights with which engines serve: those offered or, if there are none, the newest."""
         return self.pushed.offered or self.pushed.newest

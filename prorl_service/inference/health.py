@@ -80,6 +80,7 @@ class Health:
             if model.chat.vocab_size is not None:
                 member.backend.vocab_size = model.chat.vocab_size
             await self._updates.bring_up_to_date(member, info)
+            await member.check_logprobs()
             member.answered_at = asyncio.get_running_loop().time()
             member.check_calls(back_off_s=self._back_off_s)
             if member.is_lent:

@@ -247,6 +247,12 @@ class BackendPool:
         """Version of the weights pushed last and not refused; None if there were none."""
         return None if self._updates.wanted is None else self._updates.wanted.version
 
+    def raise_if_refused(self, version: int | None) -> None:
+        """Raises `WeightsRejected` if weights of that version were pushed, and then refused."""
+        refusal = self._updates.refusal
+        if refusal is not None and version == refusal.version != self.pushed_version:
+            raise refusal.error()
+
     @property
     def refused_weights(self) -> str | None:
         """Why the weights pushed last were given up, until the next push is told."""

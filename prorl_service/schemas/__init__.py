@@ -41,6 +41,7 @@ from prorl_service.schemas.rollouts import (
     FieldProblem,
     Figures,
     FinishReason,
+    LogprobsMode,
     Resumption,
     Rollout,
     Rollouts,
@@ -54,6 +55,7 @@ from prorl_service.schemas.rollouts import (
     ToolCallRecord,
     Trajectory,
     Turn,
+    logprobs_mode_of,
 )
 from prorl_service.schemas.service import (
     ADAPTER_CONFIG,
@@ -111,6 +113,7 @@ __all__ = [
     "Id",
     "Invalid",
     "Limits",
+    "LogprobsMode",
     "Message",
     "NcclGroupSpec",
     "NcclGroupStatus",
@@ -145,4 +148,5 @@ __all__ = [
     "WeightsReport",
     "WeightsTerms",
     "WireModel",
+    "logprobs_mode_of",
 ]

@@ -15,6 +15,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from prorl_service.inference.answers import LENT, NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
+from prorl_service.inference.logprobs import PROCESSED
 
 START_TIMEOUT_S = 60.0
 
@@ -203,6 +204,7 @@ class StubEngine(_Loopback):
             "root": str(self._model),
             "max_model_len": self._max_model_len,
             "owned_by": REFERENCE_ENGINE,
+            "logprobs_mode": PROCESSED,
         }
         return web.json_response({"data": [model]})
 

@@ -52,7 +52,7 @@ class WeightUpdates:
         any older file is removed. `on_change` is called after each update, whether it succeeded or
         not."""
         self.pushed = pushed
-        self.refusal: Refusal | None = None
+        self.refusal = pushed.refusal
         """Last refusal of weights that were offered, told or not."""
         self._members = members
         self._spool = spool

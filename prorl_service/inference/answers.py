@@ -59,7 +59,8 @@ class EngineInfo:
     """An engine's own description.
 
     `root`: where it found the model. `is_ours`: it is the reference engine. `dtype`,
-    `logprobs_mode`: None if another route reports it, if any. `adapters`: directories of our adapters, keyed by name.
+    `logprobs_mode`: None if another route may report it. `adapters`: directories of our adapters,
+    keyed by name.
     `policy_version`: None for an engine that was never given weights. `is_paused`: outside of
     `load_weights`, the trace of one that failed or was cut short, unless the engine `is_lent`: then
     its owner uses it for something else, and will resume it. `release`: vLLM's; None for another

@@ -166,8 +166,8 @@ class Trajectory(WireModel):
     sampling: Sampling
     logprobs_mode: LogprobsMode = Field(
         "processed",
-        description="'processed': each token's engine was seen to give logprobs of the distribution "
-        "that it samples from. 'unknown': not all were.",
+        description="'processed': its engines were seen to give logprobs of the distribution that "
+        "they sample from. 'unknown': not all were.",
     )
 
 

@@ -258,7 +258,8 @@ class WeightUpdates:
             )
 
     async def bring_up_to_date(self, member: Member, info: EngineInfo) -> None:
-        """Gives the backend the weights that are offered or the newest, if it lacks them. The
+        """Gives the backend the weights that are offered or the newest, if it lacks them, unless a
+        push is in progress. The
         first to take those offered makes them the newest; if it refuses them, the newest serve on.
         Raises `BackendError`.
 
@@ -266,6 +267,8 @@ class WeightUpdates:
         """
         wanted = self.wanted
         if wanted is not None:
+            if self._lock.locked():
+                return  # the push gives them, or the next probe does
             try:
                 await self._give(member, wanted, info)
             except BackendRejected as error:

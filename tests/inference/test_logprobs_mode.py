@@ -131,9 +131,10 @@ async def test_an_engine_with_raw_logprobs_is_refused_with_the_flag(
     tiny_model: Path, tmp_path: Path, has_server_info: bool
 ) -> None:
     sampling = Sampling("raw_logprobs", 2.0, 0)
-    async with pool_with(
-        tiny_model, tmp_path, sampling, has_server_info=has_server_info
-    ) as (pool, engine):
+    async with pool_with(tiny_model, tmp_path, sampling, has_server_info=has_server_info) as (
+        pool,
+        engine,
+    ):
         with pytest.raises(BackendRejected, match="raw") as caught:
             await pool.add(BackendSpec(url=engine.url), must_answer=False)
         assert "--logprobs-mode processed_logprobs" in caught.value.hint
@@ -146,9 +147,10 @@ async def test_the_mode_that_was_seen_is_said_of_each_generation(
     tiny_model: Path, tmp_path: Path, has_server_info: bool
 ) -> None:
     sampling = Sampling("processed_logprobs", 2.0, 0)
-    async with pool_with(
-        tiny_model, tmp_path, sampling, has_server_info=has_server_info
-    ) as (pool, engine):
+    async with pool_with(tiny_model, tmp_path, sampling, has_server_info=has_server_info) as (
+        pool,
+        engine,
+    ):
         await pool.add(BackendSpec(url=engine.url))
         with pool.session("r") as generator:
             assert (await generate(generator)).logprobs_mode == "processed"
@@ -158,9 +160,7 @@ async def test_an_engine_whose_mode_no_prompt_shows_is_used_with_one_warning(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampling = Sampling("raw_logprobs", 1e4, 0)
-    async with pool_with(
-        tiny_model, tmp_path, sampling, has_server_info=False
-    ) as (pool, engine):
+    async with pool_with(tiny_model, tmp_path, sampling, has_server_info=False) as (pool, engine):
         await pool.add(BackendSpec(url=engine.url))
         engine.status = 503
         while pool.statuses()[0].state != "down":
@@ -173,9 +173,7 @@ async def test_an_engine_whose_mode_no_prompt_shows_is_used_with_one_warning(
 
 
 def test_a_trajectory_is_known_only_if_all_its_turns_are() -> None:
-    known = Turn(
-        segment=0, start=0, stop=1, text="", finish_reason="stop", model_s=0, backend="a"
-    )
+    known = Turn(segment=0, start=0, stop=1, text="", finish_reason="stop", model_s=0, backend="a")
     unknown = known.model_copy(update={"logprobs_mode": "unknown"})
     assert logprobs_mode_of([known, known]) == "processed"
     assert logprobs_mode_of([known, unknown]) == "unknown"

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 RUN = "run"
 WEIGHTS = "weights"
-"""Keys of the journal for the name of its run and for the newest weights."""
+"""Keys of the journal for the name of its run and for the weights that trainers pushed."""
 
 
 def claim(db: sqlite3.Connection, journal: str, run: str | None, *, resume: bool) -> str:
@@ -64,5 +64,12 @@ def _held(db: sqlite3.Connection) -> Iterator[str]:
     weights = recall(db, WEIGHTS)
     if weights is not None:
         fields = json.loads(weights)
-        model = fields.get("model")
-        yield f"weights of version {fields['version']}" + (f" of {model['name']}" if model else "")
+        pushed = {"newest": fields} if "version" in fields else fields
+        for what, one in (
+            ("weights", pushed["newest"]),
+            ("offered weights", pushed.get("offered")),
+        ):
+            if one is not None:
+                model = one.get("model")
+                name = f" of {model['name']}" if model else ""
+                yield f"{what} of version {one['version']}{name}"

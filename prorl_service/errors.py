@@ -158,6 +158,13 @@ class BackendRejected(BackendError):
     status = 422
 
 
+class WeightsRejected(BackendRejected):
+    """The weights that a trainer pushed are unfit: NaN, cut short, of another model. Those of
+    before serve on."""
+
+    blame = Blame.SERVICE
+
+
 class ToolServerError(ProRLError):
     """A tool server that the operator named is unavailable."""
 

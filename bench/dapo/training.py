@@ -16,10 +16,11 @@ from prorl_service import local
 from prorl_service.client import AsyncRolloutClient
 from prorl_service.client.policy import HeldPolicy
 from prorl_service.schemas import Rollout, RolloutState
+from prorl_service.testing import safetensors
 
 SAMPLED_EVERY_S = 0.1
 DRAW_TIMEOUT_S = 120.0
-WEIGHTS = b"the newest"
+WEIGHTS = safetensors(b"the newest")
 
 Make = Callable[[str, AsyncRolloutClient], Way]
 """Function that makes a way from the service's URL and a client of it."""

@@ -33,6 +33,7 @@ from prorl_service.schemas import (
     Task,
     Trajectory,
     Turn,
+    logprobs_mode_of,
 )
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, shown
 from prorl_service.tokens.chat import ChatFormat
@@ -401,6 +402,7 @@ class RolloutContext:
             turns=self.turns,
             finish_reason=finish_reason,
             sampling=self.sampling,
+            logprobs_mode=logprobs_mode_of(self.turns),
         )
 
     def _enter(self, prompt_ids: Sequence[int], generation: Generation, model_s: float) -> Turn:
@@ -416,6 +418,7 @@ class RolloutContext:
             model_s=model_s,
             cached_tokens=generation.cached_tokens,
             backend=generation.backend,
+            logprobs_mode=generation.logprobs_mode,
         )
 
     def _next_seed(self) -> int | None:

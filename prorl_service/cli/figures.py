@@ -33,7 +33,8 @@ class Line(NamedTuple):
 
 def heading(url: str, now: ServiceStatus) -> Line:
     """Returns whether it is alive, and what it is."""
-    problem = visible_line(now.failure, limit=500) if now.failure else ""
+    failure = now.failure or now.refused_weights
+    problem = visible_line(failure, limit=500) if failure else ""
     state = problem or ("stopping" if now.is_stopping else "healthy")
     style = BAD if problem else "bold yellow" if now.is_stopping else GOOD
     up = f", up {duration(time.time() - now.started_at)}" if now.started_at else ""

@@ -1,5 +1,6 @@
 """Settings of connections, for both clients."""
 
+import os
 import ssl
 from functools import cache
 from typing import Any, Literal
@@ -16,16 +17,30 @@ Piece = bytes | memoryview
 """Part of a file to be sent."""
 
 
+CA_FILE = "PRORL_CA_FILE"
+"""Environment variable with a file of certificates, in PEM form, that are trusted, too."""
+
+
 @cache
-def _trusted() -> ssl.SSLContext:
-    """Returns the one TLS context of this process: reading its certificates takes 40 ms."""
-    return httpx.create_ssl_context(trust_env=False)
+def _trusted(ca_file: str | None) -> ssl.SSLContext:
+    """Returns a TLS context of this process: reading its certificates takes 40 ms. Raises
+    `ProRLError` for a file that holds no certificate."""
+    context = httpx.create_ssl_context(trust_env=False)
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:  # ssl.SSLError among them
+            raise ProRLError(
+                f"{CA_FILE}={ca_file} cannot be used: {error.strerror or error}",
+                hint="name a file of certificates in PEM form, or unset it",
+            ) from None
+    return context
 
 
 def transport() -> dict[str, Any]:
-    """Returns the arguments of a client's transport."""
+    """Returns the arguments of a client's transport. Raises `ProRLError`."""
     return {
-        "verify": _trusted(),
+        "verify": _trusted(os.environ.get(CA_FILE) or None),
         # The service closes connections idle for 5 s; the client must not reuse one at that moment.
         "limits": httpx.Limits(max_connections=None, keepalive_expiry=4),
         "trust_env": False,

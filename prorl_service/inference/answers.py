@@ -11,7 +11,13 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from prorl_service.errors import BackendError, BackendLent, BackendRejected, BackendUnavailable
+from prorl_service.errors import (
+    BackendError,
+    BackendLent,
+    BackendRejected,
+    BackendUnavailable,
+    WeightsRejected,
+)
 from prorl_service.inference.base import Generation
 from prorl_service.inference.releases import Release
 from prorl_service.inference.transfer.ways import ADAPTER_PREFIX, NotOffered
@@ -48,16 +54,13 @@ INT32_END = 2**31
 """Bound of ids and versions, which trajectories keep as int32."""
 
 
-class WeightsRejected(BackendRejected):
-    """The engine found the weights unfit and has not touched its own."""
-
-
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """An engine's own description.
 
-    `root`: where it found the model. `is_ours`: it is the reference engine. `dtype`: None if
-    another route reports it. `adapters`: directories of our adapters, keyed by name.
+    `root`: where it found the model. `is_ours`: it is the reference engine. `dtype`,
+    `logprobs_mode`: None if another route may report it. `adapters`: directories of our adapters,
+    keyed by name.
     `policy_version`: None for an engine that was never given weights. `is_paused`: outside of
     `load_weights`, the trace of one that failed or was cut short, unless the engine `is_lent`: then
     its owner uses it for something else, and will resume it. `release`: vLLM's; None for another
@@ -72,6 +75,7 @@ class EngineInfo:
     is_paused: bool
     is_lent: bool = False
     dtype: str | None = None
+    logprobs_mode: str | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
     release: Release | None = None
 
@@ -94,6 +98,7 @@ def read_models(answer: Any) -> EngineInfo:
         is_ours=model["owned_by"] == REFERENCE_ENGINE,
         is_paused=False,
         dtype=model.get("dtype"),
+        logprobs_mode=model.get("logprobs_mode"),
         adapters={
             card["id"]: card["root"]
             for card in answer["data"][1:]
@@ -145,6 +150,11 @@ def read_generation(answer: Any, prompt_length: int, backend_id: str) -> Generat
         cached_tokens=cached_tokens,
         backend=backend_id,
     )
+
+
+def read_logprobs(answer: Any) -> list[float]:
+    """Returns what may be something else, such as logits."""
+    return [float(entry["logprob"]) for entry in answer["choices"][0]["logprobs"]["content"]]
 
 
 def _expand(spans: list[Any], length: int) -> list[int]:

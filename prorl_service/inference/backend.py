@@ -16,15 +16,22 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 
-from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
+from prorl_service.errors import (
+    BackendError,
+    BackendLent,
+    BackendRejected,
+    BackendUnavailable,
+    WeightsRejected,
+)
+from prorl_service.inference import logprobs
 from prorl_service.inference.answers import (
     INT32_END,
     SILENT_STATUSES,
     EngineInfo,
     PauseMode,
-    WeightsRejected,
     error_of,
     read_generation,
+    read_logprobs,
     read_models,
     read_pause,
     read_version,
@@ -48,10 +55,14 @@ from prorl_service.inference.transfer.ways import (
     WeightSource,
 )
 from prorl_service.inference.vllm import GENERATE, Vllm, complete
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import LogprobsMode, Sampling
 
 log = logging.getLogger(__name__)
 
+UNKNOWN_MODE = (
+    "the logprobs of %s may not be of the distribution that it samples from: it does not say, and "
+    "a probe shows nothing. If it is vLLM, start it with `--logprobs-mode processed_logprobs`"
+)
 RESUME_TIMEOUT_S = 30.0
 INTAKE_TIMEOUT_S = 60.0
 
@@ -71,6 +82,9 @@ class Backend:
         self.vocab_size = INT32_END
         """Bound of the ids in answers, lowered once the model is known."""
         self._connections = connections
+        self.logprobs_mode: LogprobsMode | None = None
+        """Mode that was seen; None until `check_logprobs`."""
+        self._is_warned = False
         self._model: str | None = None
         """Name of the model in calls; None: the engine's default."""
         self._intake: Intake | None = None
@@ -106,7 +120,8 @@ class Backend:
     async def intake(self, info: EngineInfo) -> Intake:
         """Returns what the engine can be given. Asks once: vLLM inspects its whole machine."""
         if self._intake is None and info.is_ours:
-            self._intake = Intake(Way.PUSHED, info.dtype, ANY_RANK)
+            mode = info.logprobs_mode
+            self._intake = Intake(Way.PUSHED, info.dtype, ANY_RANK, logprobs_mode=mode)
         elif self._intake is None:
             async with self._budget(INTAKE_TIMEOUT_S):
                 self._intake = await self._intake_of_vllm(info.release)
@@ -127,7 +142,45 @@ class Backend:
 
     def forget_intake(self) -> None:
         """Has the next call ask again: the engine may restart with other options."""
-        self._intake = None
+        self._intake = self.logprobs_mode = None
+
+    async def check_logprobs(self, info: EngineInfo, *, may_probe: bool) -> None:
+        """Learns the mode of the logprobs, once: asks or, if the engine does not say, has it sample
+        a few tokens. Raises `BackendRejected` if it is another than training needs."""
+        if self.logprobs_mode is not None:
+            return
+        mode = (await self.intake(info)).logprobs_mode or info.logprobs_mode
+        if mode is not None:
+            logprobs.require_processed(self.url, mode)
+            self.logprobs_mode = "processed"
+        elif may_probe:
+            with suppress(BackendLent):
+                self.logprobs_mode = await logprobs.probed(self.url, self._probe, self.vocab_size)
+        if self.logprobs_mode == "unknown" and not self._is_warned:
+            self._is_warned = True
+            log.warning(UNKNOWN_MODE, self.url)
+
+    async def _probe(self, prompt: list[int], temperature: float) -> list[float]:
+        """Returns the logprobs of some tokens; none if the engine refuses the call."""
+        params = {
+            "temperature": temperature,
+            "top_p": 1.0,
+            "top_k": 0,
+            "max_tokens": logprobs.PROBED_TOKENS,
+            "logprobs": 0,
+            "detokenize": False,
+        }
+        body = {"token_ids": prompt, "sampling_params": params}
+        if self._model is not None:
+            body["model"] = self._model
+        headers = {"X-Session-ID": "prorl-probe"}
+        found: list[float] = []
+        with suppress(BackendRejected):
+            async with self._budget(INTAKE_TIMEOUT_S):
+                found = await self._call(
+                    "POST", GENERATE, json=body, headers=headers, read=read_logprobs
+                )
+        return found
 
     async def generate(
         self,
@@ -176,6 +229,8 @@ class Backend:
             generation = read_generation(answer, len(prompt), self.backend_id)
             require(len(generation.token_ids) <= max_tokens, "more ids than asked for")
             require(max(generation.token_ids, default=0) < self.vocab_size, "unknown ids")
+            if self.logprobs_mode != "processed":
+                return replace(generation, logprobs_mode="unknown")
             return generation
 
         headers = {"X-Session-ID": session_id}
@@ -187,7 +242,7 @@ class Backend:
     async def pause(self, mode: PauseMode, *, timeout_s: float) -> None:
         """Returns once sampling has stopped. `keep` freezes calls, `wait` lets them end."""
         async with self._budget(timeout_s):
-            await self._call("POST", f"/pause?mode={mode}")
+            await self._call("POST", f"/pause?mode={mode}&clear_cache=true")
 
     async def resume(self, *, timeout_s: float) -> None:
         async with self._budget(timeout_s):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from prorl_service.schemas import Sampling, StopReason
+from prorl_service.schemas import LogprobsMode, Sampling, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Generation:
     finish_reason: StopReason
     cached_tokens: int
     backend: str
+    logprobs_mode: LogprobsMode = "processed"
 
 
 class Generator(Protocol):

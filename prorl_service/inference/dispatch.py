@@ -12,6 +12,7 @@ from prorl_service.errors import BackendUnavailable
 from prorl_service.inference.member import Member
 from prorl_service.inference.model import CurrentModel
 from prorl_service.inference.routing import Router, RouteRequest
+from prorl_service.inference.updates.updates import WeightUpdates
 from prorl_service.inference.waiting import Lines, Waiting
 from prorl_service.schemas import BackendState
 from prorl_service.utils.tasks import Changes
@@ -25,6 +26,7 @@ class Dispatch:
         self,
         members: Mapping[str, Member],
         can_serve: Callable[[Member], bool],
+        updates: WeightUpdates,
         model: CurrentModel,
         router: Router,
         *,
@@ -34,6 +36,7 @@ class Dispatch:
         updates not counted."""
         self._members = members
         self._can_serve = can_serve
+        self._updates = updates
         self._model = model
         self._router = router
         self._wait_s = wait_s
@@ -59,7 +62,7 @@ class Dispatch:
 
         Waits while all able members are full. Raises `BackendUnavailable` if no member becomes
         healthy within the budget, if healthy ones serve another model, or if all that offered
-        enough context are gone.
+        enough context are gone; `WeightsRejected` if the weights that it waits for are unfit.
         """
         number = next(self._numbers)
         must_pause = bool(failed)
@@ -112,7 +115,7 @@ class Dispatch:
 
     async def _until_able(self, model: str, call: RouteRequest) -> None:
         loop = asyncio.get_running_loop()
-        left_s = self._wait_s
+        left_s, known = self._wait_s, self._updates.refusal
         while not self._able(call):
             if self.healthy():
                 self._model.require(model)
@@ -124,6 +127,7 @@ class Dispatch:
                     await self.changes.wait()
             except TimeoutError:
                 raise self._nobody_healthy() from None
+            self._updates.raise_refusal_after(known)
             if not updating:
                 left_s -= loop.time() - asked_at
 

@@ -55,7 +55,7 @@ class Health:
             member.probe_now.clear()
             try:
                 report = member.spec.report
-                if report is None or self._updates.newest is not None or member.must_be_probed:
+                if report is None or self._updates.wanted is not None or member.must_be_probed:
                     await self.revive(member)
                 else:
                     member.follow(report)
@@ -80,11 +80,12 @@ class Health:
             if model.chat.vocab_size is not None:
                 member.backend.vocab_size = model.chat.vocab_size
             await self._updates.bring_up_to_date(member, info)
+            await member.check_logprobs()
             member.answered_at = asyncio.get_running_loop().time()
             member.check_calls(back_off_s=self._back_off_s)
             if member.is_lent:
                 member.set_state(BackendState.UPDATING, LENT)
-            elif self._updates.newest is None and member.is_being_updated:
+            elif self._updates.wanted is None and member.is_being_updated:
                 member.set_state(BackendState.UPDATING)
             else:
                 member.set_state(BackendState.HEALTHY)

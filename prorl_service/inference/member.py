@@ -147,7 +147,8 @@ class Member:
         if report.state is not BackendState.HEALTHY:
             return False
         now = asyncio.get_running_loop().time()
-        return self.is_doubted or (bool(self.calls) and now >= self.answered_at + SILENCE_S)
+        is_doubted = self.is_doubted or self.backend.logprobs_mode is None
+        return is_doubted or (bool(self.calls) and now >= self.answered_at + SILENCE_S)
 
     def follow(self, report: EngineReport) -> None:
         """Takes over the state that the owner reports."""
@@ -203,7 +204,7 @@ class Member:
         if self.spec.policy_version is not None and release < releases.LABELS_WEIGHTS:
             needed = releases.shown(releases.LABELS_WEIGHTS)
             raise BackendRejected(f"{self.spec.url} is updated by others: that needs vLLM {needed}")
-        await self.backend.intake(self.info)
+        await self.backend.check_logprobs(self.info, may_probe=False)
         is_other = self.loaded is not None and self.info.policy_version != self.loaded.version
         if is_other or self.info.is_paused:  # a paused engine may have lost its weights
             self.loaded = None
@@ -234,6 +235,12 @@ class Member:
             and info is not None
             and (info.is_paused or self.policy_version != wanted)
         )
+
+    async def check_logprobs(self) -> None:
+        """See `Backend.check_logprobs`; an engine that does not sample now is asked later."""
+        assert self.info is not None
+        may_probe = not (self.info.is_paused or self.is_being_updated)
+        await self.backend.check_logprobs(self.info, may_probe=may_probe)
 
     @property
     def is_calm(self) -> bool:

@@ -27,7 +27,7 @@ from prorl_service.inference.session import Session
 from prorl_service.inference.transfer.ways import WeightSource
 from prorl_service.inference.updates.nccl import NcclGroup
 from prorl_service.inference.updates.updates import WeightUpdates
-from prorl_service.inference.weights import Weights, WeightSpool
+from prorl_service.inference.weights import PushedWeights, WeightSpool
 from prorl_service.schemas import (
     BackendSpec,
     BackendState,
@@ -63,7 +63,10 @@ class PoolConfig:
     its chat template writes; `prorl check-model` shows it)."""
 
 
-async def _forget_weights(_: Weights) -> None: ...
+NOTHING_PUSHED = PushedWeights()
+
+
+async def _forget_weights(_: PushedWeights) -> None: ...
 
 
 class BackendPool:
@@ -75,12 +78,12 @@ class BackendPool:
         config: PoolConfig = PoolConfig(),
         *,
         owner: PolicyOwner | None = None,
-        newest: Weights | None = None,
-        keep: Callable[[Weights], Awaitable[None]] = _forget_weights,
+        pushed: PushedWeights = NOTHING_PUSHED,
+        keep: Callable[[PushedWeights], Awaitable[None]] = _forget_weights,
         router: Router | None = None,
     ) -> None:
-        """`owner`: the training that may change the policy. `newest`: weights that backends are
-        given before they serve. `keep` is called with weights that replace them, before any file of
+        """`owner`: the training that may change the policy. `pushed`: weights that backends are
+        given before they serve. `keep` is called with those that replace them, before any file of
         the old ones is removed."""
         self.owner = owner or PolicyOwner()
         self.model = CurrentModel(self._problems, config.reply_format)
@@ -93,7 +96,7 @@ class BackendPool:
             self._members,
             self._spool,
             self.owner,
-            newest,
+            pushed,
             keep,
             self._on_change,
             load_timeout_s=config.load_weights_timeout_s,
@@ -101,6 +104,7 @@ class BackendPool:
         self._dispatch = Dispatch(
             self._members,
             self._can_serve,
+            self._updates,
             self.model,
             router or LeastExpectedTime(),
             wait_s=config.wait_for_backend_s,
@@ -123,20 +127,20 @@ class BackendPool:
         )
 
     async def __aenter__(self) -> "BackendPool":
-        await asyncio.to_thread(self._spool.open, self._updates.newest)
+        await asyncio.to_thread(self._spool.open, self._updates.pushed.files())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._membership.close()
         await self.background.close()
         await self._connections.aclose()
-        await asyncio.to_thread(self._spool.close, self._updates.newest)
+        await asyncio.to_thread(self._spool.close, self._updates.pushed.files())
 
     # --- for the parts --------------------------------------------------------------------------
 
     def _on_change(self) -> None:
         """Handles a change of members, of their states or of the newest weights."""
-        if not self._members and self._updates.newest is None:
+        if not self._members and self._updates.wanted is None:
             self.model.forget()  # the next backend may bring another
         self._dispatch.announce_change()
         for watcher in self._watchers:
@@ -146,7 +150,7 @@ class BackendPool:
         return "; ".join(f"{m.backend_id}: {m.reason}" for m in self._members.values())
 
     def _can_serve(self, member: Member) -> bool:
-        return member.state is BackendState.HEALTHY and member.loaded is self._updates.newest
+        return member.state is BackendState.HEALTHY and member.loaded is self._updates.wanted
 
     # --- for rollouts ---------------------------------------------------------------------------
 
@@ -168,14 +172,20 @@ class BackendPool:
         self._dispatch.end(call, member)
 
     async def until_up(self) -> None:
-        """Waits until a model is known, and an engine of it serves or will do so without help."""
-        while self.model.current is None or not self._up():
+        """Waits until a model is known, and an engine of it serves or will do so without help.
+        Raises `WeightsRejected` if the weights that it waits for turn out to be unfit."""
+        known = self._updates.refusal
+        while self.model.current is None or not self._up() or self._updates.are_undecided:
             await self._dispatch.changes.wait()
+            self._updates.raise_refusal_after(known)
 
     async def until_serving(self) -> None:
-        """Waits until an engine can take a call."""
+        """Waits until an engine can take a call. Raises `WeightsRejected` if the weights that it
+        waits for turn out to be unfit."""
+        known = self._updates.refusal
         while not self._dispatch.healthy():
             await self._dispatch.changes.wait()
+            self._updates.raise_refusal_after(known)
 
     def _up(self) -> list[Member]:
         return [one for one in self._members.values() if one.state is not BackendState.DOWN]
@@ -238,8 +248,8 @@ class BackendPool:
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights pushed last. Before the first: the newest version that a backend
-        reports, since others update some; 0 without a report."""
+        """Version of the last weights that a backend has taken. Before the first: the newest
+        version that a backend reports, since others update some; 0 without a report."""
         if self._updates.newest is not None:
             return self._updates.newest.version
         members = self._members.values()
@@ -247,8 +257,20 @@ class BackendPool:
 
     @property
     def pushed_version(self) -> int | None:
-        """Version of the weights pushed last; None if there were none."""
-        return None if self._updates.newest is None else self._updates.newest.version
+        """Version of the weights pushed last and not refused; None if there were none."""
+        return None if self._updates.wanted is None else self._updates.wanted.version
+
+    def raise_if_refused(self, version: int | None) -> None:
+        """Raises `WeightsRejected` if weights of that version were pushed, and then refused."""
+        refusal = self._updates.refusal
+        if refusal is not None and version == refusal.version != self.pushed_version:
+            raise refusal.error()
+
+    @property
+    def refused_weights(self) -> str | None:
+        """Why the weights pushed last were given up, until the next push is told."""
+        refusal = self._updates.pushed.refusal
+        return None if refusal is None else refusal.error().message
 
     async def weights_terms(self, query: WeightsQuery) -> WeightsTerms:
         """See `WeightUpdates.terms`."""
@@ -258,9 +280,9 @@ class BackendPool:
         """Raises `PolicyTaken` and `PolicyUnclaimed` unless rollouts for this training would begin
         with its own policy."""
         self.owner.check(training)
-        newest = self._updates.newest
-        if newest is not None:
-            self.owner.check_weights(newest.training)
+        wanted = self._updates.wanted
+        if wanted is not None:
+            self.owner.check_weights(wanted.training)
 
     async def stream_weights(
         self,

@@ -1,17 +1,17 @@
-"""The newest weights, kept so that an engine that comes back can be given them again."""
+"""Weights that trainers push, kept so that an engine that comes back can be given them again."""
 
 import asyncio
 import json
 import os
 import re
 import uuid
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, Self, TypeVar
 
-from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.errors import InvalidRequest, ProRLError, WeightsRejected
 from prorl_service.inference.identity import ModelIdentity
 from prorl_service.inference.transfer import weight_file
 from prorl_service.inference.transfer.ways import (
@@ -60,9 +60,9 @@ class Weights:
     model: ModelIdentity | None = None
     """Model that the weights belong to; None until an engine has named it."""
 
-    def to_json(self) -> bytes:
+    def fields(self) -> dict[str, Any]:
         is_streamed = isinstance(self.source, WeightFile)
-        fields = {
+        return {
             "path": str(self.source.path),
             "is_streamed": is_streamed,
             "is_adapter": isinstance(self.source, WeightFile) and self.source.is_adapter,
@@ -72,11 +72,9 @@ class Weights:
             "training": self.training,
             "model": None if self.model is None else asdict(self.model),
         }
-        return json.dumps(fields).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        fields = json.loads(text)
+    def of(cls, fields: Mapping[str, Any]) -> Self:
         path, model = fields["path"], fields.get("model")
         identity = None if model is None else ModelIdentity(**model)
         source: WeightSource = WeightDirectory(path)
@@ -88,10 +86,60 @@ class Weights:
         return cls(source, fields["version"], push, training, identity)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Weights that were pushed while no engine was in reach, and refused by the first to return."""
+
+    version: int
+    reason: str
+    training: str | None = None
+    """Id of the training that pushed them."""
+
+    def error(self) -> WeightsRejected:
+        return WeightsRejected(
+            f"the weights of version {self.version} were given up: {self.reason}",
+            hint="the weights before them serve on; mend the policy, or go back to a checkpoint",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PushedWeights:
+    """Weights that trainers have pushed, as the journal keeps them."""
+
+    newest: Weights | None = None
+    """Last weights that an engine has taken."""
+    offered: Weights | None = None
+    """Weights pushed later, for the first engine that comes back to take or refuse."""
+    refusal: Refusal | None = None
+    """Refusal that no push was told of."""
+
+    def files(self) -> set[str]:
+        return {str(one.source.path) for one in (self.newest, self.offered) if one is not None}
+
+    def to_json(self) -> bytes:
+        newest, offered = (one and one.fields() for one in (self.newest, self.offered))
+        refusal = self.refusal and asdict(self.refusal)
+        return json.dumps({"newest": newest, "offered": offered, "refusal": refusal}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes | None) -> Self:
+        """`text`: None if no weights were pushed."""
+        if text is None:
+            return cls()
+        fields = json.loads(text)
+        if "path" in fields:  # of a service that kept the newest alone
+            return cls(Weights.of(fields))
+        newest, offered = (one and Weights.of(one) for one in (fields["newest"], fields["offered"]))
+        return cls(newest, offered, fields["refusal"] and Refusal(**fields["refusal"]))
+
+
 def source_at(path: Path) -> WeightSource:
-    """Returns a file, or a directory that perhaps only the engines see. Raises `WeightsGone`."""
+    """Returns a file, or a directory that perhaps only the engines see, after a look at all values
+    that can be seen from here. Raises `WeightsGone`, `WeightsRejected`."""
     if path.is_file():
-        return WeightFile(path, weight_file.is_adapter(path))
+        return WeightFile(path, weight_file.check(path).is_adapter)
+    for file in sorted(path.glob("*.safetensors")):
+        weight_file.check(file)
     if path.suffix == ".safetensors":
         raise WeightsGone(
             f"{path} does not exist", hint="write it again where GET /v1/weights says"
@@ -123,41 +171,42 @@ class WeightSpool:
         """Name of a file by which trainers know that they see the same directory."""
         self._silence_s = silence_s
 
-    def open(self, newest: Weights | None) -> None:
-        """Removes the files of a killed process and creates the directory."""
-        self.close(newest)
+    def open(self, kept: Collection[str]) -> None:
+        """Removes the files of a killed process, but those `kept`, and creates the directory."""
+        self.close(kept)
         with suppress(OSError):  # the next upload reports the reason
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.directory / self.probe).touch()
 
-    def close(self, newest: Weights | None) -> None:
-        kept = None if newest is None else newest.source.path
+    def close(self, kept: Collection[str]) -> None:
         for path in self.directory.glob("*"):
-            if OWN_FILE.fullmatch(path.name) and path != kept:
+            if OWN_FILE.fullmatch(path.name) and str(path) not in kept:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty
             self.directory.rmdir()
 
     async def receive(self, chunks: AsyncIterable[bytes]) -> WeightFile:
         """Writes an upload to a file, not yet safe from a power cut; see `sync`. Raises
-        `UploadStalled`, `WeightsNotKept`, and what `chunks` raises; nothing is kept then."""
+        `UploadStalled`, `WeightsNotKept`, `WeightsRejected`, and what `chunks` raises; nothing is
+        kept then."""
         partial = self.directory / f"weights-{uuid.uuid4().hex}.partial"
         file = await self._on_disk(_create, partial)
         try:
             try:
-                received, piece = 0, bytearray()
+                received, piece, check = 0, bytearray(), weight_file.Check()
                 upload = aiter(chunks)
                 while (chunk := await self._next(upload, received)) is not None:
                     received += len(chunk)
                     piece += chunk
                     if len(piece) >= WRITE_BYTES:
-                        await self._on_disk(file.write, piece)
+                        await self._on_disk(_write, file, piece, check)
                         piece = bytearray()
-                await self._on_disk(file.write, piece)
+                await self._on_disk(_write, file, piece, check)
+                header = check.end()
             finally:
                 await self._on_disk(file.close)
             path = await self._on_disk(partial.rename, partial.with_suffix(".safetensors"))
-            return WeightFile(path, await asyncio.to_thread(weight_file.is_adapter, path))
+            return WeightFile(path, header.is_adapter)
         except BaseException:
             await asyncio.to_thread(partial.unlink, missing_ok=True)
             raise
@@ -203,6 +252,11 @@ class WeightSpool:
 def _create(path: Path) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("xb")
+
+
+def _write(file: BinaryIO, piece: bytearray, check: weight_file.Check) -> None:
+    check.add(piece)
+    file.write(piece)
 
 
 def _sync(path: Path) -> None:

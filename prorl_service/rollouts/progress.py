@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from prorl_service.schemas import Figures, FinishReason, Sampling, Trajectory, Turn
+from prorl_service.schemas import (
+    Figures,
+    FinishReason,
+    Sampling,
+    Trajectory,
+    Turn,
+    logprobs_mode_of,
+)
 from prorl_service.tokens.ledger import Ledger
 
 
@@ -42,4 +49,5 @@ class Progress:
             turns=list(self.turns),
             finish_reason=FinishReason.ERROR,
             sampling=self.sampling,
+            logprobs_mode=logprobs_mode_of(self.turns),
         )

@@ -51,6 +51,8 @@ class Weights(Protocol):
     @property
     def pushed_version(self) -> int | None: ...
 
+    def raise_if_refused(self, version: int | None) -> None: ...
+
 
 class Executor(Protocol):
     """What a sampler needs of a `RolloutExecutor`."""
@@ -130,7 +132,8 @@ class SamplerRunner:
     async def status(self, *, after: int, wait_s: float | None) -> SamplerStatus:
         """Returns the status as soon as its revision differs from `after`, or after `wait_s`, or
         when the service stops. Raises `NotFound` if the sampler is deleted meanwhile, and
-        `MetricMissing` if its filter wants what no rollout has."""
+        `MetricMissing` if its filter wants what no rollout has, and `WeightsRejected` if the open
+        draw is for weights that were refused."""
         with suppress(TimeoutError), self.lease.held():
             async with asyncio.timeout(wait_s):
                 while self._status.revision == after and not self._ends_waits:
@@ -138,11 +141,14 @@ class SamplerRunner:
         return self._answer()
 
     def _answer(self) -> SamplerStatus:
-        """Raises `NotFound`, and `MetricMissing` if its filter wants what no rollout has."""
+        """Raises like `status`."""
         if self._is_deleted:
             raise unknown_sampler(self.core.sampler_id)
         if (refusal := self.core.refusal) is not None:
             raise MetricMissing(refusal.message, hint=refusal.hint)
+        draw = self._status.draw
+        if draw is not None and draw.state is DrawState.OPEN:
+            self._weights.raise_if_refused(draw.spec.policy_version)
         return self._status
 
     def end_waits(self) -> None:
@@ -161,6 +167,7 @@ class SamplerRunner:
         def open_draw() -> None:
             if self._is_newest(draw_id, spec):
                 return
+            self._weights.raise_if_refused(spec.policy_version)
             self._opened_at = time.monotonic()
             newest, pushed = self._weights.policy_version, self._weights.pushed_version
             self.core.open_draw(draw_id, spec, version=newest, pushed=pushed)

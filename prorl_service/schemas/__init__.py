@@ -41,6 +41,7 @@ from prorl_service.schemas.rollouts import (
     FieldProblem,
     Figures,
     FinishReason,
+    LogprobsMode,
     Resumption,
     Rollout,
     Rollouts,
@@ -55,6 +56,7 @@ from prorl_service.schemas.rollouts import (
     Trajectory,
     Turn,
     content_start,
+    logprobs_mode_of,
 )
 from prorl_service.schemas.service import (
     ADAPTER_CONFIG,
@@ -116,6 +118,7 @@ __all__ = [
     "Id",
     "Invalid",
     "Limits",
+    "LogprobsMode",
     "Message",
     "NcclGroupSpec",
     "NcclGroupStatus",
@@ -155,4 +158,5 @@ __all__ = [
     "WeightsTerms",
     "WireModel",
     "content_start",
+    "logprobs_mode_of",
 ]

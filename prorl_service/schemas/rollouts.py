@@ -1,5 +1,6 @@
 """Types that come back: rollouts, their states with the legal moves as data, and errors."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal, Self
 
@@ -97,6 +98,10 @@ class ToolCallRecord(WireModel):
     started_at: float | None = Field(None, description="Unix time in seconds.")
 
 
+LogprobsMode = Literal["processed", "unknown"]
+"""Whether an engine was seen to give logprobs of the distribution that it samples from."""
+
+
 class Turn(WireModel):
     """One model call and the tool results that follow, for people and metrics.
 
@@ -119,6 +124,9 @@ class Turn(WireModel):
         False, description="Whether the agent's program asked again instead of going on from it."
     )
     backend: str
+    logprobs_mode: LogprobsMode = Field(
+        "processed", exclude_if=lambda mode: mode == "processed", description="That of the engine."
+    )
     started_at: float | None = Field(None, description="Unix time in seconds.")
 
 
@@ -156,7 +164,17 @@ class Trajectory(WireModel):
     turns: list[Turn] = Field(repr=False)
     finish_reason: FinishReason
     sampling: Sampling
-    logprobs_mode: Literal["processed"] = "processed"
+    logprobs_mode: LogprobsMode = Field(
+        "processed",
+        description="'processed': its engines were seen to give logprobs of the distribution that "
+        "they sample from. 'unknown': not all were.",
+    )
+
+
+def logprobs_mode_of(turns: Sequence[Turn]) -> LogprobsMode:
+    """Returns the mode of a trajectory with these turns."""
+    is_known = all(turn.logprobs_mode == "processed" for turn in turns)
+    return "processed" if is_known else "unknown"
 
 
 class Figures(WireModel):

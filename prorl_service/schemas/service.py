@@ -296,6 +296,10 @@ class ServiceStatus(WireModel):
     training: PolicyLease | None = Field(
         None, description="The training that the policy belongs to; null: none has claimed it."
     )
+    refused_weights: str | None = Field(
+        None,
+        description="Why the weights pushed last were given up. The next push is refused with it.",
+    )
     model: str | None = Field(None, description="Null before the first engine has answered.")
     tokenizer_digest: str | None = Field(
         None, description="Digest of the engines' tokenizer; null until an engine has answered."

@@ -26,7 +26,7 @@ from prorl_service.gateway.doors import Doors
 from prorl_service.inference.ownership import PolicyOwner
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.routing import Router
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights import PushedWeights
 from prorl_service.pipeline.pipeline import Pipeline
 from prorl_service.rewards.judge.judge import Judge
 from prorl_service.rollouts.executor import RolloutExecutor
@@ -258,7 +258,7 @@ async def _backends(
             _weights_directory(journal.path, stack),
             config,
             owner=journal.parsed(lambda: PolicyOwner(policy)),
-            newest=None if text is None else journal.parsed(lambda: Weights.from_json(text)),
+            pushed=journal.parsed(lambda: PushedWeights.from_json(text)),
             keep=lambda weights: journal.remember(WEIGHTS, weights.to_json()),
             router=router,
         )

@@ -21,6 +21,7 @@ def status_of(service: Service) -> ServiceStatus:
         failure=service.failure() or service.journal.failure,
         policy_version=service.backends.policy_version,
         training=service.backends.owner.lease(),
+        refused_weights=service.backends.refused_weights,
         model=model.name if model else None,
         tokenizer_digest=model.tokenizer_digest if model else None,
         sandbox=sandboxes.kind if sandboxes else "elsewhere",

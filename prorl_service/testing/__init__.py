@@ -10,7 +10,7 @@ from prorl_service.testing.fakes import (
 )
 from prorl_service.testing.playing import Played, play
 from prorl_service.testing.replies import Reply, call
-from prorl_service.testing.stubs import StubEngine, StubJudge
+from prorl_service.testing.stubs import StubEngine, StubJudge, safetensors
 
 __all__ = [
     "Answer",
@@ -23,4 +23,5 @@ __all__ = [
     "StubJudge",
     "call",
     "play",
+    "safetensors",
 ]

@@ -4,6 +4,7 @@ Not used by the service itself.
 """
 
 import asyncio
+import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -14,8 +15,16 @@ from typing import Any, Self
 from aiohttp import web
 
 from prorl_service.inference.answers import LENT, NEVER_UPDATED, REFERENCE_ENGINE, WEIGHTS_REJECTED
+from prorl_service.inference.logprobs import PROCESSED
 
 START_TIMEOUT_S = 60.0
+
+
+def safetensors(content: bytes) -> bytes:
+    """Returns a safetensors file with one tensor, whose values are `content`."""
+    tensor = {"dtype": "U8", "shape": [len(content)], "data_offsets": [0, len(content)]}
+    header = json.dumps({"content": tensor}).encode()
+    return len(header).to_bytes(8, "little") + header + content
 
 
 class _Loopback(ABC):
@@ -102,9 +111,10 @@ class StubEngine(_Loopback):
     `model_id` to claim others, `logprob` to say how likely an id was. `calls` counts calls that
     generate, `in_flight` those that have not ended; `most_in_flight` is their peak. Like vLLM, it
     refuses calls whose prompt and `max_tokens` together exceed `max_model_len`. `weights` are the
-    bytes or the directory that it was given last, b"" at first. With `refuses_weights` it refuses
-    weights like the reference engine; `update_latency_s` delays updates. With an `api_key` it
-    refuses calls without the key, except to `/health`; `authorizations` are the headers seen.
+    values of the file, or the directory, that it was given last, b"" at first. With
+    `refuses_weights` it refuses weights like the reference engine; `update_latency_s` delays
+    updates. With an `api_key` it refuses calls without the key, except to `/health`;
+    `authorizations` are the headers seen.
     """
 
     def __init__(
@@ -194,6 +204,7 @@ class StubEngine(_Loopback):
             "root": str(self._model),
             "max_model_len": self._max_model_len,
             "owned_by": REFERENCE_ENGINE,
+            "logprobs_mode": PROCESSED,
         }
         return web.json_response({"data": [model]})
 
@@ -222,7 +233,8 @@ class StubEngine(_Loopback):
         return web.json_response({"is_opened": False})
 
     async def _update_weights(self, request: web.Request) -> web.Response:
-        self._received = await request.content.read()
+        file = await request.content.read()
+        self._received = file[8 + int.from_bytes(file[:8], "little") :]
         await asyncio.sleep(self.update_latency_s)
         return web.json_response({})
 

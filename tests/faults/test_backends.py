@@ -23,6 +23,7 @@ from prorl_service.schemas import (
     RolloutState,
     Turn,
 )
+from prorl_service.testing import safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.faults.engine import BAD_ANSWERS, LOGPROB, Fault, sampled
 from tests.faults.processes import (
@@ -91,7 +92,7 @@ def load_on(engines: Sequence[EngineProcess], directory: Path, *options: str) ->
         service(urls, directory, *options) as running,
         trainer(running.url) as client,
     ):
-        client.stream_weights([b"weights"], after=VERSION - 1)
+        client.stream_weights([safetensors(b"weights")], after=VERSION - 1)
         load = Load(running, client, traces)
         yield load
         client.health()

@@ -21,7 +21,7 @@ from prorl_service.client.sampling import SamplerClient
 from prorl_service.errors import ProRLError
 from prorl_service.schemas import BackendSpec, Group, Rollout, RolloutState, WeightsQuery
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec, SamplerStatus
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.front.conftest import service
 from tests.front.test_front import WAIT_S, assert_done, at, ids_of
@@ -273,14 +273,15 @@ async def test_a_draw_is_split_over_the_cells(urls: list[str]) -> None:
 async def test_weights_go_to_all_cells_under_one_version(
     urls: list[str], engines: list[StubEngine], tmp_path: Path
 ) -> None:
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors").write_bytes(safetensors(b"shared"))
     async with async_trainer(urls[1]) as alone:
         await alone.load_weights(str(tmp_path))
 
     def send() -> None:
         with trainer(",".join(urls), retry_s=1) as client:
             newest = client.weights_terms(WeightsQuery()).newest
-            report = client.stream_weights([b"wei", b"ghts"], after=newest)
+            file = safetensors(b"weights")
+            report = client.stream_weights([file[:70], file[70:]], after=newest)
             assert (report.version, len(report.applied)) == (2, 2)
             assert [one.weights for one in engines[:2]] == [b"weights"] * 2
             assert len(client.load_weights(str(tmp_path), after=2).applied) == 2

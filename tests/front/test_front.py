@@ -14,7 +14,7 @@ from prorl_service.client import AsyncRolloutClient, RolloutClient
 from prorl_service.client.sampling import SamplerClient
 from prorl_service.schemas import NOT_SAMPLED, BackendState, Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import Draw, DrawSpec, DrawState, SamplerSpec
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from tests.front.conftest import service
 from tests.rollouts.journals import rollout_states
 from tests.server.application import Settings, serving, until
@@ -217,7 +217,9 @@ async def test_the_front_alone_gives_engines_their_weights(
     services: list[local.LocalProcess], engine: StubEngine, client: AsyncRolloutClient
 ) -> None:
     for version in (3, 4):
-        assert (await client.stream_weights([b"weights"], after=version - 1)).version == version
+        assert (
+            await client.stream_weights([safetensors(b"weights")], after=version - 1)
+        ).version == version
         groups = [scored(f"v{version}-{i}", 0, 1) for i in range(4)]
         await client.submit(groups)
         assert await versions_of(client, groups) == {version}

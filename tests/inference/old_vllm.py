@@ -102,7 +102,8 @@ class OldVllm:
         return web.json_response({"vllm_config": config, "vllm_env": {}, "system_env": {}})
 
     def _config(self) -> dict[str, Any]:
-        return {"instance_id": self._instance, "model_config": {"dtype": "torch.bfloat16"}}
+        model = {"dtype": "torch.bfloat16", "logprobs_mode": "processed_logprobs"}
+        return {"instance_id": self._instance, "model_config": model}
 
     async def _paused(self, _: web.Request) -> web.Response:
         return web.json_response({"is_paused": self.paused.is_set()})

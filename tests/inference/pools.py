@@ -9,7 +9,7 @@ from prorl_service.inference.base import Generation
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.session import Session
 from prorl_service.schemas import BackendSpec, BackendState, Sampling
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 
 
 @asynccontextmanager
@@ -32,10 +32,12 @@ def id_of(engine: StubEngine) -> str:
     return engine.url.removeprefix("http://")
 
 
-async def upload(*chunks: bytes) -> AsyncIterator[bytes]:
-    for chunk in chunks:
-        await asyncio.sleep(0.01)
-        yield chunk
+async def upload(*values: bytes) -> AsyncIterator[bytes]:
+    """Yields a file of weights with these values, in pieces."""
+    file = safetensors(b"".join(values))
+    for start in range(0, len(file), 20):
+        await asyncio.sleep(0)
+        yield file[start : start + 20]
 
 
 async def broken_upload() -> AsyncIterator[bytes]:
@@ -44,8 +46,9 @@ async def broken_upload() -> AsyncIterator[bytes]:
 
 
 def kept(spool: Path) -> set[bytes]:
-    """Returns the contents of the weight files."""
-    return {path.read_bytes() for path in spool.iterdir() if not path.name.startswith("probe-")}
+    """Returns the values in the weight files."""
+    files = [path for path in spool.iterdir() if not path.name.startswith("probe-")]
+    return {path.read_bytes().rpartition(b"}")[2] for path in files}
 
 
 async def generate(generator: Session) -> Generation:

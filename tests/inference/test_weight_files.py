@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.transfer.ways import WeightFile
-from prorl_service.inference.weights import UploadStalled, Weights, WeightsNotKept
+from prorl_service.inference.weights import PushedWeights, UploadStalled, Weights, WeightsNotKept
 from prorl_service.schemas import BackendSpec, WeightsQuery
 from prorl_service.testing import StubEngine
 from tests.inference.pools import kept, pool_of, upload
@@ -92,10 +92,10 @@ async def test_files_left_by_a_killed_process_are_removed_at_the_next_start(
     async with pool_of(engines[:1], tmp_path) as pool:
         await pool.stream_weights(upload(b"trained"))
     (name,) = os.listdir(tmp_path)
-    newest = Weights(WeightFile(tmp_path / name), 1)
+    pushed = PushedWeights(Weights(WeightFile(tmp_path / name), 1))
     for other in ("weights-%s.partial", "weights-%s.safetensors", "probe-%s"):
         (tmp_path / (other % uuid.uuid4().hex)).touch()
-    async with BackendPool(tmp_path, newest=newest) as pool:
+    async with BackendPool(tmp_path, pushed=pushed) as pool:
         terms = await pool.weights_terms(WeightsQuery())
         assert set(os.listdir(tmp_path)) == {name, terms.probe}
     assert os.listdir(tmp_path) == [name]

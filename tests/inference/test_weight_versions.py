@@ -9,9 +9,9 @@ import pytest
 from prorl_service.errors import BackendRejected, Conflict
 from prorl_service.inference.pool import BackendPool, PoolConfig
 from prorl_service.inference.transfer.ways import WeightFile
-from prorl_service.inference.weights import Weights
+from prorl_service.inference.weights import PushedWeights
 from prorl_service.schemas import BackendSpec, BackendState, Push
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.inference.pools import pool_of, upload
 
@@ -22,12 +22,12 @@ class Remembered:
     def __init__(self) -> None:
         self.text = b""
 
-    async def keep(self, weights: Weights) -> None:
-        self.text = weights.to_json()
+    async def keep(self, pushed: PushedWeights) -> None:
+        self.text = pushed.to_json()
 
     def pool(self, spool: Path) -> BackendPool:
-        newest = Weights.from_json(self.text) if self.text else None
-        return BackendPool(spool, PoolConfig(probe_interval_s=0.1), newest=newest, keep=self.keep)
+        pushed = PushedWeights.from_json(self.text) if self.text else PushedWeights()
+        return BackendPool(spool, PoolConfig(probe_interval_s=0.1), pushed=pushed, keep=self.keep)
 
 
 async def test_weights_are_never_given_to_an_engine_of_another_model(
@@ -104,7 +104,7 @@ async def test_versions_are_the_services_own_count_and_only_grow(
 
 async def test_a_repeated_push_is_the_same_push(engines: list[StubEngine], tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
-    path.write_bytes(b"trained")
+    path.write_bytes(safetensors(b"trained"))
     async with pool_of(engines, tmp_path) as pool:
         push, source = Push(), WeightFile(path)
         first = await pool.load_weights(source, push)

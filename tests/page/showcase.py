@@ -20,7 +20,7 @@ from prorl_service.errors import (
     TaskError,
 )
 from prorl_service.schemas import FinishReason, Group, Message, Stage, Task, ToolCallRecord
-from prorl_service.testing import StubEngine, byte_model
+from prorl_service.testing import StubEngine, byte_model, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.trainers import trainer
 
@@ -184,7 +184,7 @@ def world(
     """Runs a service that has ended `rollouts`, over 8 policy versions, and some still running."""
     model, weights = directory / "model", directory / "weights.safetensors"
     model.mkdir()
-    weights.write_bytes(b"weights")
+    weights.write_bytes(safetensors(b"weights"))
     steps = 8
     shelf = ("--journal", str(directory / "journal.sqlite"), "--shelf-sample", "1")
     with (

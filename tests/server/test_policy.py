@@ -13,7 +13,7 @@ import pytest
 from prorl_service.client import AsyncRolloutClient, ServiceCallError
 from prorl_service.schemas import PolicyClaim, Rollout, RolloutState
 from prorl_service.schemas.sampling import DrawSpec, SamplerSpec
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from tests.server.application import Settings, serving, until
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
@@ -52,11 +52,11 @@ async def take_over(client: AsyncRolloutClient) -> None:
 async def test_another_training_may_do_nothing_that_touches_the_policy(
     url: str, engine: StubEngine, first: AsyncRolloutClient
 ) -> None:
-    await first.stream_weights([b"first"])
+    await first.stream_weights([safetensors(b"first")])
     async with as_second(url) as second:
         error = await refused(second.claim_policy(PolicyClaim(training=SECOND)))
         assert "user ada" in error.error.message
-        await refused(second.stream_weights([b"second"]))
+        await refused(second.stream_weights([safetensors(b"second")]))
         await refused(second.load_weights("/shared/second"))
         await refused(second.submit([scored("g", 1)]))
         await refused(second.submit([scored("g", 1)], invalid="fail"))
@@ -85,7 +85,7 @@ async def test_who_takes_over_ends_the_rollouts_of_the_other(
     url: str, engine: StubEngine, first: AsyncRolloutClient, named: bool
 ) -> None:
     """A group that names no training belongs to the one that holds the policy."""
-    await first.stream_weights([b"first"])
+    await first.stream_weights([safetensors(b"first")])
     running = scored("running", 0, 1, 0, 1, sleep=0.5)
     async with AsyncRolloutClient(url) as anonymous, as_second(url) as second:
         await (first if named else anonymous).submit([running])
@@ -94,9 +94,9 @@ async def test_who_takes_over_ends_the_rollouts_of_the_other(
         assert {one.state for one in ended} == {RolloutState.CANCELLED}
         assert {one.error and one.error.kind for one in ended} == {"PolicyTaken"}
         await refused(first.submit([scored("more", 1)]))
-        await refused(first.stream_weights([b"again"]))
+        await refused(first.stream_weights([safetensors(b"again")]))
         await refused(second.submit([scored("early", 1)]), "PolicyUnclaimed")
-        await second.stream_weights([b"second"])
+        await second.stream_weights([safetensors(b"second")])
         await second.submit([scored("own", 0, 1)])
         ended = await second.wait(["own.0", "own.1"], WAIT_S)
     assert {one.state for one in ended} == {RolloutState.DONE}
@@ -109,16 +109,18 @@ async def test_a_push_that_began_before_the_policy_changed_hands_is_refused(
     began, may_end = asyncio.Event(), asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
-        yield b"first"
+        file = safetensors(b"first")
+        yield file[:70]
         began.set()
         await may_end.wait()
+        yield file[70:]
 
     headers = {"Prorl-Training": FIRST.key}
     async with httpx.AsyncClient(base_url=url, headers=headers) as http, as_second(url) as second:
         push = asyncio.create_task(http.put("/v1/weights", content=pieces()))
         await began.wait()
         await take_over(second)
-        await second.stream_weights([b"second"])
+        await second.stream_weights([safetensors(b"second")])
         may_end.set()
         answer = await push
     assert answer.json()["error"]["kind"] == "PolicyTaken"
@@ -130,10 +132,10 @@ async def test_an_equal_group_of_another_training_is_another_group(
 ) -> None:
     await first.submit([scored("g", 1)])
     await first.wait(["g.0"], WAIT_S)
-    await first.stream_weights([b"first"])
+    await first.stream_weights([safetensors(b"first")])
     async with as_second(url) as second:
         await take_over(second)
-        await second.stream_weights([b"second"])
+        await second.stream_weights([safetensors(b"second")])
         await refused(second.submit([scored("g", 1)]), "Conflict")
 
 
@@ -143,7 +145,7 @@ async def test_a_sampler_ends_with_the_training_that_drew_from_it(
     """Another training with a sampler of the same name gets none of its groups."""
     spec = SamplerSpec(groups_at_once=2, groups_ahead=4)
     candidates = [scored(f"c{number}", *INFORMATIVE) for number in range(8)]
-    await first.stream_weights([b"first"])
+    await first.stream_weights([safetensors(b"first")])
     await first.create_sampler("s", spec)
     await first.add_candidates("s", candidates)
     await first.open_draw("s", "draw-0", DrawSpec(target=1))
@@ -156,7 +158,7 @@ async def test_a_sampler_ends_with_the_training_that_drew_from_it(
         await take_over(second)
         with pytest.raises(ServiceCallError, match="404"):
             await first.sampler("s")
-        await second.stream_weights([b"second"])
+        await second.stream_weights([safetensors(b"second")])
         status = await second.create_sampler("s", spec)
         assert (status.informative, status.waiting, status.draw) == (0, 0, None)
         await second.add_candidates("s", candidates)
@@ -190,7 +192,7 @@ async def test_the_policy_is_still_held_after_a_restart(
 ) -> None:
     settings = replace(settings, journal=tmp_path / "journal.sqlite", resume=True)
     async with serving(settings) as url, async_trainer(url, FIRST) as first:
-        await first.stream_weights([b"first"])
+        await first.stream_weights([safetensors(b"first")])
     async with serving(settings) as url, as_second(url) as second:
         await refused(second.claim_policy(PolicyClaim(training=SECOND)))
         async with AsyncRolloutClient(url, training=FIRST.key) as first:

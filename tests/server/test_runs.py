@@ -12,7 +12,7 @@ from prorl_service.client import AsyncRolloutClient
 from prorl_service.errors import JournalError
 from prorl_service.schemas import BackendSpec, BackendState, RolloutState
 from prorl_service.schemas.sampling import SamplerSpec
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from tests.server.application import Settings, group, serving, until
 from tests.trainers import async_trainer
 
@@ -34,7 +34,7 @@ async def leave_something(settings: Settings, engine: StubEngine) -> None:
         await client.submit([group("ended", n=2)])
         await client.wait(["ended.0", "ended.1"], 60)
         await client.create_sampler("s", SamplerSpec())
-        await client.stream_weights([b"trained"], after=56)
+        await client.stream_weights([safetensors(b"trained")], after=56)
         engine.latency_s = 3600
         await client.submit([group("unfinished", n=2)])
     engine.latency_s = 0

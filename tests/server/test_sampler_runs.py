@@ -14,7 +14,7 @@ from prorl_service.sampling.candidates import Candidate
 from prorl_service.sampling.sampler import Sampler as Core
 from prorl_service.schemas import Group, Rollout, RolloutState
 from prorl_service.schemas.sampling import MAX_CANDIDATE_ID, DrawnGroup, DrawSpec, SamplerSpec
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from tests.server.application import Settings, finished, serving, until
 from tests.server.draws import INFORMATIVE, drawn, scored_settings
 from tests.server.scored_agent import scored
@@ -36,7 +36,7 @@ def versions(rollouts: list[list[Rollout]]) -> set[int | None]:
 
 async def die_between_draw_and_acknowledgement(client: AsyncRolloutClient, run: str | None) -> None:
     """Draws with weights of version 57, and acknowledges nothing."""
-    await client.stream_weights([b"late"], after=56)
+    await client.stream_weights([safetensors(b"late")], after=56)
     await client.create_sampler("my-run", SamplerSpec(run=run))
     groups = data()
     await client.add_candidates("my-run", [next(groups) for _ in range(8)])
@@ -48,7 +48,7 @@ async def test_a_restarted_script_is_not_given_the_groups_of_its_previous_start(
     url: str, client: AsyncRolloutClient, engine: StubEngine
 ) -> None:
     await die_between_draw_and_acknowledgement(client, run="start-1")
-    await client.stream_weights([b"early"])
+    await client.stream_weights([safetensors(b"early")])
     calls = engine.calls
 
     def start_again() -> list[list[Rollout]]:

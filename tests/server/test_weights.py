@@ -10,7 +10,7 @@ import pytest
 
 from prorl_service.inference.pool import PoolConfig
 from prorl_service.schemas import BackendSpec, BackendState
-from prorl_service.testing import StubEngine
+from prorl_service.testing import StubEngine, safetensors
 from prorl_service.tokens.chat import ChatFormat
 from tests.server.application import Settings, serving, until
 from tests.trainers import async_trainer, training
@@ -38,7 +38,7 @@ async def test_a_stalled_upload_is_answered_and_delays_no_other(engine: StubEngi
         )
         writer.write(head.encode() + b"half")
         await writer.drain()
-        await client.stream_weights([b"next"])
+        await client.stream_weights([safetensors(b"next")])
         assert engine.weights == b"next"
         answer = (await reader.read()).decode()
         writer.close()
@@ -57,7 +57,7 @@ async def test_journals_in_one_directory_keep_their_weights_apart(
         ]
         clients = [await stack.enter_async_context(async_trainer(url)) for url in urls]
         for client, content in zip(clients, (b"first", b"second"), strict=True):
-            await client.stream_weights([content])
+            await client.stream_weights([safetensors(content)])
         engine.restart()
 
         async def has_weights() -> bool:

@@ -25,6 +25,7 @@ from prorl_service.inference.answers import REFERENCE_ENGINE, WEIGHTS_REJECTED, 
 from prorl_service.inference.engine.batcher import Batcher, EngineDead, Sequence
 from prorl_service.inference.engine.protocol import GenerateBody, Refusal, error_body
 from prorl_service.inference.engine.weights import Served, WeightsRejected, WeightUpdate
+from prorl_service.inference.logprobs import PROCESSED
 from prorl_service.inference.transfer.ways import ADAPTER_PREFIX
 from prorl_service.net.bearer import RequireBearer
 from prorl_service.net.origins import RefuseForeignPages
@@ -106,6 +107,7 @@ async def models(engine: TheEngine) -> dict[str, Any]:
         "parent": None,
         "max_model_len": engine.max_model_len,
         "dtype": engine.dtype,
+        "logprobs_mode": PROCESSED,
     }
     adapter = {"id": f"{ADAPTER_PREFIX}adapter", "root": "", "parent": engine.model_id}
     return {"object": "list", "data": [model] + [adapter] * engine.served.has_adapter}

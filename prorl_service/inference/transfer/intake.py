@@ -49,6 +49,8 @@ class Intake:
     """Largest rank of an adapter that the engine puts on its model; 0: it takes no adapters."""
     workers: int = 0
     """Number of the engine's processes in a broadcast; 0: it takes no broadcasts."""
+    logprobs_mode: str | None = None
+    """Mode of its logprobs, by vLLM's name; None if the engine does not report it."""
 
     def require_files(self, url: str) -> None:
         """Raises `BackendRejected` if the engine takes no files."""
@@ -76,6 +78,7 @@ def of_vllm(server_info: Any, release: Release | None) -> Intake:
         _way(backend, release),
         str(dtype).removeprefix("torch."),
         int(lora.get("max_lora_rank", 0)) if takes_adapters else 0,
+        logprobs_mode=config["model_config"].get("logprobs_mode"),
     )
 
 

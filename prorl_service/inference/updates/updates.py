@@ -1,4 +1,4 @@
-"""The newest weights, and how each backend gets them.
+"""The weights that trainers push, and how each backend gets them.
 
 A backend that joins or comes back takes them before it serves. `membership` knows which backends
 exist, `health` brings them back.
@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from prorl_service.errors import BackendError, BackendRejected, BackendUnavailable
@@ -19,7 +20,13 @@ from prorl_service.inference.transfer.ways import Broadcast, WeightSource
 from prorl_service.inference.updates import nccl
 from prorl_service.inference.updates.nccl import GroupGone, NcclGroup
 from prorl_service.inference.updates.terms import agree
-from prorl_service.inference.weights import Weights, WeightSpool, check_directory
+from prorl_service.inference.weights import (
+    PushedWeights,
+    Refusal,
+    Weights,
+    WeightSpool,
+    check_directory,
+)
 from prorl_service.schemas import BackendState, Push, WeightsQuery, WeightsReport, WeightsTerms
 
 log = logging.getLogger(__name__)
@@ -37,16 +44,18 @@ class WeightUpdates:
         members: Mapping[str, Member],
         spool: WeightSpool,
         owner: PolicyOwner,
-        newest: Weights | None,
-        keep: Callable[[Weights], Awaitable[None]],
+        pushed: PushedWeights,
+        keep: Callable[[PushedWeights], Awaitable[None]],
         on_change: Callable[[], None],
         *,
         load_timeout_s: float,
     ) -> None:
-        """`members`: the pool's, keyed by id. `keep` is called with weights that become the newest,
-        before any older file is removed. `on_change` is called after each update, whether it
-        succeeded or not."""
-        self.newest = newest
+        """`members`: the pool's, keyed by id. `keep` is called with what `pushed` becomes, before
+        any older file is removed. `on_change` is called after each update, whether it succeeded or
+        not."""
+        self.pushed = pushed
+        self.refusal = pushed.refusal
+        """Last refusal of weights that were offered, told or not."""
         self._members = members
         self._spool = spool
         self._owner = owner
@@ -58,12 +67,33 @@ class WeightUpdates:
         self._last_version = 0
         """Version of the last push, whether it succeeded or not: a number is never used twice."""
 
+    @property
+    def newest(self) -> Weights | None:
+        """Last weights that an engine has taken."""
+        return self.pushed.newest
+
+    @property
+    def wanted(self) -> Weights | None:
+        """Weights with which engines serve: those offered or, if there are none, the newest."""
+        return self.pushed.offered or self.pushed.newest
+
+    @property
+    def are_undecided(self) -> bool:
+        """True while the weights that are offered wait for an engine to take or refuse them."""
+        return self.pushed.offered is not None and not self._lock.locked()
+
+    def raise_refusal_after(self, known: Refusal | None) -> None:
+        """Raises `WeightsRejected` if offered weights were refused since `refusal` was `known`."""
+        if self.refusal is not None and self.refusal is not known:
+            raise self.refusal.error()
+
     async def stream(
         self, chunks: AsyncIterable[bytes], push: Push, training: str | None
     ) -> WeightsReport:
         """Gives all backends the tensors of one safetensors file. Raises like `load`, and
         `UploadStalled`, `WeightsNotKept`."""
         self._check_owner(training)  # before gigabytes arrive
+        await self._tell_refusal()
         file = await self._spool.receive(chunks)  # without the lock: an upload may stall
         return await self.load(file, push, training)
 
@@ -110,33 +140,33 @@ class WeightUpdates:
         ]
 
     async def load(self, source: WeightSource, push: Push, training: str | None) -> WeightsReport:
-        """Updates all backends in parallel; one that is down takes the weights when it is back.
+        """Updates all backends in parallel; one that is down takes the weights when it is back. If
+        all are, the weights are offered to the first that returns.
 
         `training`: the key of that which pushes them; None: one that nobody has to know. Raises
-        `BackendRejected` if a backend refuses the weights; `InvalidRequest` for a directory that
-        visibly holds none; `PolicyTaken` and `PolicyUnclaimed`. After any error the previous
-        weights stay the newest: backends that took the new ones are given the old ones again or, if
-        there were none, are down until a restart or new weights.
+        `BackendRejected` if a backend refuses the weights; `WeightsRejected` if those of the last
+        push were refused later; `InvalidRequest` for a directory that visibly holds none;
+        `PolicyTaken` and `PolicyUnclaimed`. After any error the previous weights stay the newest:
+        backends that took the new ones are given the old ones again or, if there were none, are
+        down until a restart or new weights.
         """
         await asyncio.to_thread(check_directory, source)
-        outdated: WeightSource | None = source
-        try:
-            async with self._lock:
+        weights = Weights(source, 0, push.push)
+        async with self._lock:
+            before, began_at = self.pushed, time.monotonic()
+            try:
                 self._check_owner(training)
-                previous, began_at = self.newest, time.monotonic()
-                if previous is not None and previous.push == push.push:
-                    return self._report(previous)  # the answer was lost
-                weights = Weights(source, self._next_version(push.after), push.push)
+                if self.wanted is not None and self.wanted.push == push.push:
+                    return self._report(self.wanted)  # the answer was lost
+                await self._tell_refusal()
+                weights.version = self._next_version(push.after)
                 weights.training = self._owner.training_id if training else None
                 await self._load_everywhere(weights)
-                outdated = None if previous is None else previous.source
                 report = self._report(weights)
                 _log(report, source, time.monotonic() - began_at)
                 return report
-        finally:
-            newest = self.newest
-            if outdated is not None and (newest is None or newest.source.path != outdated.path):
-                await self._spool.remove(outdated)
+            finally:
+                await self._remove(before.newest, before.offered, weights)
 
     def _report(self, weights: Weights) -> WeightsReport:
         members = self._members.values()
@@ -154,12 +184,33 @@ class WeightUpdates:
     def _next_version(self, after: int) -> int:
         """Returns a version above all that were ever pushed, or are known to engine or trainer."""
         known = [member.policy_version for member in self._members.values()]
-        newest = 0 if self.newest is None else self.newest.version
-        self._last_version = max(self._last_version, newest, after, *known, 0) + 1
+        newest = 0 if self.wanted is None else self.wanted.version
+        refused = 0 if self.refusal is None else self.refusal.version
+        self._last_version = max(self._last_version, newest, refused, after, *known, 0) + 1
         return self._last_version
 
+    async def _tell_refusal(self) -> None:
+        """Raises `WeightsRejected` if the weights pushed last were refused, once, to the training
+        that had pushed them."""
+        if (refusal := self.pushed.refusal) is not None:
+            await self._become(replace(self.pushed, refusal=None))
+            if refusal.training in (None, self._owner.training_id):
+                raise refusal.error()
+
+    async def _become(self, pushed: PushedWeights) -> None:
+        self.pushed = pushed
+        self._on_change()
+        await self._keep(pushed)
+
+    async def _remove(self, *weights: Weights | None) -> None:
+        """Removes the files of those that are neither the newest nor offered."""
+        for one in weights:
+            if one is not None and str(one.source.path) not in self.pushed.files():
+                await self._spool.remove(one.source)
+
     async def _load_everywhere(self, weights: Weights) -> None:
-        previous, self.newest = self.newest, weights
+        before = self.pushed
+        self.pushed = replace(before, offered=weights)
         try:
             members = list(self._members.values())
             weights.model = await _model_of(members)
@@ -173,12 +224,20 @@ class WeightUpdates:
             for result in (*results, synced):
                 if result is not None and not isinstance(result, may_be_late):
                     raise result
-            await self._keep(weights)
+            is_taken = None in results or self._is_held(weights)
+            if is_broadcast and not is_taken:
+                raise BackendUnavailable("no engine received the broadcast", hint="send it again")
+            if is_taken:
+                self.pushed = replace(self.pushed, newest=weights, offered=None)
+            await self._keep(self.pushed)
         except BaseException:
-            self.newest = previous
+            self.pushed = before
             raise
         finally:
             self._on_change()
+
+    def _is_held(self, weights: Weights) -> bool:
+        return any(member.loaded is weights for member in self._members.values())
 
     async def _update(self, member: Member, weights: Weights) -> None:
         """Raises `BackendUnavailable` if the backend has to come back first."""
@@ -208,29 +267,39 @@ class WeightUpdates:
             raise
 
     async def check_model(self, member: Member, info: EngineInfo) -> None:
-        """Raises `OtherModel` if the engine lacks the newest weights and serves another model."""
-        newest = self.newest
-        if newest is None or newest.model is None or member.loaded is newest:
+        """Raises `OtherModel` if the engine lacks the weights and serves another model."""
+        wanted = self.wanted
+        if wanted is None or wanted.model is None or member.loaded is wanted:
             return
         model = await asyncio.to_thread(ModelIdentity.of, info)
-        if model.is_another(newest.model):
+        if model.is_another(wanted.model):
             raise OtherModel(
-                f"{member.spec.url} serves {model}, but the weights of version {newest.version} "
-                f"are for {newest.model}",
+                f"{member.spec.url} serves {model}, but the weights of version {wanted.version} "
+                f"are for {wanted.model}",
                 hint="serve that model there, or start another run with its own journal",
             )
 
     async def bring_up_to_date(self, member: Member, info: EngineInfo) -> None:
-        """Gives the backend the newest weights, if it lacks them. Raises `BackendError`.
+        """Gives the backend the weights that are offered or the newest, if it lacks them, unless a
+        push is in progress. The first to take those offered makes them the newest; if it refuses
+        them, the newest serve on. Raises `BackendError`.
 
         A paused engine may have lost its weights in an update; only a new update resumes it.
         """
-        if self.newest is not None:
-            if member.loaded is not self.newest and isinstance(self.newest.source, Broadcast):
-                _take_as_loaded(member, self.newest, info)
-            elif member.loaded is not self.newest:
-                await self._load(member, self.newest)
-                await self._learn_model(member, self.newest)
+        wanted = self.wanted
+        if wanted is not None:
+            if self._lock.locked():
+                return  # the push gives them, or the next probe does
+            try:
+                await self._give(member, wanted, info)
+            except BackendRejected as error:
+                if not self._decides(wanted):
+                    raise
+                await self._give_up(wanted, error)
+                await self.bring_up_to_date(member, info)
+            else:
+                if self._decides(wanted):
+                    await self._note_taken(wanted)
         elif member.loaded is not None:
             raise AwaitsWeights(
                 f"{member.spec.url} took version {member.loaded.version}, whose update failed",
@@ -239,11 +308,28 @@ class WeightUpdates:
         elif info.is_paused and not info.is_lent and member.spec.policy_version is None:
             raise AwaitsWeights(f"{member.spec.url} is paused", hint="resume or restart it")
 
-    async def _learn_model(self, member: Member, weights: Weights) -> None:
-        """Learns the model of weights pushed before any engine, once an engine takes them."""
-        if weights.model is None:
-            weights.model = await _model_of([member])
-            await self._keep(weights)
+    async def _give(self, member: Member, weights: Weights, info: EngineInfo) -> None:
+        if member.loaded is not weights and isinstance(weights.source, Broadcast):
+            _take_as_loaded(member, weights, info)
+        elif member.loaded is not weights:
+            await self._load(member, weights)
+            if weights.model is None:  # they were pushed before any engine
+                weights.model = await _model_of([member])
+
+    def _decides(self, weights: Weights) -> bool:
+        """Returns whether one engine's answer decides on `weights`: during a push, all decide."""
+        return self.are_undecided and weights is self.pushed.offered
+
+    async def _note_taken(self, weights: Weights) -> None:
+        outdated = self.pushed.newest
+        await self._become(replace(self.pushed, newest=weights, offered=None))
+        await self._remove(outdated)
+
+    async def _give_up(self, weights: Weights, error: BackendRejected) -> None:
+        self.refusal = Refusal(weights.version, error.message, weights.training)
+        log.error("%s", self.refusal.error().message)
+        await self._become(replace(self.pushed, offered=None, refusal=self.refusal))
+        await self._remove(weights)
 
 
 def _take_as_loaded(member: Member, weights: Weights, info: EngineInfo) -> None:

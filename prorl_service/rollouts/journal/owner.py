@@ -65,5 +65,12 @@ def _held(db: sqlite3.Connection) -> Iterator[str]:
     weights = recall(db, WEIGHTS)
     if weights is not None:
         fields = json.loads(weights)
-        model = fields.get("model")
-        yield f"weights of version {fields['version']}" + (f" of {model['name']}" if model else "")
+        pushed = {"newest": fields} if "version" in fields else fields
+        for what, one in (
+            ("weights", pushed["newest"]),
+            ("offered weights", pushed.get("offered")),
+        ):
+            if one is not None:
+                model = one.get("model")
+                name = f" of {model['name']}" if model else ""
+                yield f"{what} of version {one['version']}{name}"

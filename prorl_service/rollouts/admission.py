@@ -136,7 +136,7 @@ class Admission:
         group = Group.model_validate_json(unfinished.request)
         admitted = Admitted(group)
         try:
-            self._validator.find_agent(group, "group")
+            self._validator.find_agent(group)
         except ProRLError as error:
             admitted.problem = error.info()
         for record in self._inflight.add(

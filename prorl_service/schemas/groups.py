@@ -63,6 +63,13 @@ class Message(WireModel):
     tool_call_id: Text | None = Field(None, description="Id of the call that a tool answers.")
     name: Text | None = Field(None, description="Name of the tool that answers.")
 
+    @classmethod
+    def calling(cls, name: str, /, **arguments: JsonValue) -> Self:
+        """Returns a message of the assistant that calls one tool."""
+        function = FunctionCall(name=name, arguments=arguments)
+        call = MessageCall(id="call00000", function=function)
+        return cls(role="assistant", content="", tool_calls=[call])
+
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
         if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):

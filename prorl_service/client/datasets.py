@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from prorl_service.errors import InvalidRequest, ProRLError, field_problems
-from prorl_service.schemas import Difficulty, FieldProblem, Message, Task, TaskProblem
+from prorl_service.schemas import Difficulty, FieldProblem, Task, TaskProblem
 
 ChatMessage = Mapping[str, Any]
 Ask = Callable[[Sequence[Mapping[str, Any]]], list[TaskProblem]]
@@ -87,12 +87,9 @@ def valid_task(fields: Mapping[str, Any]) -> Task:
         raise NotATask(fields.get("task_id"), field_problems(error)) from None
 
 
-def _message(message: ChatMessage) -> Message:
+def _message(message: ChatMessage) -> dict[str, Any]:
     """Drops None values: data sets give every message the keys of all others, filled with None."""
-    given = {key: value for key, value in message.items() if value is not None}
-    if not isinstance(given.get("content"), str):
-        raise ValueError(f"message content must be text, not {message.get('content')!r:.80}")
-    return Message(**given)
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def _content_id(messages: Sequence[ChatMessage]) -> str:

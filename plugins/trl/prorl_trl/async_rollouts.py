@@ -109,6 +109,9 @@ class ProRLRolloutWorker:
         )
         self._run_id = uuid.uuid4().hex[:12]
         self._candidates = Candidates(train_dataset, group_of, run_id=self._run_id)
+        self._check_data = partial(
+            checks.check_data, {"train_dataset": train_dataset}, agent, sampling=sampling
+        )
         self._url, self._new_client = url, partial(RolloutClient, url, token=token, wire=wire)
         self._args, self._tokenizer = args, tokenizer
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
@@ -133,6 +136,7 @@ class ProRLRolloutWorker:
             with self._new_client(retry_s=FIRST_CONTACT_S) as client:
                 checks.check_tokenizer(self._tokenizer, client.status())
         client = self._new_client(retry_s=self._deadline_s)
+        self._check_data(client)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()
         context = copy_context()  # with the caller's span, which traces of rollouts are to have

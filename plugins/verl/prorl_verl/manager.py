@@ -18,6 +18,7 @@ from prorl_service.client.saved import SavedStep
 from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store
 from prorl_verl.connection import Connection
+from prorl_verl.data import check_data
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
 from prorl_verl.prompts import prompts_of
@@ -80,6 +81,7 @@ class ProRLAgentLoopManager:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
         self._connection = self._do(_connect(config, settings, llm_client))
+        check_data(config, settings)
         self._scoring = self._do(_scoring(config, settings, new_compute_score))
         self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()

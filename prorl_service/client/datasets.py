@@ -61,6 +61,8 @@ def task_from(
     """
     if payload:
         fields = json.loads(payload)
+        if not isinstance(fields, dict):
+            raise ValueError(f"the task must be a JSON object, not {payload:.80}")
     else:
         fields = {"task_id": _content_id(messages), "data": dict(data or {})}
     fields["agent"] = fields.get("agent") or default_agent
@@ -159,6 +161,8 @@ def _batch(
             yield where, [BadRow(where, one.message, id_, one.field) for one in problems]
         except (ValueError, ProRLError) as error:
             yield where, [BadRow(where, str(error), hint=getattr(error, "hint", ""))]
+        except Exception as error:  # a row may hold anything in the place of messages
+            yield where, [BadRow(where, f"it is no task: {type(error).__name__}: {error}")]
         else:
             yield where, task
             size += len(task.model_dump_json())

@@ -129,14 +129,16 @@ class ProRLRolloutWorker:
     # --- what the trainer calls -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Raises `ValueError` for a worker that does not fit the trainer or the engines."""
+        """Raises `ValueError` for a worker that does not fit the trainer or the engines, and
+        `BadRows`."""
         if self._args.max_inflight_tasks < 0:
             raise ValueError("give ProRLRolloutWorker the trainer's own AsyncGRPOConfig object")
         if self._tokenizer is not None:
             with self._new_client(retry_s=FIRST_CONTACT_S) as client:
                 checks.check_tokenizer(self._tokenizer, client.status())
+        with self._new_client(retry_s=self._deadline_s) as client:
+            self._check_data(client)
         client = self._new_client(retry_s=self._deadline_s)
-        self._check_data(client)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()
         context = copy_context()  # with the caller's span, which traces of rollouts are to have

@@ -124,7 +124,7 @@ class BadRow:
 def check_rows(rows: Iterable[tuple[str, Any]], task_of: Callable[[Any], Task], ask: Ask) -> None:
     """Raises `BadRows`, which names the first ten; see `bad_rows`."""
     if bad := list(bad_rows(rows, task_of, ask)):
-        raise BadRows("\n  ".join(summary(bad)), hint=hints(bad))
+        raise BadRows("\n  ".join(filter(None, [*summary(bad), hints(bad)])))
 
 
 def bad_rows(

@@ -48,6 +48,7 @@ def segments(draw: st.DrawFn) -> Segment:
 @st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
     chains = draw(st.lists(segments(), min_size=1, max_size=4))
+    chains[0].loss_mask[0], chains[0].policy_versions[0] = 1, 3  # an agent has at least one turn
     turns = [
         Turn(
             segment=number,
@@ -63,12 +64,6 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         for place, sampled in enumerate(chain.loss_mask)
         if sampled
     ]
-    if not turns:
-        chains[0].loss_mask[0] = 1
-        chains[0].policy_versions[0] = 3
-        return Trajectory(
-            segments=chains, turns=[], finish_reason=FinishReason.ERROR, sampling=Sampling()
-        )
     return Trajectory(
         segments=chains,
         turns=turns,

@@ -244,7 +244,15 @@ STAGE_BLAME = {Stage.INIT: Blame.SANDBOX, Stage.RUN: Blame.AGENT, Stage.EVAL: Bl
 
 def problems_of(error: ValidationError) -> str:
     """Returns the problems in one line, without values, which may be secret, and without links."""
-    return "; ".join(
-        f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
-        for one in error.errors()
-    )
+    return "; ".join(f"{one.field}: {one.message}" for one in field_problems(error))
+
+
+def field_problems(error: ValidationError, *within: str) -> list[FieldProblem]:
+    """Returns a problem for each bad field, by its place, which begins with `within`."""
+    return [
+        FieldProblem(
+            field=".".join([*within, *map(str, one["loc"])]),
+            message=one["msg"].removeprefix("Value error, "),
+        )
+        for one in error.errors(include_url=False)
+    ]

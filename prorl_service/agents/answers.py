@@ -63,6 +63,10 @@ class AnswerAgent(LoopAgent):
         self._finish_reason = await self.turns(rollout, tools)
         return self._finish_reason
 
+    def boxed_or_plain(self, answer: str) -> str:
+        """Returns a last reply that gives `answer`."""
+        return f"\\boxed{{{answer}}}" if self._is_boxed else answer
+
     def answer(self, rollout: RolloutContext) -> str | None:
         if self._finish_reason is not FinishReason.FINISHED:
             return None

@@ -150,6 +150,13 @@ class AgentHandler(ABC):
     def prompt(self) -> Prompt:
         """Returns the first prompt. Pure; called at submission."""
 
+    def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
+        """Returns replies of a policy that solves the task, for `prorl check`; none if that is not
+        known. `given`: the row's `solution`, None without one. By default it has the replies: a
+        text, or a list of texts and messages. Raises `ValueError` for another."""
+        replies = given if isinstance(given, list) else [] if given is None else [given]
+        return [one if isinstance(one, str) else Message.model_validate(one) for one in replies]
+
     def state(self) -> JsonValue:
         """Returns what this handler has learned in INIT and RUN, and `restore` needs."""
         return None

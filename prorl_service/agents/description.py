@@ -19,11 +19,15 @@ def describe(agent: type[AgentHandler]) -> AgentInfo:
         name=agent.name,
         description=_docstring(agent),
         source=f"{agent.__module__}:{agent.__qualname__}",
-        is_built_in=agent.__module__.startswith(BUILT_IN),
+        is_built_in=is_built_in(agent),
         sandbox_stages=[stage for stage in Stage if stage in agent.sandbox_stages],
         data_schema=None if agent.data_model is None else agent.data_model.model_json_schema(),
         tools=[function_schema(tool) for tool in agent.offers],
     )
+
+
+def is_built_in(agent: type[AgentHandler]) -> bool:
+    return agent.__module__.startswith(BUILT_IN)
 
 
 def _docstring(agent: type[AgentHandler]) -> str:

@@ -3,16 +3,17 @@
 math-verify scores the last reply against `task.data.answer`.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from prorl_service.agents.answers import AnswerAgent, AnswerFormat, ToolName
 from prorl_service.agents.base import RolloutContext, Verdict, put_files
 from prorl_service.agents.scoring import score_answer
 from prorl_service.rewards import math
 from prorl_service.rewards.math import score_math
-from prorl_service.schemas import Task, Turn
+from prorl_service.schemas import Message, Task, Turn
 
 SYSTEM_PROMPT = """\
 Solve the user's problem. Reason step by step and use the tools for what is better computed than \
@@ -46,6 +47,9 @@ class MathAgent(AnswerAgent):
 
     def system_prompt(self) -> str:
         return SYSTEM_PROMPT
+
+    def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
+        return super().solved_by(given) or [self.boxed_or_plain(self.data.answer)]
 
     async def init(self, rollout: RolloutContext) -> None:
         await super().init(rollout)

@@ -1,7 +1,8 @@
 """Registry of agents: built-in ones, those of installed packages, those named at start-up.
 
 A package offers an agent as an entry point in the group `prorl.agents`; an operator adds one by
-import path (`prorl serve --agent my_package.my_module:MyAgent`). Clients can only choose by name.
+import path or file (`prorl serve --agent my_module:MyAgent`, `my_agent.py:MyAgent`). Clients can
+only choose by name.
 """
 
 import inspect
@@ -11,6 +12,8 @@ import traceback
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from prorl_service.agents.base import AgentHandler
@@ -88,14 +91,17 @@ def _check(handler: Any, source: str) -> None:
 
 
 def imported(path: str) -> Any:
-    """Returns the object at the import path 'package.module:Class'. Raises `InvalidRequest`."""
+    """Returns the object at the import path 'package.module:Class' or 'directory/file.py:Class'.
+
+    A file must lie at that place on each machine that runs the agent. Raises `InvalidRequest`.
+    """
     module_name, _, class_name = path.partition(":")
-    if module_name.endswith(".py"):
-        name = module_name.removesuffix(".py").replace("/", ".")
-        hint = f"write it as '{name}:{class_name or 'Class'}'"
-        raise InvalidRequest(f"agent {path!r} names a file, not a module", hint=hint)
+    is_file = module_name.endswith(".py")
     if not class_name:
-        raise InvalidRequest(f"agent {path!r} names no class", hint=FORM)
+        form = f"write it as '{module_name}:Class'" if is_file else FORM
+        raise InvalidRequest(f"agent {path!r} names no class", hint=form)
+    if is_file:
+        module_name = _module_of(Path(module_name), path)
     module = _import(module_name, path)
     found = module
     for name in class_name.split("."):
@@ -105,6 +111,33 @@ def imported(path: str) -> Any:
                 f"agent {path!r}: {module_name} has no {class_name}", hint=_offer(module)
             )
     return found
+
+
+def _module_of(file: Path, source: str) -> str:
+    """Makes `file` importable, here and in scoring processes. Returns its module's name.
+
+    Raises `InvalidRequest`.
+    """
+    file = file.resolve()
+    if not file.is_file():
+        raise InvalidRequest(f"agent {source!r}: there is no file {file}")
+    root, names = file.parent, [file.stem]
+    while (root / "__init__.py").is_file():
+        names.insert(0, root.name)
+        root = root.parent
+    if not all(name.isidentifier() for name in names):
+        raise InvalidRequest(
+            f"agent {source!r}: {'.'.join(names)!r} is no name of a module",
+            hint="rename the file: letters, digits and '_'",
+        )
+    if str(root) not in sys.path:
+        sys.path.append(str(root))  # last, so that installed modules come first
+    spec = find_spec(names[0])
+    if spec is None or not spec.origin or root not in Path(spec.origin).resolve().parents:
+        raise InvalidRequest(
+            f"agent {source!r}: another module is called {names[0]!r}", hint="rename the file"
+        )
+    return ".".join(names)
 
 
 def _import(name: str, path: str) -> Any:

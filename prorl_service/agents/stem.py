@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from prorl_service.agents.base import (
     AgentHandler,
@@ -29,7 +29,7 @@ from prorl_service.rewards.judge.judge import MAX_ANSWER_CHARS
 from prorl_service.rewards.math import boxed
 from prorl_service.rewards.stem import normal_text, score_choice, score_value
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.schemas import FinishReason, Task
+from prorl_service.schemas import FinishReason, Message, Task
 from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
@@ -110,6 +110,12 @@ class StemAgent(AgentHandler):
         system = SYSTEM_PROMPT.format(wanted=LETTER if self.data.options else SHORT_ANSWER)
         messages = with_system(system, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
+        """Knows the replies to questions without a pattern of their own."""
+        if given is None and self.data.answer_pattern is None:
+            return [f"\\boxed{{{self.data.answer}}}"]
+        return super().solved_by(given)
 
     async def init(self, rollout: RolloutContext) -> None:
         self._sandbox = await rollout.open_sandbox()

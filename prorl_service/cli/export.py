@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +35,7 @@ def export(
     min_reward: float | None = None,
     agent: Annotated[list[str] | None, Parameter(consume_multiple=False)] = None,
     only: Literal["done", "failed", "cancelled"] | None = None,
+    all_segments: bool = False,
 ) -> None:
     """Export rollouts in other tools' formats.
 
@@ -56,6 +58,9 @@ def export(
         Name of the agent of exported rollouts.
     only
         Final state of exported rollouts.
+    all_segments
+        For sft and tokens: also what trainers do not learn from, such as titles, sub-agents, and
+        rollouts that failed or were cut off.
     """
     wanted = Wanted(min_reward, tuple(agent or ()), only)
     try:
@@ -64,7 +69,8 @@ def export(
                 lines = (one.rollout.model_dump_json(context=PACKED) for one in wanted.of(sources))
                 written = write_lines(lines, out)
             case "tokens":
-                rows = wanted.rows(sources, tokens.rows)
+                rows_of = partial(tokens.rows, all_segments=all_segments)
+                rows = wanted.rows(sources, rows_of)
                 written = write_rows(rows, out, tokens.COLUMNS)
             case "sft":
                 transcriber = _transcriber(tokenizer, reply_format)
@@ -73,7 +79,8 @@ def export(
                         "--format sft needs --tokenizer: prompts are saved only as tokens",
                         hint=NO_TOKENIZER,
                     )
-                rows = wanted.rows(sources, lambda record: sft.rows(record, transcriber))
+                rows_of = partial(sft.rows, transcriber=transcriber, all_segments=all_segments)
+                rows = wanted.rows(sources, rows_of)
                 written = write_rows(rows, out, sft.COLUMNS)
             case "atif":
                 transcriber = _transcriber(tokenizer, reply_format)
@@ -162,5 +169,5 @@ def _report(wanted: Wanted, written: int, out: Path | None) -> None:
     if wanted.filtered:
         parts.append(f"{wanted.filtered} rollouts not wanted")
     if wanted.unreadable:
-        parts.append(f"{wanted.unreadable} left out: nothing sampled, or prompt unreadable")
+        parts.append(f"{wanted.unreadable} left out: not trained on, or prompt unreadable")
     print(f"prorl: {', '.join(parts)}", file=sys.stderr)

@@ -22,6 +22,7 @@ COMMANDS = {
         "prorl_service.cli.try_agent:try_agent",
         "Try an agent on one task, without a service.",
     ),
+    "check": ("prorl_service.cli.check:check", "Check a data set's tasks before training."),
     "record": (
         "prorl_service.cli.record:record",
         "Record what a harness sends, for tests of the gateway.",

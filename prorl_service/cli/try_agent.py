@@ -1,7 +1,6 @@
 """`prorl try`: rollouts of one agent in the foreground, without a trainer or a running service."""
 
 import asyncio
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -132,8 +131,7 @@ class _Try:
         except (AgentError, InvalidRequest) as error:
             if isinstance(error, AgentError):
                 try_log.show_cause(error)
-            where = re.compile(r"\bgroups\.0\.")
-            raise ProRLError(where.sub("", error.message), hint=error.hint) from None
+            raise ProRLError(error.message, hint=error.hint) from None
 
     async def _run(self) -> list[Rollout]:
         ended: list[Rollout] = []

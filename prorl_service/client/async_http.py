@@ -2,9 +2,9 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -32,8 +32,10 @@ from prorl_service.schemas import (
     PolicyClaim,
     PolicyLease,
     Rollout,
+    Sampling,
     ServiceStatus,
     StreamForm,
+    TaskProblem,
     WeightsQuery,
     WeightsReport,
     WeightsTerms,
@@ -116,6 +118,12 @@ class AsyncRolloutClient(AsyncViewMethods):
         self, groups: Sequence[Group], *, invalid: Invalid = "refuse"
     ) -> list[Rollout]:
         return await self._send(requests.submit(groups, invalid))
+
+    async def check_tasks(
+        self, tasks: Sequence[Mapping[str, Any]], sampling: Sampling = Sampling()
+    ) -> list[TaskProblem]:
+        """Return why tasks, as JSON, would be refused; submit nothing. At most 1,024 at once."""
+        return await self._send(requests.check_tasks(tasks, sampling))
 
     async def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
         if self._each:

@@ -18,7 +18,8 @@ class ServiceCallError(ProRLError):
 
     def __init__(self, call: str, info: ErrorInfo, http_status: int | None) -> None:
         status = "" if http_status is None else f"{http_status} "
-        problems = [f"{problem.field}: {problem.message}" for problem in info.fields]
+        unsaid = (one for one in info.fields if one.message not in info.message)
+        problems = [f"{one.field}: {one.message}" for one in unsaid]
         details = [line for line in (*problems, info.hint) if line and line not in info.message]
         super().__init__(
             "\n  ".join([f"{call}: {status}{info.kind}: {info.message}", *details]),

@@ -13,7 +13,7 @@ Proxy settings of the environment are ignored: the service is a neighbour, not t
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Self
 
@@ -43,7 +43,9 @@ from prorl_service.schemas import (
     PolicyClaim,
     PolicyLease,
     Rollout,
+    Sampling,
     ServiceStatus,
+    TaskProblem,
     WeightsQuery,
     WeightsReport,
     WeightsTerms,
@@ -123,6 +125,12 @@ class RolloutClient(ViewMethods):
         several fronts, each decides for its own groups.
         """
         return self._send(requests.submit(groups, invalid))
+
+    def check_tasks(
+        self, tasks: Sequence[Mapping[str, Any]], sampling: Sampling = Sampling()
+    ) -> list[TaskProblem]:
+        """Return why tasks, as JSON, would be refused; submit nothing. At most 1,024 at once."""
+        return self._send(requests.check_tasks(tasks, sampling))
 
     def get(self, rollout_id: str, wait_s: float = 0, *, shelf: bool = True) -> Rollout:
         """Return the rollout as soon as it has ended, or as it is after `wait_s`.

@@ -12,6 +12,7 @@ from prorl_service.schemas import (
     SandboxCounts,
     ServiceStatus,
     ShelfStatus,
+    TaskProblem,
     WeightsForm,
     WeightsReport,
     WeightsTerms,
@@ -27,6 +28,12 @@ def rollouts(found: Iterable[Iterable[Rollout]], rollout_ids: Iterable[str]) -> 
     """Returns the rollouts in the order of `rollout_ids`."""
     by_id = {one.rollout_id: one for one in chain.from_iterable(found)}
     return [by_id[one] for one in rollout_ids]
+
+
+def task_problems(found: Mapping[str, list[TaskProblem]]) -> list[TaskProblem]:
+    """Returns each problem once, in the order of the tasks."""
+    by_place = {(one.index, one.field): one for one in chain.from_iterable(found.values())}
+    return [by_place[place] for place in sorted(by_place)]
 
 
 def backends(found: Mapping[str, list[BackendStatus]]) -> list[BackendStatus]:

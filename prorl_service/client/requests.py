@@ -50,10 +50,14 @@ from prorl_service.schemas import (
     Rollout,
     RolloutIds,
     Rollouts,
+    Sampling,
     ServiceStatus,
     StreamForm,
     StreamRequest,
     SubmitRequest,
+    TaskChecks,
+    TaskProblem,
+    TaskProblems,
     WeightsAt,
     WeightsQuery,
     WeightsReport,
@@ -139,6 +143,10 @@ def _rollouts(raw: bytes) -> list[Rollout]:
     return Rollouts.model_validate_json(raw).rollouts
 
 
+def _problems(raw: bytes) -> list[TaskProblem]:
+    return TaskProblems.model_validate_json(raw).problems
+
+
 def _backends(raw: bytes) -> list[BackendStatus]:
     return Backends.model_validate_json(raw).backends
 
@@ -147,6 +155,14 @@ def submit(groups: Sequence[Group], invalid: Invalid) -> Request[list[Rollout]]:
     body = SubmitRequest(groups=list(groups), invalid=invalid)
     headers, spread = parent_headers(), Submission(groups, invalid)
     return Request("POST", "/v1/rollouts", _rollouts, body, headers=headers, spread=spread)
+
+
+def check_tasks(
+    tasks: Sequence[Mapping[str, Any]], sampling: Sampling
+) -> Request[list[TaskProblem]]:
+    body = TaskChecks(tasks=[dict(one) for one in tasks], sampling=sampling)
+    spread = Everywhere(merging.task_problems)
+    return Request("POST", "/v1/tasks/check", _problems, body, spread=spread)
 
 
 def get(rollout_id: str, wait_s: float, shelf: bool) -> Request[Rollout]:

@@ -1,10 +1,12 @@
-"""Fitness of rollouts for training, for all trainers: which cannot be used and why, mean rewards.
+"""Fitness of rollouts for training, for trainers and exports: which tokens are learnt from, which
+rollouts cannot be used and why, mean rewards.
 
 Knows nothing of a trainer's further demands on a trajectory. A rollout that fails here is never
 replaced by a copy of a sibling and never given a made-up reward.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 from prorl_service.schemas import (
     NOT_SAMPLED,
@@ -12,9 +14,11 @@ from prorl_service.schemas import (
     BackendStatus,
     Blame,
     ErrorInfo,
+    FinishReason,
     Rollout,
     RolloutState,
     Segment,
+    Trajectory,
 )
 from prorl_service.schemas.numbers import MAX_SCORE, is_score, mean_of, shown
 
@@ -60,6 +64,31 @@ def trained_segments(rollout: Rollout) -> list[Segment]:
     segments = rollout.trajectory.segments if rollout.trajectory else []
     found = [one for one in segments if one.is_trained and any(one.loss_mask)]
     return sorted(found, key=lambda one: one.kind == "main")
+
+
+def is_cut_off(trajectory: Trajectory) -> bool:
+    """Returns whether the agent did not end by itself. TRL's plug-in learns nothing from such a
+    rollout by default (DAPO's overlong filtering), VeRL's does."""
+    return trajectory.finish_reason is not FinishReason.FINISHED
+
+
+def trained_masks(
+    rollout: Rollout, *, cut_off: Literal["mask", "keep"] = "mask"
+) -> list[list[int]]:
+    """Returns a mask for each segment, 0/1[R]: 1 where a sampled token is learnt from.
+
+    All 0 in a rollout that failed, in segments that the task does not train on, and, with "mask",
+    in a rollout that was cut off.
+    """
+    trajectory = rollout.trajectory
+    if trajectory is None:
+        return []
+    is_left_out = failure_of(rollout) is not None or (cut_off == "mask" and is_cut_off(trajectory))
+    trained = [] if is_left_out else trained_segments(rollout)
+    return [
+        one.loss_mask if any(one is other for other in trained) else [0] * len(one.loss_mask)
+        for one in trajectory.segments
+    ]
 
 
 def outage_of(backends: Sequence[BackendStatus]) -> ErrorInfo | None:

@@ -7,6 +7,7 @@ yields exactly the sampled tokens: templates drop the reasoning of earlier turns
 from collections.abc import Iterator
 from typing import Any
 
+from prorl_service.client.trainable import trained_masks
 from prorl_service.exports.record import Record
 from prorl_service.exports.transcript import Transcriber, Transcript
 from prorl_service.schemas import Segment
@@ -21,6 +22,7 @@ COLUMNS = {
     "policy_version": "int",
     "finish_reason": "text",
     "turns": "int",
+    "is_abandoned": "list<bool>",
     "exact": "bool",
     "whole": "bool",
     "rollout_id": "text",
@@ -28,18 +30,23 @@ COLUMNS = {
     "task_id": "text",
     "segment": "int",
     "segments": "int",
+    "kind": "text",
+    "is_trained": "bool",
 }
 """Types of the columns in Parquet."""
 
 
-def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
-    """Yields a row a segment, except those with an unreadable prompt or without a reply."""
+def rows(record: Record, transcriber: Transcriber, *, all_segments: bool = False) -> Iterator[Row]:
+    """Yields a row a segment, except those with an unreadable prompt or without a reply and, unless
+    `all_segments`, those that trainers do not learn from (`trained_masks`): who trains on a row
+    learns all of its replies. `is_abandoned` has an entry for each turn."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
-    segments = rollout.trajectory.segments
-    for segment, transcript in zip(segments, transcriber.transcripts(record), strict=True):
-        if transcript.prompt is None or not transcript.said:
+    segments, trained = rollout.trajectory.segments, map(any, trained_masks(rollout))
+    transcripts = transcriber.transcripts(record)
+    for segment, transcript, is_trained in zip(segments, transcripts, trained, strict=True):
+        if transcript.prompt is None or not transcript.said or not (is_trained or all_segments):
             continue
         yield {
             "messages": transcript.messages,
@@ -49,6 +56,7 @@ def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
             "policy_version": rollout.newest_policy_version,
             "finish_reason": rollout.trajectory.finish_reason.value,
             "turns": len(transcript.said),
+            "is_abandoned": [said.turn.is_abandoned for said in transcript.said],
             "exact": _is_exact(transcript, segment, transcriber),
             "whole": transcript.is_whole,
             "rollout_id": rollout.rollout_id,
@@ -56,6 +64,8 @@ def rows(record: Record, transcriber: Transcriber) -> Iterator[Row]:
             "task_id": rollout.task_id,
             "segment": transcript.segment,
             "segments": len(segments),
+            "kind": segment.kind,
+            "is_trained": is_trained,
         }
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from prorl_service.client.trainable import trained_masks
 from prorl_service.exports.record import Record
-from prorl_service.schemas import NOT_SAMPLED, Sampling
+from prorl_service.schemas import NOT_SAMPLED, Sampling, Trajectory
 
 Row = dict[str, Any]
 
@@ -15,6 +16,7 @@ COLUMNS = {
     "input_ids": "list<int>",
     "labels": "list<int>",
     "loss_mask": "list<mask>",
+    "is_abandoned": "list<mask>",
     "logprobs": "list<logprob>",
     "policy_versions": "list<int>",
     "prompt_length": "int",
@@ -24,6 +26,8 @@ COLUMNS = {
     "index": "int",
     "segment": "int",
     "segments": "int",
+    "kind": "text",
+    "is_trained": "bool",
     "task_id": "text",
     "agent": "text",
     "finish_reason": "text",
@@ -32,22 +36,24 @@ COLUMNS = {
 """Types of the columns in Parquet."""
 
 
-def rows(record: Record) -> Iterator[Row]:
+def rows(record: Record, *, all_segments: bool = False) -> Iterator[Row]:
     """Yields a row a segment. Lists have the length of `input_ids`, prompt included; `labels` are
-    the ids that the policy sampled. `exact` says that the logprobs' distribution was not truncated,
-    so that importance ratios with them are exact."""
+    the sampled ids that trainers learn from (`trained_masks`), or all of them with `all_segments`.
+    `is_trained` says whether the row has any. `exact` says that the logprobs' distribution was not
+    truncated, so that importance ratios with them are exact."""
     rollout = record.rollout
     if rollout.trajectory is None:
         return
-    segments = rollout.trajectory.segments
+    segments, trained = rollout.trajectory.segments, trained_masks(rollout)
     for number, segment in enumerate(segments):
         before = len(segment.prompt_ids)
         ids = segment.prompt_ids + segment.response_ids
-        mask = [0] * before + segment.loss_mask
+        mask = [0] * before + (segment.loss_mask if all_segments else trained[number])
         yield {
             "input_ids": ids,
             "labels": [id_ if kept else IGNORED for id_, kept in zip(ids, mask, strict=True)],
             "loss_mask": mask,
+            "is_abandoned": [0] * before + _abandoned(rollout.trajectory, number),
             "logprobs": [0.0] * before + segment.logprobs,
             "policy_versions": [NOT_SAMPLED] * before + segment.policy_versions,
             "prompt_length": before,
@@ -57,11 +63,22 @@ def rows(record: Record) -> Iterator[Row]:
             "index": rollout.index,
             "segment": number,
             "segments": len(segments),
+            "kind": segment.kind,
+            "is_trained": any(trained[number]),
             "task_id": rollout.task_id,
             "agent": rollout.agent,
             "finish_reason": rollout.trajectory.finish_reason.value,
             "exact": _is_uncut(rollout.trajectory.sampling),
         }
+
+
+def _abandoned(trajectory: Trajectory, segment: int) -> list[int]:
+    """Returns 1 for each token of a turn that the agent's program asked for again."""
+    mask = [0] * len(trajectory.segments[segment].response_ids)
+    for turn in trajectory.turns:
+        if turn.segment == segment and turn.is_abandoned:
+            mask[turn.start : turn.stop] = [1] * (turn.stop - turn.start)
+    return mask
 
 
 def _is_uncut(sampling: Sampling) -> bool:

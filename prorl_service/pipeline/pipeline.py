@@ -254,9 +254,7 @@ class Pipeline(RolloutExecutor):
             task = group.task.model_copy(deep=True)
             handler = _make_handler(self.agents[task.agent], task)
             if admitted.model != model.name:
-                ids = await asyncio.to_thread(
-                    prompt_ids, group, handler, model, self._services, group.group_id
-                )
+                ids = await asyncio.to_thread(prompt_ids, group, handler, model, self._services)
                 admitted.model, admitted.prompt_ids = model.name, ids
             context = RolloutContext(
                 rollout_id=record.rollout_id,

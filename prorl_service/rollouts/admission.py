@@ -148,7 +148,7 @@ class Admission:
         group = self._journal.parsed(lambda: Group.model_validate_json(unfinished.request))
         admitted = Admitted(group)
         try:
-            self._validator.find_agent(group, "group")
+            self._validator.find_agent(group)
         except ProRLError as error:
             admitted.problem = error.info()
         for record in self._inflight.add(

@@ -1,21 +1,36 @@
 """The checks of a group before anything is started, and their results."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from prorl_service.agents.base import AgentHandler, Prompt
+from prorl_service.agents.description import is_built_in
 from prorl_service.agents.registry import AgentRegistry
 from prorl_service.agents.services import OperatorServices
-from prorl_service.errors import AgentError, InvalidRequest, ProRLError, TaskError
+from prorl_service.errors import (
+    AgentError,
+    InvalidRequest,
+    ProRLError,
+    TaskError,
+    field_problems,
+)
 from prorl_service.inference.model import ServedModel
 from prorl_service.inference.pool import BackendPool
 from prorl_service.rollouts.containment import contained, make_handler
 from prorl_service.rollouts.record import Admitted
 from prorl_service.sandbox.base import SandboxProvider
-from prorl_service.schemas import FieldProblem, Group, Invalid
+from prorl_service.schemas import (
+    FieldProblem,
+    Group,
+    Invalid,
+    Sampling,
+    Task,
+    TaskProblem,
+)
 from prorl_service.schemas.suggestions import nearest_fields
 from prorl_service.tokens.formats import ToolSchema
 from prorl_service.tools.base import function_schema
@@ -41,25 +56,63 @@ class Validator:
     ) -> list[Admitted]:
         """Checks groups, given with their places in the request. Tokenising thousands of prompts
         takes seconds."""
-        return [self._admit(group, f"groups.{place}", invalid) for place, group in groups]
+        return [self._admit(group, f"groups.{place}.task", invalid) for place, group in groups]
 
     def _admit(self, group: Group, where: str, invalid: Invalid) -> Admitted:
         try:
-            return self._check(group, where)
+            with _blaming(group.task.task_id, where):
+                return self._check(group)
         except (InvalidRequest, AgentError) as problem:
             if invalid == "refuse":
                 raise
             return Admitted(group, problem=problem.info())
 
-    def _check(self, group: Group, where: str) -> Admitted:
+    def problems(
+        self, tasks: Sequence[Mapping[str, JsonValue]], sampling: Sampling
+    ) -> list[TaskProblem]:
+        """Returns why tasks would be refused; an empty list if all can run. Raises
+        `BackendUnavailable` before an engine has answered."""
+        return [
+            problem
+            for index, given in enumerate(tasks)
+            for problem in self._problems(index, given, sampling)
+        ]
+
+    def _problems(
+        self, index: int, given: Mapping[str, JsonValue], sampling: Sampling
+    ) -> list[TaskProblem]:
+        hint, message = "", ""
+        try:
+            task = Task.model_validate(given)
+            self._check(Group(group_id="check", task=task, sampling=sampling))
+        except ValidationError as error:
+            fields, hint = field_problems(error), nearest_fields(error.errors(), Task)
+        except (InvalidRequest, AgentError) as error:
+            fields, hint, message = error.fields, error.hint, error.message
+        else:
+            return []
+        task_id = given.get("task_id")
+        return [
+            TaskProblem(
+                index=index,
+                task_id=task_id if isinstance(task_id, str) else None,
+                field=one.field,
+                message=one.message,
+                hint=hint,
+            )
+            for one in fields or [FieldProblem(field="", message=message)]
+        ]
+
+    def _check(self, group: Group) -> Admitted:
+        """Raises `InvalidRequest`, whose fields are those of the task, and `AgentError`."""
         model = self.backends.model.require()
-        agent = self.find_agent(group, where)
-        self._check_image(agent, group, where)
-        handler = _check_task(agent, group, where)
+        agent = self.find_agent(group)
+        self._check_image(agent, group)
+        handler = _check_task(agent, group)
         if self.local is not None:
-            _check_host(handler, where)
+            _check_host(handler)
         services = self.local.services if self.local else None
-        ids = prompt_ids(group, handler, model, services, where)
+        ids = prompt_ids(group, handler, model, services)
         return Admitted(group, model.name, ids)
 
     def check_training(self, group: Group) -> None:
@@ -71,114 +124,126 @@ class Validator:
     def prompt(self, group: Group) -> Prompt:
         """The first prompt of its rollouts, and the schemas of all tools, for people. Raises
         `ProRLError` and `ValidationError`: agents change, and so do those that are registered."""
-        where = group.group_id
-        handler = make_handler(self.find_agent(group, where), group.task.model_copy(deep=True))
+        handler = make_handler(self.find_agent(group), group.task.model_copy(deep=True))
         with contained(f"{type(handler).__name__}.prompt"):
             prompt = handler.prompt()
         services = self.local.services if self.local else None
-        return Prompt(prompt.messages, [*prompt.tools, *_operator_tools(handler, services, where)])
+        return Prompt(prompt.messages, [*prompt.tools, *_operator_tools(handler, services)])
 
     def lacks(self, group: Group) -> list[ProRLError]:
         """Returns what this service lacks that an accepted group needs, besides engines."""
-        where = "data"
         try:
-            agent = self.find_agent(group, where)
-            self._check_image(agent, group, where)
-            handler = _check_task(agent, group, where)
+            agent = self.find_agent(group)
+            self._check_image(agent, group)
+            handler = _check_task(agent, group)
             if self.local is None:
                 return []
-            _check_host(handler, where)
+            _check_host(handler)
         except (InvalidRequest, AgentError) as problem:
             return [problem]
         return [*self.local.services.lacks(handler.uses)]
 
-    def find_agent(self, group: Group, where: str) -> type[AgentHandler]:
+    def find_agent(self, group: Group) -> type[AgentHandler]:
         """Raises `InvalidRequest`."""
         try:
             return self.agents[group.task.agent]
         except KeyError:
             raise InvalidRequest.of_field(
-                f"{where}.task.agent",
+                "agent",
                 f"no agent {group.task.agent!r}",
                 hint=f"this service has: {', '.join(self.agents.names)}; `--agent` adds one",
             ) from None
 
-    def _check_image(self, agent: type[AgentHandler], group: Group, where: str) -> None:
+    def _check_image(self, agent: type[AgentHandler], group: Group) -> None:
         if self.local is None or not agent.sandbox_stages:
             return
-        try:
+        with _field("image"):
             self.local.sandboxes.check(group.task.image)
-        except TaskError as error:
-            field = f"{where}.task.image"
-            raise InvalidRequest.of_field(field, error.message, hint=error.hint) from None
+
+
+@contextmanager
+def _blaming(task_id: str, where: str) -> Iterator[None]:
+    """Says in errors which task is to blame; `where` is the task's place in the request."""
+    try:
+        yield
+    except (InvalidRequest, AgentError) as error:
+        problem = type(error)(
+            f"task {task_id}: {error.message}",
+            hint=error.hint,
+            fields=[
+                FieldProblem(field=f"{where}.{one.field}", message=one.message)
+                for one in error.fields
+            ],
+        )
+        raise problem from error.__cause__
 
 
 def prompt_ids(
-    group: Group,
-    handler: AgentHandler,
-    model: ServedModel,
-    services: OperatorServices | None,
-    where: str,
+    group: Group, handler: AgentHandler, model: ServedModel, services: OperatorServices | None
 ) -> tuple[int, ...]:
     """Returns the ids of the prompt. Raises `InvalidRequest` if it leaves no room to sample, or for
     tools that are missing."""
     with contained(f"{type(handler).__name__}.prompt"):
         prompt = handler.prompt()
-    tools = [*prompt.tools, *_operator_tools(handler, services, where)]
-    _check_names(tools, where)
+    tools = [*prompt.tools, *_operator_tools(handler, services)]
+    _check_names(tools)
     ids = model.chat.prompt_ids(prompt.messages, tools=tools, thinking=group.sampling.thinking)
     if len(ids) >= model.max_model_len:
         raise InvalidRequest.of_field(
-            f"{where}.task.messages",
+            "messages",
             f"the prompt has {len(ids)} tokens, the model takes {model.max_model_len}",
             hint="shorten the prompt; at least one token must be left to sample",
         )
     return tuple(ids)
 
 
-def _check_host(handler: AgentHandler, where: str) -> None:
+@contextmanager
+def _field(name: str) -> Iterator[None]:
+    """Blames a field of the task for what is refused."""
     try:
+        yield
+    except (TaskError, InvalidRequest) as error:
+        raise InvalidRequest.of_field(name, error.message, hint=error.hint) from None
+
+
+def _check_host(handler: AgentHandler) -> None:
+    with _field("data"):
         handler.check_host()
-    except TaskError as error:
-        field = f"{where}.task.data"
-        raise InvalidRequest.of_field(field, error.message, hint=error.hint) from None
 
 
-def _operator_tools(
-    handler: AgentHandler, services: OperatorServices | None, where: str
-) -> list[ToolSchema]:
+def _operator_tools(handler: AgentHandler, services: OperatorServices | None) -> list[ToolSchema]:
     if services is None:
         return []
-    try:
+    with _field("data"):
         return [function_schema(tool) for tool in services.tools(handler.uses)]
-    except InvalidRequest as missing:
-        field = f"{where}.task.data"
-        raise InvalidRequest.of_field(field, missing.message, hint=missing.hint) from None
 
 
-def _check_names(tools: Sequence[ToolSchema], where: str) -> None:
+def _check_names(tools: Sequence[ToolSchema]) -> None:
     for name, times in Counter(tool["function"]["name"] for tool in tools).items():
         if times > 1:
             raise InvalidRequest.of_field(
-                f"{where}.task.data",
+                "data",
                 f"{times} tools are called {name!r}",
                 hint="choose other MCP servers, or have fewer of their tools offered: "
                 "`prorl serve --mcp-tools`",
             )
 
 
-def _check_task(agent: type[AgentHandler], group: Group, where: str) -> AgentHandler:
+def _check_task(agent: type[AgentHandler], group: Group) -> AgentHandler:
     try:
         return make_handler(agent, group.task.model_copy(deep=True))
     except ValidationError as error:
-        problems = [
-            FieldProblem(
-                field=".".join([f"{where}.task.data", *map(str, problem["loc"])]),
-                message=problem["msg"],
-            )
-            for problem in error.errors(include_url=False)
-        ]
+        problems = field_problems(error, "data")
         message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
-        hint = nearest_fields(error.errors(), agent.data_model)
-        hint = hint or f"`data` of the agent {agent.name!r}: docs/reference/task_data.md"
+        hint = nearest_fields(error.errors(), agent.data_model) or _schema_hint(agent)
         raise InvalidRequest(message, fields=problems, hint=hint) from None
+
+
+def _schema_hint(agent: type[AgentHandler]) -> str:
+    about = f"`data` of the agent {agent.name!r}"
+    if is_built_in(agent):
+        return f"{about}: docs/reference/task_data.md"
+    if agent.data_model is None:
+        return f"{about}: see {agent.__module__}:{agent.__qualname__}"
+    fields = ", ".join(agent.data_model.model_fields)
+    return f"{about} has {fields}; `prorl check --schema` and `GET /v1/agents` have its schema"

@@ -29,6 +29,9 @@ from prorl_service.schemas.groups import (
     StreamRequest,
     SubmitRequest,
     Task,
+    TaskChecks,
+    TaskProblem,
+    TaskProblems,
 )
 from prorl_service.schemas.rollouts import (
     CONTENT,
@@ -145,6 +148,9 @@ __all__ = [
     "StreamRequest",
     "SubmitRequest",
     "Task",
+    "TaskChecks",
+    "TaskProblem",
+    "TaskProblems",
     "Text",
     "Timings",
     "ToolCallRecord",

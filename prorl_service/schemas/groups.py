@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from prorl_service.schemas.base import (
+    MAX_CHECKS_PER_REQUEST,
     MAX_GROUP_SIZE,
     MAX_IDS_PER_REQUEST,
     MAX_INT32,
@@ -62,6 +63,13 @@ class Message(WireModel):
     tool_calls: list[MessageCall] = Field(default_factory=list)
     tool_call_id: Text | None = Field(None, description="Id of the call that a tool answers.")
     name: Text | None = Field(None, description="Name of the tool that answers.")
+
+    @classmethod
+    def calling(cls, name: str, /, **arguments: JsonValue) -> Self:
+        """Returns a message of the assistant that calls one tool."""
+        function = FunctionCall(name=name, arguments=arguments)
+        call = MessageCall(id="call00000", function=function)
+        return cls(role="assistant", content="", tool_calls=[call])
 
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
@@ -219,6 +227,28 @@ class SubmitRequest(WireModel):
         if sum(len(group.indices) for group in groups) > MAX_ROLLOUTS_PER_REQUEST:
             raise ValueError(f"at most {MAX_ROLLOUTS_PER_REQUEST} rollouts in one request")
         return groups
+
+
+class TaskChecks(WireModel):
+    """Tasks to check as a submission would. Each is an object, so that one that is no task is a
+    problem of its own."""
+
+    tasks: list[dict[str, JsonValue]] = Field(min_length=1, max_length=MAX_CHECKS_PER_REQUEST)
+    sampling: Sampling = Sampling()
+
+
+class TaskProblem(WireModel):
+    """Why a task would be refused."""
+
+    index: int = Field(description="The task's place in the request.")
+    task_id: str | None = Field(None, description="Null if the task has no valid one.")
+    field: str = Field(description="Place in the task, such as `data.answer`; empty: all of it.")
+    message: str
+    hint: str = ""
+
+
+class TaskProblems(WireModel):
+    problems: list[TaskProblem] = Field(description="Empty if all tasks can run.")
 
 
 class RolloutIds(WireModel):

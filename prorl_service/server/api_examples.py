@@ -26,6 +26,9 @@ from prorl_service.schemas import (
     StreamRequest,
     SubmitRequest,
     Task,
+    TaskChecks,
+    TaskProblem,
+    TaskProblems,
     Timings,
     ToolCallRecord,
     Trajectory,
@@ -252,6 +255,7 @@ _VERSION = VersionRow(
 )
 BODIES: dict[str, BaseModel] = {
     "POST /v1/rollouts": SubmitRequest(groups=[_GROUP]),
+    "POST /v1/tasks/check": TaskChecks(tasks=[{**_GROUP.task.model_dump(), "data": {}}]),
     "POST /v1/rollouts/stream": StreamRequest(rollout_ids=[_FIRST, _SECOND]),
     "POST /v1/rollouts/cancel": RolloutIds(rollout_ids=[_FIRST]),
     "POST /v1/groups/acknowledge": GroupIds(group_ids=[_GROUP.group_id]),
@@ -263,6 +267,11 @@ BODIES: dict[str, BaseModel] = {
 
 ANSWERS: dict[str, BaseModel] = {
     "POST /v1/rollouts": Rollouts(rollouts=[_QUEUED]),
+    "POST /v1/tasks/check": TaskProblems(
+        problems=[
+            TaskProblem(index=0, task_id="task12", field="data.answer", message="Field required")
+        ]
+    ),
     "GET /v1/rollouts/{rollout_id}": _ENDED,
     "POST /v1/rollouts/cancel": Rollouts(rollouts=[_DONE]),
     "GET /v1/rollouts/{rollout_id}/gateway": GatewayAccess(

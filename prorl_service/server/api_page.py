@@ -17,6 +17,7 @@ TAGS: dict[str, tuple[str, dict[str, str]]] = {
         "What a trainer does: submit groups of tasks, wait for their rollouts, acknowledge them.",
         {
             "POST /v1/rollouts": "Submit groups",
+            "POST /v1/tasks/check": "Check tasks",
             "POST /v1/rollouts/stream": "Wait for rollouts",
             "GET /v1/rollouts/{rollout_id}": "Get a rollout",
             "POST /v1/rollouts/cancel": "Cancel rollouts",

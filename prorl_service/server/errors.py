@@ -111,9 +111,19 @@ async def _invalid(request: Request, error: Exception) -> Response:
             )
         )
     problems = [_field_problem(problem) for problem in error.errors()]
-    message = "; ".join(f"{problem.field}: {problem.message}" for problem in problems)
+    message = "; ".join(f"{_named(one.field, error.body)}: {one.message}" for one in problems)
     hint = _suggestion(request, error) or "see /docs for the schema"
     return error_response(InvalidRequest(message, fields=problems, hint=hint))
+
+
+def _named(field: str, body: Any) -> str:
+    """Returns the place of a problem for people: within a task that has an id, by that id."""
+    match field.split(".", 3), body:
+        case ["groups", index, "task", place], {"groups": list(groups)}:
+            match groups[int(index)]:
+                case {"task": {"task_id": str(task_id)}}:
+                    return f"task {task_id}: {place}"
+    return field
 
 
 def _suggestion(request: Request, error: RequestValidationError) -> str:

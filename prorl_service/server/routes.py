@@ -41,6 +41,8 @@ from prorl_service.schemas import (
     StreamForm,
     StreamRequest,
     SubmitRequest,
+    TaskChecks,
+    TaskProblems,
     WeightsAt,
     WeightsQuery,
     WeightsReport,
@@ -118,6 +120,14 @@ async def submit(
     set_parent(body.groups, traceparent)
     set_training(body.groups, training)
     return _rollouts(await service.submit(body.groups, body.invalid), status_code=202)
+
+
+@router.post("/tasks/check")
+async def check_tasks(body: TaskChecks, service: ServiceDep) -> TaskProblems:
+    """Checks tasks as a submission would, and submits nothing: agent, data, what they need of this
+    service, and the length of the prompt."""
+    check = service.executor.validator.problems
+    return TaskProblems(problems=await asyncio.to_thread(check, body.tasks, body.sampling))
 
 
 @router.get("/rollouts/{rollout_id}", response_model=Rollout)

@@ -13,7 +13,6 @@ from pydantic import JsonValue, ValidationError
 
 from prorl_service.errors import InvalidRequest, problems_of
 from prorl_service.schemas import Message, Rollout
-from prorl_service.schemas.groups import FunctionCall, MessageCall
 from prorl_service.tokens.chat import ChatFormat
 
 SEPARATOR = "---"
@@ -33,10 +32,7 @@ Reply = str | Message | CutReply
 
 def call(name: str, /, **arguments: JsonValue) -> Message:
     """Returns a reply that calls one tool, in the model's own format."""
-    function = FunctionCall(name=name, arguments=arguments)
-    return Message(
-        role="assistant", content="", tool_calls=[MessageCall(id="call00000", function=function)]
-    )
+    return Message.calling(name, **arguments)
 
 
 def token_ids(reply: Reply, chat: ChatFormat) -> tuple[list[int], bool]:

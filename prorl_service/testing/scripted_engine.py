@@ -27,17 +27,30 @@ class ScriptedEngine(StubEngine):
     """
 
     def __init__(
-        self, model: Path, chat: ChatFormat, scripts: Sequence[Sequence[Reply]], tokenizer: str
+        self,
+        model: Path,
+        chat: ChatFormat,
+        scripts: Sequence[Sequence[Reply]],
+        tokenizer: str,
+        context_tokens: int,
     ) -> None:
         """Raises `InvalidRequest` for a reply that the model cannot write."""
-        super().__init__(model, lambda _: (), max_model_len=CONTEXT_TOKENS)
+        super().__init__(model, lambda _: (), max_model_len=context_tokens)
         self.chat = chat
         self.api_key = secrets.token_hex(16)
         self.model_id = "scripted"
         self.prompts: defaultdict[str, list[list[int]]] = defaultdict(list)
         """Prompts of each rollout's calls, by its id."""
         self._tokenizer = tokenizer
-        self._scripts = [[token_ids(one, chat) for one in script] for script in scripts]
+        self._of_group: dict[str, list[list[tuple[list[int], bool]]]] = {}
+        self._scripts = self._tokens(scripts)
+
+    def give(self, group_id: str, scripts: Sequence[Sequence[Reply]]) -> None:
+        """Has the rollouts of a group take turns with other scripts. Raises `InvalidRequest`."""
+        self._of_group[group_id] = self._tokens(scripts)
+
+    def _tokens(self, scripts: Sequence[Sequence[Reply]]) -> list[list[tuple[list[int], bool]]]:
+        return [[token_ids(one, self.chat) for one in script] for script in scripts]
 
     @property
     def spec(self) -> BackendSpec:
@@ -57,8 +70,9 @@ class ScriptedEngine(StubEngine):
         return len(self._script(rollout_id)) - len(self.prompts[rollout_id])
 
     def _script(self, rollout_id: str) -> list[tuple[list[int], bool]]:
-        index = int(rollout_id.rpartition(".")[2])
-        return self._scripts[index % len(self._scripts)]
+        group_id, _, index = rollout_id.rpartition(".")
+        scripts = self._of_group.get(group_id, self._scripts)
+        return scripts[int(index) % len(scripts)]
 
 
 @asynccontextmanager
@@ -67,6 +81,7 @@ async def scripted_engine(
     *,
     tokenizer: str | Path | None = None,
     reply_format: str | None = None,
+    context_tokens: int = CONTEXT_TOKENS,
 ) -> AsyncIterator[ScriptedEngine]:
     """Runs a scripted engine. `tokenizer` is a model's directory or hub name; with None, tokens are
     bytes. Raises `InvalidRequest`."""
@@ -74,6 +89,8 @@ async def scripted_engine(
         if tokenizer is None:
             byte_model.write(Path(directory))
         chat = ChatFormat.load(tokenizer or directory, reply_format)
-        engine = ScriptedEngine(Path(directory), chat, scripts, str(tokenizer or directory))
+        engine = ScriptedEngine(
+            Path(directory), chat, scripts, str(tokenizer or directory), context_tokens
+        )
         async with engine:
             yield engine

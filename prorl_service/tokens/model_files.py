@@ -62,6 +62,14 @@ def load(model: str | Path) -> ModelFiles:
     return ModelFiles(tokenizer, template, variables, vocab_size, eos_ids)
 
 
+def context_tokens(model: str | Path) -> int | None:
+    """Returns the model's longest context by its config.json; None if that does not say. Raises
+    `InvalidRequest` as `load` does."""
+    load(model)
+    found = _of_model(_directory(model) / "config.json", "max_position_embeddings")
+    return found if isinstance(found, int) else None
+
+
 def _directory(model: str | Path) -> Path:
     """Raises `ValueError`, and what `huggingface_hub` raises, which obeys `HF_HUB_OFFLINE` and its
     other variables."""

@@ -32,7 +32,7 @@ from prorl_service.schemas import (
 )
 from prorl_service.testing import FakeSandboxes, Reply, byte_model, call, play
 from prorl_service.testing.replies import token_ids
-from prorl_service.testing.scripted_engine import ScriptedEngine
+from prorl_service.testing.scripted_engine import CONTEXT_TOKENS, ScriptedEngine
 from prorl_service.testing.trial import rollouts, trial_service
 from prorl_service.tokens.chat import ChatFormat
 from tests.puzzles import WRONG, needs_library, posed
@@ -70,7 +70,7 @@ class AnsweringEngine(ScriptedEngine):
     """Gives each rollout the one reply that it is to give."""
 
     def __init__(self, model: Path, chat: ChatFormat, replies: Mapping[str, str]) -> None:
-        super().__init__(model, chat, [[]], str(model))
+        super().__init__(model, chat, [[]], str(model), CONTEXT_TOKENS)
         self._replies = {name: token_ids(reply, chat) for name, reply in replies.items()}
 
     def answer(self, prompt: list[int], session_id: str) -> tuple[list[int], bool]:

@@ -111,8 +111,8 @@ def test_a_misspelt_class_is_refused_with_the_list_of_classes(
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("guess_game.py", "write it as 'guess_game:Class'"),
-        ("games/guess.py:Guess", "write it as 'games.guess:Guess'"),
+        ("guess_game.py", "write it as 'guess_game.py:Class'"),
+        ("/games/guess.py", "write it as '/games/guess.py:Class'"),
         ("guess_game", "write it as 'package.module:Class'"),
         ("no_such_module:Agent", "write it as 'package.module:Class'"),
     ],
@@ -121,6 +121,20 @@ def test_a_bad_path_is_refused_with_the_form_to_use(path: str, hint: str) -> Non
     with pytest.raises(InvalidRequest) as refused:
         AgentRegistry([path])
     assert refused.value.hint == hint
+
+
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_an_agent_in_a_file_is_found_by_the_path_of_the_file(
+    is_absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"agents_by_path_{is_absolute}".lower()
+    (tmp_path / f"{name}.py").write_text(PACKAGE)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    directory = f"{tmp_path}/" if is_absolute else ""
+    assert "poet" in AgentRegistry([f"{directory}{name}.py:Poet"]).names
+    with pytest.raises(InvalidRequest, match=r"there is no file .*nowhere\.py"):
+        AgentRegistry([f"{directory}nowhere.py:Poet"])
 
 
 def test_modules_in_the_current_directory_are_found(

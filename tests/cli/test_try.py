@@ -148,12 +148,12 @@ def test_a_broken_agent_is_one_line(agent: str, problem: str, hint: str, tmp_pat
     [
         (
             {**MATH, "data": {"anwser": 1}},
-            "task.data.answer: Field required; task.data.anwser: Extra inputs are not permitted",
+            "task try: data.answer: Field required; data.anwser: Extra inputs are not permitted",
             ["  did you mean answer?"],
         ),
         (
             {**MATH, "data": {"answer": 51}},
-            "task.data.answer: Input should be a valid string",
+            "task try: data.answer: Input should be a valid string",
             ["  `data` of the agent 'math': docs/reference/task_data.md"],
         ),
         (
@@ -163,7 +163,7 @@ def test_a_broken_agent_is_one_line(agent: str, problem: str, hint: str, tmp_pat
         ),
         (
             {**MATH, "image": "debian:12"},
-            "task.image: the process sandbox has no images, so 'debian:12' cannot be used",
+            "task try: image: the process sandbox has no images, so 'debian:12' cannot be used",
             [],
         ),
     ],

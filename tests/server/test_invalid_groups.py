@@ -46,7 +46,7 @@ def invalid_groups() -> dict[str, tuple[Group, Blame, str]]:
     return {
         "agent": (of_agent("agent", "stranger"), Blame.TASK, "no agent 'stranger'"),
         "long": (too_long, Blame.TASK, "the model takes 4096"),
-        "data": (no_answer, Blame.TASK, "task.data"),
+        "data": (no_answer, Blame.TASK, "task read: data.answer: Field required"),
         "broken": (of_agent("broken", Broken), Blame.AGENT, "KeyError: 'answer'"),
     }
 

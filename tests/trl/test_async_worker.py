@@ -158,7 +158,7 @@ def test_weights_that_did_not_reach_the_engines_end_training(
 
 def test_refused_tasks_end_training_with_the_reason(service_url: str, tmp_path: Path) -> None:
     config = make_config(tmp_path, max_inflight_tasks=8)
-    data = dataset([None], agent="no-such-agent")
+    data = dataset([None], agent="no-such-agent").to_iterable_dataset()
     with started(ProRLRolloutWorker(service_url, config, data)) as worker:
         assert "no-such-agent" in failure_of(worker)
 

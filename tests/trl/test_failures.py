@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
+from prorl_service.client.datasets import BadRows
 from prorl_service.schemas import BackendState, Rollout, RolloutState
 from prorl_trl import ProRLRollout, RolloutsFailed, rollout
 from tests import vllm_engine
@@ -293,12 +294,12 @@ def test_evaluation_before_training_uses_the_trainers_weights(
     assert max(logged(trainer, "eval_sampling/sampling_logp_difference/max")) < 1e-4
 
 
-def test_a_refused_task_ends_training_with_the_reason(
+def test_a_task_of_an_unknown_agent_ends_training_with_the_reason(
     service_url: str, policy: Path, tmp_path: Path
 ) -> None:
     rollouts = ProRLRollout(service_url, **TWO_TURNS)
     trainer = make_trainer(rollouts, policy, tmp_path, agent="no-such-agent")
-    with pytest.raises(RolloutsFailed, match="no-such-agent"):
+    with pytest.raises(BadRows, match=r"train_dataset\[0\], task count-0: agent: no agent"):
         trainer.train()
 
 

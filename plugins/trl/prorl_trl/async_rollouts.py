@@ -125,6 +125,9 @@ class ProRLRolloutWorker:
         )
         self._training = _trainings[url] = _Training(policy)
         self._url, self._new_client = url, partial(connect, training=policy.key)
+        self._check_data = partial(
+            checks.check_data, {"train_dataset": train_dataset}, agent, sampling=sampling
+        )
         self._args, self._tokenizer = args, tokenizer
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
         self._overlong, self._deadline_s, self._observe = overlong, deadline_s, observe
@@ -141,13 +144,16 @@ class ProRLRolloutWorker:
     # --- what the trainer calls -----------------------------------------------------------------
 
     def start(self) -> None:
-        """Raises `ValueError` for a worker that does not fit the trainer or the engines."""
+        """Raises `ValueError` for a worker that does not fit the trainer or the engines, and
+        `BadRows`."""
         if self._args.max_inflight_tasks < 0:
             raise ValueError("give ProRLRolloutWorker the trainer's own AsyncGRPOConfig object")
         if self._tokenizer is not None:
             with self._new_client(retry_s=FIRST_CONTACT_S) as client:
                 checks.check_tokenizer(self._tokenizer, client.status())
         self._training.claim()
+        with self._new_client(retry_s=self._deadline_s) as client:
+            self._check_data(client)
         client = self._new_client(retry_s=self._deadline_s)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()

@@ -6,14 +6,19 @@ code, so that a release that moves them is refused instead of training without c
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, starmap
 from typing import Any
 
 import trl
 from packaging.specifiers import SpecifierSet
 
+from prorl_service.client import RolloutClient
+from prorl_service.client.datasets import check_rows
 from prorl_service.schemas import Sampling, ServiceStatus
 from prorl_service.schemas.tokenizer_digest import differing_tokenizer
+from prorl_trl.convert import task_of
 
 SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
@@ -38,6 +43,33 @@ def check_version(supported: SpecifierSet = SUPPORTED_TRL, user: str = "prorl_tr
             f"{user} supports trl{supported}, but trl {trl.__version__} is installed: "
             f"pip install 'trl{supported}'"
         )
+
+
+def check_data(
+    datasets: Mapping[str, Any], agent: str | None, client: RolloutClient, sampling: Sampling
+) -> None:
+    """Raises `BadRows` unless all rows can run. Data sets are keyed by their names for people; a
+    stream may have no end: its rows are checked when they are submitted."""
+    check_rows(
+        chain.from_iterable(starmap(_prompts, datasets.items())),
+        partial(task_of, default_agent=agent),
+        partial(client.check_tasks, sampling=sampling),
+    )
+
+
+def datasets_of(trainer: Any) -> dict[str, Any]:
+    """Returns all data sets that a GRPOTrainer takes prompts of, by their names for people."""
+    several = trainer.eval_dataset
+    if not isinstance(several, dict):
+        return {"train_dataset": trainer.train_dataset, "eval_dataset": several}
+    named = {f"eval_dataset[{name!r}]": one for name, one in several.items()}
+    return {"train_dataset": trainer.train_dataset, **named}
+
+
+def _prompts(name: str, dataset: Any) -> Iterator[tuple[str, Any]]:
+    if hasattr(dataset, "__len__"):
+        for number in range(len(dataset)):
+            yield f"{name}[{number}]", dataset[number]["prompt"]
 
 
 def check_hooks() -> None:

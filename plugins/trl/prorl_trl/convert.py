@@ -18,7 +18,13 @@ from typing import Any, Literal
 from prorl_service.client.datasets import ChatMessage, task_from, task_payload
 from prorl_service.client.metrics import Outcome, metrics, outcome_of
 from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of, other_policy, trained_segments, unusable
+from prorl_service.client.trainable import (
+    failure_of,
+    is_cut_off,
+    other_policy,
+    trained_segments,
+    unusable,
+)
 from prorl_service.schemas import (
     Difficulty,
     ErrorInfo,
@@ -154,8 +160,8 @@ def row_of(
     if failure is not None:
         return replace(unused_row(eos_ids, failure), label=_label(rollout, failure))
     assert rollout.trajectory is not None
-    segment, finish_reason = _chosen(rollout, segments), rollout.trajectory.finish_reason
-    is_masked = overlong == "mask" and finish_reason is not FinishReason.FINISHED
+    segment = _chosen(rollout, segments)
+    is_masked = overlong == "mask" and is_cut_off(rollout.trajectory)
     outcome = replace(outcome_of(rollout), reward=_shaped(rollout, overlong))
     others = [one for one in rollout.trajectory.segments if one is not segment]
     return Row(

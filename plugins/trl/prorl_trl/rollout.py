@@ -220,6 +220,8 @@ class ProRLRollout:
             return
         with self._client(retry_s=FIRST_CONTACT_S) as client:
             checks.check_tokenizer(trainer._tokenizer, client.status())
+        with self._client() as client:
+            checks.check_data(checks.datasets_of(trainer), self._agent, client, sampling)
         tqdm.write(f"prorl: watch the rollouts at {self._url}", sys.stderr)
 
     # --- weights --------------------------------------------------------------------------------

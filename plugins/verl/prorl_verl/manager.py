@@ -19,6 +19,7 @@ from prorl_service.client.saved import SavedStep
 from prorl_service.schemas import Rollout
 from prorl_verl import checks, contract, store
 from prorl_verl.connection import Connection, hold_policy
+from prorl_verl.data import check_data
 from prorl_verl.dynamic import Drawn, DynamicSampling
 from prorl_verl.measurements import Measurements, add_to_log
 from prorl_verl.prompts import prompts_of
@@ -85,6 +86,7 @@ class ProRLAgentLoopManager:
         threading.Thread(target=self._loop.run_forever, name="prorl", daemon=True).start()
         self._policy = policy
         self._connection = self._do(_connect(config, settings, llm_client, policy.key))
+        check_data(config, settings)
         self._scoring = self._do(_scoring(config, settings, new_compute_score))
         self._saving = None if settings.save is None else Saving(settings.save)
         self._measurements = Measurements()

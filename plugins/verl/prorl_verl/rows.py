@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from prorl_service.client.overlong import SoftPunishment
-from prorl_service.client.trainable import failure_of, trained_segments
-from prorl_service.schemas import NOT_SAMPLED, FinishReason, Rollout, Segment
+from prorl_service.client.trainable import failure_of, is_cut_off, trained_segments
+from prorl_service.schemas import NOT_SAMPLED, Rollout, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,10 @@ def rows_of(
     assert rollout.trajectory is not None
     assert rollout.reward is not None
     penalty = overlong.of(rollout.trajectory) if overlong else 0.0
-    is_finished = rollout.trajectory.finish_reason is FinishReason.FINISHED
     metrics = {
         "acc": rollout.reward,
         "overlong_penalty": penalty,
-        "cut_off": float(not is_finished),
+        "cut_off": float(is_cut_off(rollout.trajectory)),
     }
     return [
         Row(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from prorl_service.agents.base import (
     Prompt,
@@ -26,7 +26,7 @@ from prorl_service.agents.services import Requirements
 from prorl_service.rewards.code.grade import CodeReport
 from prorl_service.rewards.code.host_speed import slowness
 from prorl_service.sandbox.base import Sandbox
-from prorl_service.schemas import FinishReason, Stage, Task
+from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
@@ -98,6 +98,15 @@ class CodeAgent(LoopAgent):
         )
         messages = with_system(system, self.task.messages)
         return Prompt(messages, [function_schema(tool) for tool in self.tools])
+
+    def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
+        """Also takes the text of a program."""
+        if not isinstance(given, str):
+            return super().solved_by(given)
+        create = Message.calling(
+            StrReplaceEditor.name, command="create", path=SOLUTION, file_text=given
+        )
+        return [create, "Done."]
 
     async def init(self, rollout: RolloutContext) -> None:
         self._sandbox = await rollout.open_sandbox()

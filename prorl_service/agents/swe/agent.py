@@ -26,7 +26,7 @@ from prorl_service.errors import TaskError
 from prorl_service.rewards.swe.grade import SweReport
 from prorl_service.rewards.swe.log import check_parser
 from prorl_service.sandbox.base import Sandbox, SandboxLimits
-from prorl_service.schemas import FinishReason, Stage, Task
+from prorl_service.schemas import FinishReason, Message, Stage, Task
 from prorl_service.tools import ipython
 from prorl_service.tools.base import Tool, Toolset, function_schema
 from prorl_service.tools.bash import Bash
@@ -85,6 +85,14 @@ class SweAgent(LoopAgent):
 
     def _system(self) -> str:
         return SYSTEM_PROMPT.format(repository=self.data.environment.repository)
+
+    def solved_by(self, given: JsonValue) -> Sequence[str | Message]:
+        """Also takes the text of a patch."""
+        if not isinstance(given, str):
+            return super().solved_by(given)
+        repository = self.data.environment.repository
+        command = f"cd {repository} && git apply - <<'END_OF_PATCH'\n{given}\nEND_OF_PATCH"
+        return [Message.calling(Bash.name, command=command), Message.calling(Submit.name)]
 
     async def init(self, rollout: RolloutContext) -> None:
         environment = self.data.environment

@@ -24,6 +24,7 @@ from prorl_service.schemas import (
     Sampling,
     Stage,
 )
+from prorl_service.testing import play
 from recipes.swebench import oracle_policy
 from recipes.swebench.oracle_policy import SUBMIT, Step, bash, edits, script
 from recipes.swebench.report import of_rollout
@@ -105,6 +106,13 @@ async def test_a_tiny_model_earns_an_honest_0(tmp_path: Path) -> None:
         assert rollout.report is not None
         assert rollout.report["outcome"] == "empty_patch"
         assert of_rollout(rollout).startswith("# texttable-1.6.4: empty_patch\n")
+
+
+async def test_the_reference_patch_is_a_solution_that_the_agent_can_play() -> None:
+    row = instance("texttable-1.6.4")
+    replies = SweAgent(row.task()).solved_by(row.patch)
+    played = await play(SweAgent, row.task(), replies, sandboxes="bubblewrap")
+    assert (played.reward, played.unused_replies) == (1.0, 0)
 
 
 async def test_a_fix_counts_when_turns_run_out_and_git_is_in_disorder(tiny_model: Path) -> None:

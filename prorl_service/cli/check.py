@@ -1,0 +1,235 @@
+"""`prorl check`: tasks of a data set, before they are trained on.
+
+Offline, an engine that plays scripts stands for the model: known solutions and empty attempts are
+run. With `--url`, a service checks the tasks, and nothing is run.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+from pydantic import JsonValue
+
+from prorl_service.agents import loading
+from prorl_service.agents.description import describe
+from prorl_service.agents.registry import AgentRegistry
+from prorl_service.cli import try_log
+from prorl_service.cli.check_rows import GivenRow, read_rows
+from prorl_service.cli.service import connected
+from prorl_service.client.datasets import BadRow, bad_rows, hints, summary
+from prorl_service.errors import InvalidRequest, ProRLError
+from prorl_service.rollouts.containment import contained, make_handler
+from prorl_service.schemas import (
+    Blame,
+    Group,
+    Limits,
+    Message,
+    Rollout,
+    Sampling,
+    Task,
+    TaskProblem,
+)
+from prorl_service.server.service import Service
+from prorl_service.server.settings import (
+    JudgeOptions,
+    McpOptions,
+    NemoGymOptions,
+    OpenEnvOptions,
+    SandboxOptions,
+    ServiceSettings,
+    panel,
+)
+from prorl_service.testing.scripted_engine import CONTEXT_TOKENS, ScriptedEngine, scripted_engine
+from prorl_service.testing.trial import rollouts, trial_service
+from prorl_service.tokens.model_files import context_tokens
+from prorl_service.utils.runs import new_run
+from prorl_service.utils.visible import visible_line
+
+SOLVED = 1.0
+"""Reward that a solution must get, and an empty attempt must not."""
+LINE_CHARS = 1000
+
+Rows = Sequence[tuple[str, GivenRow]]
+
+
+def check(
+    tasks: Path | None = None,
+    /,
+    *,
+    agent: str | None = None,
+    model: str | None = None,
+    url: str | None = None,
+    schema: bool = False,
+    rows_only: bool = False,
+    parallel: Annotated[PositiveInt, Parameter(name=("--parallel", "-j"))] = 2,
+    limits: Annotated[Limits, panel("Limits")] = Limits(),
+    sandboxes: Annotated[SandboxOptions, panel("Sandboxes")] = SandboxOptions(),
+    mcp: Annotated[McpOptions, panel("Tools and judge")] = McpOptions(),
+    nemo_gym: Annotated[NemoGymOptions, panel("Tools and judge")] = NemoGymOptions(),
+    openenv: Annotated[OpenEnvOptions, panel("Tools and judge")] = OpenEnvOptions(),
+    judge: Annotated[JudgeOptions, panel("Tools and judge")] = JudgeOptions(),
+) -> int:
+    """Check a data set's tasks before training: their data, prompts, solutions.
+
+    Known solutions must get reward 1, and empty attempts less. Exits with code 1 if a row is bad.
+
+    Parameters
+    ----------
+    tasks
+        Tasks in JSONL, JSON or Parquet, or Harbor's task directories.
+    agent
+        The agent: my_agent.py:MyAgent, package.module:MyAgent, or the name of one such as math
+        (default: each task's own).
+    model
+        Directory or hub name of the model, for the length of prompts (default: no limit).
+    url
+        Service that checks the tasks instead; it runs no solutions.
+    schema
+        Print the schema of the agent's task data.
+    rows_only
+        Run no solutions.
+    parallel
+        Rollouts at a time.
+    """
+    registry, name = (AgentRegistry(), None) if agent is None else loading.load(agent)
+    if schema:
+        print(json.dumps(_schema(registry, name), indent=2))
+        return 0
+    if tasks is None:
+        raise InvalidRequest("name a file with tasks", hint="prorl check tasks.jsonl --agent math")
+    rows = list(read_rows(tasks))
+    if url is not None:
+        with connected(url) as client:
+            return _told(rows, list(_bad(rows, name, client.check_tasks)), 0)
+    settings = ServiceSettings(
+        sandboxes=replace(sandboxes, warm_sandboxes=0),
+        mcp=mcp,
+        nemo_gym=nemo_gym,
+        openenv=openenv,
+        judge=judge,
+    )
+    try_log.configure(verbose=False)
+    work = _offline(
+        rows, name, registry, model, settings, limits, parallel=parallel, rows_only=rows_only
+    )
+    return asyncio.run(work)
+
+
+def _schema(registry: AgentRegistry, name: str | None) -> dict[str, Any]:
+    """Raises `InvalidRequest`."""
+    if name is None:
+        raise InvalidRequest("--schema needs --agent", hint=f"{', '.join(registry.names)}")
+    found = describe(registry[name]).data_schema
+    if found is None:
+        raise InvalidRequest(
+            f"the agent {name!r} declares no schema", hint="set `data_model` in its class"
+        )
+    return found
+
+
+def _bad(
+    rows: Rows, agent: str | None, ask: Callable[[Sequence[Mapping[str, Any]]], list[TaskProblem]]
+) -> list[BadRow]:
+    return list(bad_rows(rows, lambda row: row.task(agent), ask))
+
+
+async def _offline(
+    rows: Rows,
+    agent: str | None,
+    registry: AgentRegistry,
+    model: str | None,
+    settings: ServiceSettings,
+    limits: Limits,
+    *,
+    parallel: int,
+    rows_only: bool,
+) -> int:
+    """Raises `ProRLError`."""
+    context = CONTEXT_TOKENS if model is None else context_tokens(model) or CONTEXT_TOKENS
+    async with (
+        scripted_engine([[""]], tokenizer=model, context_tokens=context) as engine,
+        trial_service(registry, [engine.spec], settings, parallel=parallel) as service,
+    ):
+        ask = partial(service.executor.validator.problems, sampling=Sampling())
+        bad = await asyncio.to_thread(_bad, rows, agent, ask)
+        known = {one.where for one in bad}
+        good = [(where, row) for where, row in rows if where not in known]
+        trials = _Trials(service, engine, limits, asyncio.Semaphore(parallel))
+        found = await asyncio.gather(
+            *(trials.of(where, row, row.task(agent)) for where, row in good if not rows_only)
+        )
+    bad += [one for _, some in found for one in some]
+    return _told(rows, bad, sum(is_run for is_run, _ in found))
+
+
+def _told(rows: Rows, bad: Sequence[BadRow], solved: int) -> int:
+    if not bad:
+        run = f"; {solved} with a solution that gets the full reward" if solved else ""
+        print(f"{len(rows)} tasks can run{run}")
+        return 0
+    for number, line in enumerate(summary(bad)):
+        print(("  " if number else "") + visible_line(line, limit=LINE_CHARS))
+    if hint := hints(bad):
+        print(visible_line(hint, limit=LINE_CHARS))
+    return 1
+
+
+class _Trials:
+    """Rollouts of tasks whose solution is known, and of empty attempts at them."""
+
+    def __init__(
+        self, service: Service, engine: ScriptedEngine, limits: Limits, slots: asyncio.Semaphore
+    ) -> None:
+        self._service = service
+        self._engine = engine
+        self._limits = limits
+        self._slots = slots
+
+    async def of(self, where: str, row: GivenRow, task: Task) -> tuple[bool, list[BadRow]]:
+        """Returns whether the task's solution was run, and what is wrong with it."""
+        try:
+            solution = self._solution(task, row.solution)
+            if not solution:
+                return False, []
+            group = Group(group_id=f"check-{new_run()}", task=task, n=2, limits=self._limits)
+            self._engine.give(group.group_id, [list(solution), [""]])
+        except (ValueError, ProRLError) as error:
+            return False, [BadRow(where, str(error), task.task_id, "solution")]
+        async with self._slots:
+            await self._service.submit([group])
+            ended = [one async for one in rollouts(self._service, group)]
+        solved, empty = sorted(ended, key=lambda one: one.index)
+        problems = [_problem_of_solution(solved), _problem_of_empty(empty)]
+        return True, [BadRow(where, one, task.task_id) for one in problems if one]
+
+    def _solution(self, task: Task, given: JsonValue) -> Sequence[str | Message]:
+        """Raises `ProRLError` and `ValueError`."""
+        handler = make_handler(
+            self._service.executor.agents[task.agent], task.model_copy(deep=True)
+        )
+        with contained(f"{type(handler).__name__}.solved_by"):
+            return handler.solved_by(given)
+
+
+def _problem_of_solution(rollout: Rollout) -> str:
+    if rollout.error is not None:
+        return f"the solution fails: {rollout.error.message}"
+    assert rollout.reward is not None
+    is_solved = rollout.reward >= SOLVED
+    return "" if is_solved else f"the solution gets {rollout.reward:g}, not {SOLVED:g}"
+
+
+def _problem_of_empty(rollout: Rollout) -> str:
+    """An agent may ask for more replies than there are, which is no fault of the task."""
+    error = rollout.error
+    if error is not None:
+        is_asking = error.blame is Blame.BACKEND
+        return "" if is_asking else f"an empty attempt fails: {error.message}"
+    assert rollout.reward is not None
+    return f"an empty attempt gets {rollout.reward:g}" if rollout.reward >= SOLVED else ""

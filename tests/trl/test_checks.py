@@ -61,7 +61,7 @@ def test_hooks_that_trl_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(GRPOTrainer, "_generate", _generate)
     with pytest.raises(RuntimeError, match=r"no longer reads \['_last_loaded_step'"):
-        checks.check_hooks()
+        checks.check_hooks(checks.READ_FOR_CORRECTION, "correct")
 
 
 def test_an_unsupported_trl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

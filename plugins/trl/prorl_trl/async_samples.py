@@ -29,10 +29,7 @@ class Attempt:
 
 def attempt_of(rollout: Rollout, *, overlong: Overlong) -> Attempt:
     trajectory = rollout.trajectory
-    segments = trajectory.segments if trajectory else []
-    # Any token may be the last: unlike GRPOTrainer, this one does not detect truncation by it.
-    last_ids = [segment.response_ids[-1] for segment in segments if segment.response_ids]
-    whole = row_of(rollout, eos_ids=last_ids or [0], segments="longest", overlong=overlong)
+    whole = row_of(rollout, eos_id=0, segments="longest", overlong=overlong)
     is_trained = whole.failure is None and any(whole.env_mask)
     return Attempt(
         whole=whole,

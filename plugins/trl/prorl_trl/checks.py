@@ -6,7 +6,7 @@ code, so that a release that moves them is refused instead of training without c
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trl
@@ -18,7 +18,7 @@ from prorl_service.schemas.tokenizer_digest import differing_tokenizer
 SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
 """True for a TRL in which a fully masked step turns the policy into NaN."""
-_READ_BY_TRL = {
+READ_FOR_CORRECTION = {
     "_generate": {
         "rollout_func",
         "use_vllm",
@@ -28,6 +28,7 @@ _READ_BY_TRL = {
     },
     "_generate_and_score_completions": {"use_vllm", "vllm_importance_sampling_correction"},
 }
+READ_FOR_REWARDS = {"_generate_and_score_completions": {"_calculate_rewards", "isnan", "nanmean"}}
 SUPPORTED_ASYNC_TRL = SpecifierSet(">=1.11,!=1.15.0,<1.17")
 """Releases with the protocols that `async_rollouts` implements."""
 
@@ -40,14 +41,14 @@ def check_version(supported: SpecifierSet = SUPPORTED_TRL, user: str = "prorl_tr
         )
 
 
-def check_hooks() -> None:
-    for method, names in _READ_BY_TRL.items():
+def check_hooks(read: Mapping[str, set[str]], purpose: str, otherwise: str = "") -> None:
+    """Raises `RuntimeError` unless each method of GRPOTrainer reads the names it is given with."""
+    for method, names in read.items():
         code = inspect.unwrap(getattr(trl.GRPOTrainer, method)).__code__
         if missing := names - set(code.co_names):
             raise RuntimeError(
                 f"trl {trl.__version__} no longer reads {sorted(missing)} in GRPOTrainer.{method}, "
-                "which the importance-sampling correction of remote rollouts needs; train without "
-                "it: `ProRLRollout(importance_sampling='off')`"
+                f"which is needed to {purpose}: install trl{SUPPORTED_TRL}{otherwise}"
             )
 
 
@@ -78,6 +79,25 @@ def check_tokenizer(tokenizer: Any, status: ServiceStatus) -> None:
     """Raises `ValueError` if the trainer's tokenizer is not that of the service's engines."""
     if problem := differing_tokenizer(tokenizer, status.tokenizer_digest):
         raise ValueError(problem)
+
+
+def add_ends(trainer: Any, end_ids: Sequence[int]) -> None:
+    """Adds tokens to those by which TRL tells complete rollouts from truncated ones.
+
+    TRL before 1.14.2 knows the EOS token of its tokenizer only.
+    """
+    known = getattr(trainer, "eos_token_ids", None)
+    if known is not None:
+        trainer.eos_token_ids = list(dict.fromkeys([*known, *end_ids]))
+
+
+def complete_ends(trainer: Any) -> set[int] | None:
+    """Returns the last tokens of rollouts that TRL takes for complete; None if it does not ask."""
+    if not trainer.mask_truncated_completions:
+        return None
+    tokenizer = trainer._tokenizer
+    ends = getattr(trainer, "eos_token_ids", [tokenizer.eos_token_id])
+    return {*ends, tokenizer.pad_token_id}
 
 
 def check_async_arguments(args: Any, sampling: Sampling) -> None:

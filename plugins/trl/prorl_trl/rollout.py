@@ -34,6 +34,7 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
 from prorl_trl.saved import Replay, Saver, step_of
+from prorl_trl.scorable import RewardTable
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
@@ -148,6 +149,7 @@ class ProRLRollout:
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         if trainer is not self._trainer:
             self._meet(trainer)
+        self._reward_table.expect_rows()
         if self._pushes_weights and self._pushed_version != trainer.state.global_step:
             self.push_weights()
         everyones = gather_object(prompts)
@@ -161,7 +163,9 @@ class ProRLRollout:
     def _meet(self, trainer: Any) -> None:
         sampling = self._sampling or Sampling(temperature=trainer.temperature)
         checks.check_trainer(trainer, sampling)
-        on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        checks.add_ends(
+            trainer, on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        )
         if self._save_to is not None:
             trainer.add_callback(AfterEvaluation(self._end_evaluation))
         max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
@@ -175,6 +179,7 @@ class ProRLRollout:
         self._pushed_version = None
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
+        self._reward_table = RewardTable(trainer)
         self._trainer = trainer
         self._shows_text = completions.shows_text(trainer, has_other_prompts=self._is_dynamic)
         if self._sampler_spec is not None:
@@ -195,17 +200,20 @@ class ProRLRollout:
         self._candidates = CandidateQueue(map(group_of, prompts))
         return StepDraws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
 
-    def _greet(self, trainer: Any, sampling: Sampling) -> None:
+    def _greet(self, trainer: Any, sampling: Sampling) -> list[int]:
+        """Returns the tokens by which the service ends turns; none without a service."""
         checks.warn_about(trainer, sampling, self._deadline_s)
         if self._save_to is not None:
             self._saver = Saver(self._save_to, step_of(trainer))
         if self._replay_from is not None:
             self._replay = Replay(self._replay_from)
             tqdm.write(f"prorl: rollouts are replayed from {self._replay_from}", sys.stderr)
-            return
+            return []
         with self._client(retry_s=FIRST_CONTACT_S) as client:
-            checks.check_tokenizer(trainer._tokenizer, client.status())
+            status = client.status()
+        checks.check_tokenizer(trainer._tokenizer, status)
         tqdm.write(f"prorl: watch the rollouts at {self._url}", sys.stderr)
+        return status.end_ids
 
     # --- weights --------------------------------------------------------------------------------
 
@@ -334,16 +342,20 @@ class ProRLRollout:
         self._ended = rollouts
         if self._observe is not None:
             self._observe(rollouts)
-        eos_ids = _eos_ids(trainer)
+        eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         rows = [
             convert.row_of(
-                rollout, eos_ids=eos_ids, segments=self._segments, overlong=self._overlong
+                rollout,
+                eos_id=eos_id,
+                segments=self._segments,
+                overlong=self._overlong,
+                complete=complete,
             )
             for rollout in rollouts
         ]
         if self._shows_text:
             rows = [completions.with_text(row, trainer._tokenizer) for row in rows]
-        return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
+        return rows + [convert.unused_row(eos_id, self._shortage)] * (len(prompts) - len(rows))
 
     def _save_tasks(self, groups: Sequence[Group]) -> None:
         if self._saver is not None:
@@ -387,9 +399,3 @@ class ProRLRollout:
     def _client(self, retry_s: float | None = None) -> RolloutClient:
         retry_s = self._deadline_s if retry_s is None else retry_s
         return RolloutClient(self._url, token=self._token, retry_s=retry_s, wire=self._wire)
-
-
-def _eos_ids(trainer: Any) -> list[int]:
-    """Returns the tokens by which TRL detects truncation; until 1.15 it knew one EOS token only."""
-    eos_ids: list[int] = getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])
-    return eos_ids

@@ -35,6 +35,7 @@ from prorl_trl.options import checked
 from prorl_trl.processes import on_main
 from prorl_trl.saved import Replay, Saver, step_of
 from prorl_trl.scorable import RewardTable
+from prorl_trl.settings import sampling_of
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class ProRLRollout:
     `observe`: gets every call's rollouts, failed ones too, on the main process, to log or show.
     `save`: a directory for every step's rollouts, a JSONL file each; see `client.saved`.
     `replay`: such a directory, whose rollouts are trained on again, without a service.
+
+    Raises `ServiceCallError` if the service does not answer within 10 s, or refuses the token.
     """
 
     @checked
@@ -125,6 +128,8 @@ class ProRLRollout:
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
+        if replay is None:
+            checks.check_service(url, token)
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
@@ -147,6 +152,14 @@ class ProRLRollout:
         return prorl_reward
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        try:
+            return self._completions(prompts, trainer)
+        except ProRLError as error:  # the user's own frames and the trainer's are enough
+            if error.hint and error.hint not in error.message:
+                error.add_note(f"  {error.hint}")
+            raise error.with_traceback(None) from None
+
+    def _completions(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         if trainer is not self._trainer:
             self._meet(trainer)
         self._reward_table.expect_rows()
@@ -161,7 +174,7 @@ class ProRLRollout:
     # --- first contact --------------------------------------------------------------------------
 
     def _meet(self, trainer: Any) -> None:
-        sampling = self._sampling or Sampling(temperature=trainer.temperature)
+        sampling = sampling_of(trainer.args, self._sampling)
         checks.check_trainer(trainer, sampling)
         checks.add_ends(
             trainer, on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
@@ -196,7 +209,15 @@ class ProRLRollout:
             self._save_tasks(groups)
             return groups[0].model_copy(update={"lease_s": None})
 
-        prompts = prompts_without_end(self._trainer.train_dataset, self._trainer.args.seed)
+        step = self._trainer.state.global_step
+        if step:
+            logger.info(
+                "training resumes at step %d: dynamic sampling takes other prompts in another "
+                "order than before, and has forgotten which tasks it had deferred",
+                step,
+            )
+        seed = self._trainer.args.seed + step
+        prompts = prompts_without_end(self._trainer.train_dataset, seed)
         self._candidates = CandidateQueue(map(group_of, prompts))
         return StepDraws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
 

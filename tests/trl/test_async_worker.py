@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.schemas import Group, Rollout, RolloutState
+from prorl_service.schemas import Group, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.training import ALL_FAIL
@@ -185,10 +185,6 @@ def test_an_unreachable_service_ends_training_immediately(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"temperature": 0.7},
-            r"sampling has temperature=1\.0, AsyncGRPOConfig\.temperature has 0\.7",
-        ),
         ({"token_budget": None}, "token_budget"),
         ({"num_generations": 1}, "take 2 or more"),
     ],
@@ -208,6 +204,12 @@ def test_another_tokenizer_of_the_same_size_is_refused(
     worker = make_worker(service_url, config, tokenizer=tokenizer)
     with pytest.raises(ValueError, match=r"tokenizer .*other.* is not that of"), started(worker):
         pass
+
+
+def test_another_temperature_than_the_trainers_is_refused(idle_url: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path, temperature=0.7)
+    with pytest.raises(ValueError, match=r"=1\.0, AsyncGRPOConfig\.temperature has 0\.7"):
+        make_worker(idle_url, config, sampling=Sampling(temperature=1))
 
 
 def test_settings_without_an_equal_are_refused(idle_url: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from prorl_service.schemas import Sampling
 from prorl_trl import settings
 from prorl_trl.settings import sampling_of, warnings_of, warnings_of_model
 
-pytestmark = pytest.mark.filterwarnings("ignore::trl.experimental.utils.TRLExperimentalWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:You are importing from 'trl.exp")
 CPU: dict[str, Any] = {"output_dir": "unused", "use_cpu": True, "bf16": False}
 
 
@@ -164,5 +164,5 @@ def test_options_that_are_not_known_to_be_neutral_are_refused(name: str, value: 
 
 @pytest.mark.parametrize("options", [{"stop": ["END"]}, {"do_sample": False}, {"min_p": 0.1}])
 def test_options_that_change_sampling_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="generation_kwargs has .*remove it"):
+    with pytest.raises(ValueError, match=r"generation_kwargs has .*remove it"):
         sampling_of(config(generation_kwargs=options), None)

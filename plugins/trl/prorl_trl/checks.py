@@ -106,7 +106,12 @@ def check_trainer(trainer: Any, sampling: Sampling) -> None:
             "use_vllm=True with vllm_mode='colocate' starts an engine inside the trainer, which "
             "the rollout service cannot use: set use_vllm=False, or vllm_mode='server'"
         )
-    _check_temperature(trainer, sampling)
+    if sampling.temperature != trainer.temperature:
+        raise ValueError(
+            f"the service samples at temperature {sampling.temperature:g}, the trainer computes "
+            f"its logprobs at {trainer.temperature:g}: make `sampling.temperature` and that of "
+            "the trainer's configuration equal"
+        )
 
 
 def check_tokenizer(tokenizer: Any, status: ServiceStatus) -> None:
@@ -143,7 +148,6 @@ def complete_ends(trainer: Any) -> set[int] | None:
 
 def check_async_arguments(args: Any, sampling: Sampling) -> None:
     """Checks an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
-    _check_temperature(args, sampling)
     if args.num_generations < 2:
         raise ValueError(
             "num_generations=1: one rollout has nothing to compare with, take 2 or more"
@@ -156,15 +160,6 @@ def check_async_arguments(args: Any, sampling: Sampling) -> None:
     for message in settings.warnings_of(args):
         _warn(message)
     _warn_about_sampling(sampling)
-
-
-def _check_temperature(trainer: Any, sampling: Sampling) -> None:
-    if sampling.temperature != trainer.temperature:
-        raise ValueError(
-            f"the service samples at temperature {sampling.temperature:g}, the trainer computes "
-            f"its logprobs at {trainer.temperature:g}: make `sampling.temperature` and that of "
-            "the trainer's configuration equal"
-        )
 
 
 def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:

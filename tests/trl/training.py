@@ -12,7 +12,7 @@ from prorl_trl import ProRLRollout, with_task
 
 ALL_FAIL = "the last 32 rollouts all failed"
 """Log line of a service whose rollouts all fail."""
-AGENTS = ["tests.trl.letters:LettersAgent", "tests.trl.letters:ForgetfulAgent"]
+AGENTS = [f"tests.trl.letters:{name}Agent" for name in ("Letters", "Forgetful", "Hasty")]
 SERVICE_OPTIONS = ["--sandbox", "process", *(f"--agent={agent}" for agent in AGENTS)]
 
 SMALL: dict[str, Any] = {

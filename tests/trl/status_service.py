@@ -1,5 +1,6 @@
 """A service that answers `GET /v1/status` and nothing else."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ _REFUSED = ErrorResponse(
 @contextmanager
 def status_service(*, token: str = "", **status: Any) -> Iterator[str]:
     """Yields its address. `status`: fields other than those of `STATUS`."""
-    answer = STATUS.model_copy(update=status).model_dump_json()
+    answer = json.dumps(STATUS.model_dump(mode="json") | status)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -123,7 +123,7 @@ def train(
     }
     tokenizer = AutoTokenizer.from_pretrained(policy)
     classes = [tokenizer if isinstance(one, torch.nn.Module) else None for one in functions]
-    trainer = make_trainer(
+    trainer: RecordingTrainer = make_trainer(
         rollouts,
         policy,
         directory,
@@ -215,7 +215,7 @@ def test_rows_that_dynamic_sampling_could_not_fill_are_not_scored(
     policy: Path, tmp_path: Path
 ) -> None:
     found = made_step(policy, [None] * N)  # of the three groups that the step has room for
-    options = {"scale_rewards": "batch"}
+    options: dict[str, Any] = {"scale_rewards": "batch"}
     trainer = train(policy, tmp_path, found, [length], dynamic_sampling=True, **options)
     failed = [False] * N + [True] * N * (TASKS - 1)
     expected = by_hand(trainer.table, failed, options)
@@ -242,7 +242,7 @@ def test_a_trainer_that_goes_round_the_table_is_stopped(policy: Path, tmp_path: 
     class Own(RecordingTrainer):
         def _generate(self, *args: Any, **kwargs: Any) -> Any:
             made = super()._generate(*args, **kwargs)
-            vars(self).pop("_calculate_rewards", None)  # as if it computed rewards by itself
+            self.__dict__.pop("_calculate_rewards", None)  # as if it computed rewards by itself
             return made
 
     made = made_step(policy, [None] * N * TASKS)

@@ -29,8 +29,8 @@ def by_rank(completion_ids: list[list[int]], **_: Any) -> list[float]:
     return [int(os.environ["RANK"]) + 5 / len(ids) for ids in completion_ids]
 
 
-HALF_EASY = ["easy", None]
-FAULTS = {
+HALF_EASY: list[str | None] = ["easy", None]
+FAULTS: dict[str, list[str | None]] = {
     "failing": [None, "agent"],
     "dynamic": HALF_EASY,
     "replay": HALF_EASY,
@@ -47,7 +47,11 @@ def main(url: str, policy: Path, output: Path, kind: str) -> None:
         save=output / "saved" if kind == "dynamic" else None,
         replay=output / "saved" if kind in ("replay", "scored") else None,
     )
-    options = {"per_device_train_batch_size": 2, "ddp_timeout": 1900, "log_completions": True}
+    options: dict[str, Any] = {
+        "per_device_train_batch_size": 2,
+        "ddp_timeout": 1900,
+        "log_completions": True,
+    }
     if kind == "scored":
         options |= {"per_device_train_batch_size": 6, "max_steps": 1, "scale_rewards": "batch"}
     trainer = make_trainer(

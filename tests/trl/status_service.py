@@ -29,7 +29,7 @@ _REFUSED = ErrorResponse(
 
 @contextmanager
 def status_service(*, token: str = "", **status: Any) -> Iterator[str]:
-    """Yields its address; without a `token` it takes any. `status`: fields other than those of `STATUS`."""
+    """Yields its address. Without a `token` it takes any; `status`: fields of its answer."""
     answer = json.dumps(STATUS.model_dump(mode="json") | status)
 
     class Handler(BaseHTTPRequestHandler):

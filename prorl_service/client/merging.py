@@ -93,6 +93,8 @@ def statuses(found: Mapping[str, ServiceStatus]) -> ServiceStatus:
         policy_version=min(one.policy_version for one in all_of),
         model=_each(one.model for one in all_of if one.model) or None,
         tokenizer_digest=_tokenizer(found),
+        end_ids=sorted({id_ for one in all_of for id_ in one.end_ids}),
+        chat_template_digest=_same(one.chat_template_digest for one in all_of),
         sandbox=_each(one.sandbox for one in all_of),
         sandboxes=_sandboxes([one.sandboxes for one in all_of if one.sandboxes]),
         agents=[one for one in all_of[0].agents if all(one in each.agents for each in all_of)],

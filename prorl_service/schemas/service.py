@@ -304,6 +304,13 @@ class ServiceStatus(WireModel):
     tokenizer_digest: str | None = Field(
         None, description="Digest of the engines' tokenizer; null until an engine has answered."
     )
+    end_ids: list[int] = Field(
+        default_factory=list,
+        description="Tokens that end a turn: the model's EOS tokens, and the one of its template.",
+    )
+    chat_template_digest: str | None = Field(
+        None, description="Digest of the chat template that prompts are made with."
+    )
     sandbox: str
     sandboxes: SandboxCounts | None = Field(None, description="Null: other services have them.")
     agents: list[str]

@@ -1,4 +1,4 @@
-"""Digest of a tokenizer, by which programs find out whether they have the same one. Pure.
+"""Digests of tokenizers and chat templates, by which programs compare theirs. Pure.
 
 Token ids travel between trainer, service and engines: if one of them had another vocabulary of the
 same size, training would continue on nonsense.
@@ -23,6 +23,10 @@ def tokenizer_digest(tokenizer: Any) -> str:
         digest.update(f"{vocabulary[token]} {token}\n".encode(errors="surrogatepass"))
     digest.update(str(tokenizer.encode(PROBE, add_special_tokens=False).ids).encode())
     return digest.hexdigest()[:32]
+
+
+def text_digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def differing_tokenizer(trainers: Any, digest: str | None) -> str:

@@ -89,6 +89,8 @@ _STATUS = ServiceStatus(
     policy_version=7,
     model="Qwen/Qwen3-8B",
     tokenizer_digest="sha256:5f1d",
+    end_ids=[151_643, 151_645],
+    chat_template_digest="c83a2f0e",
     sandbox="bubblewrap",
     sandboxes=SandboxCounts(running=24, warm=8, hits=310, misses=2),
     agents=["code", "math", "swe"],

@@ -24,6 +24,8 @@ def status_of(service: Service) -> ServiceStatus:
         refused_weights=service.backends.refused_weights,
         model=model.name if model else None,
         tokenizer_digest=model.tokenizer_digest if model else None,
+        end_ids=sorted(model.chat.end_ids) if model else [],
+        chat_template_digest=model.chat.template_digest if model else None,
         sandbox=sandboxes.kind if sandboxes else "elsewhere",
         sandboxes=SandboxCounts(**sandboxes.counts()) if sandboxes else None,
         agents=executor.agents.names,

@@ -20,7 +20,7 @@ from typing import Any
 
 from prorl_service.errors import InvalidRequest
 from prorl_service.schemas import Message
-from prorl_service.schemas.tokenizer_digest import tokenizer_digest
+from prorl_service.schemas.tokenizer_digest import text_digest, tokenizer_digest
 from prorl_service.tokens import model_files, probe
 from prorl_service.tokens.formats import PLAIN, Reply, ReplyFormat, ToolCall, ToolSchema, named
 from prorl_service.tokens.messages import fold_systems, rendered
@@ -55,6 +55,7 @@ class ChatFormat:
         """Size of the model's vocabulary, which may have more ids than its tokenizer; None if
         no file says."""
         self._tokenizer = files.tokenizer
+        self.template_digest = text_digest(files.template)
         self._template = Template(files.template, files.variables)
         self.pieces = Pieces(self._tokenizer)
         added = self._tokenizer.get_added_tokens_decoder()

@@ -51,9 +51,10 @@ def make_worker(
     config: AsyncGRPOConfig,
     *,
     faults: Sequence[str | None] = (None,) * 8,
+    agent: str = "letters",
     **arguments: Any,
 ) -> ProRLRolloutWorker:
-    return ProRLRolloutWorker(url, config, dataset(faults), **TWO_TURNS | arguments)
+    return ProRLRolloutWorker(url, config, dataset(faults, agent), **TWO_TURNS | arguments)
 
 
 def make_async_trainer(

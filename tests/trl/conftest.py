@@ -8,6 +8,7 @@ import pytest
 from prorl_service import local
 from prorl_service.inference.engine.tiny import build_tiny_model
 from tests import vllm_engine
+from tests.trl.status_service import status_service
 from tests.trl.training import SERVICE_OPTIONS
 
 
@@ -33,6 +34,13 @@ def service_url(engine_url: str, tmp_path_factory: pytest.TempPathFactory) -> It
     log = tmp_path_factory.mktemp("logs") / "service.log"
     with local.service([engine_url], log=log, options=SERVICE_OPTIONS) as service:
         yield service.url
+
+
+@pytest.fixture(scope="session")
+def idle_url() -> Iterator[str]:
+    """Yields the address of a service that is asked for its status alone."""
+    with status_service() as url:
+        yield url
 
 
 @pytest.fixture

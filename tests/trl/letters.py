@@ -71,3 +71,13 @@ class ForgetfulAgent(LettersAgent):
         summary = Message(role="user", content=f"{len(rollout.turns)} turns so far")
         last = await rollout.sample(rollout.chat.prompt_ids([*self.task.messages, summary]))
         return FinishReason.LENGTH if last.finish_reason == "length" else FinishReason.FINISHED
+
+
+class HastyAgent(LettersAgent):
+    """Agent that has finished, it says, after whatever turn was its last."""
+
+    name: ClassVar[str] = "hasty"
+
+    async def run(self, rollout: RolloutContext) -> FinishReason:
+        await super().run(rollout)
+        return FinishReason.FINISHED

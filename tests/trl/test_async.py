@@ -10,11 +10,11 @@ import torch
 import trl
 from packaging.version import Version
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient
-from prorl_service.schemas import Limits, Rollout, RolloutState, Segment
+from prorl_service.schemas import Limits, Rollout, RolloutState, Sampling, Segment
 
 if Version(trl.__version__) < Version("1.16"):
     pytest.skip("the CPU patches need TRL 1.16 or newer", allow_module_level=True)
@@ -34,7 +34,8 @@ from tests.trl.async_training import (
     run_on_cpu,
     until,
 )
-from tests.trl.training import dataset
+from tests.trl.base_model import END_OF_TURN, with_split_eos
+from tests.trl.training import SERVICE_OPTIONS, dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),
@@ -152,3 +153,33 @@ def test_a_dead_service_ends_training_and_is_named(
             with pytest.raises(RolloutWorkerFailed, match=r"ConnectError(.|\n)*prorl serve"):
                 trainer.train()
             killed.result()
+
+
+def test_a_base_model_is_trained_on_rollouts_that_its_template_ends(
+    policy: Path, tmp_path: Path
+) -> None:
+    """Some rollouts end on its template's token, some say that they finished after a cut turn."""
+    model, log = with_split_eos(policy, tmp_path / "base"), tmp_path / "service.log"
+    observed: list[Rollout] = []
+    with (
+        local.engine(model, log=tmp_path / "engine.log") as engine,
+        local.service([engine.url], log=log, options=SERVICE_OPTIONS) as service,
+    ):
+        config = make_config(tmp_path, max_steps=1)
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        sampling = Sampling(max_tokens_per_turn=4, seed=0)
+        worker = make_worker(
+            service.url,
+            config,
+            agent="hasty",
+            tokenizer=tokenizer,
+            sampling=sampling,
+            overlong="mask",
+            observe=observed.extend,
+        )
+        trainer = make_async_trainer(service.url, model, config, worker)
+        trainer.train()
+    ends = {one.trajectory.segments[-1].response_ids[-1] for one in observed if one.trajectory}
+    assert {tokenizer.convert_tokens_to_ids(END_OF_TURN)} < ends
+    assert logged(trainer, "prorl/failed") == [0]
+    assert logged(trainer, "grad_norm")[0] > 0

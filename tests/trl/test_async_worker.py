@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from prorl_service import local
 from prorl_service.client import RolloutClient, ServiceCallError
-from prorl_service.schemas import Group, Rollout, RolloutState
+from prorl_service.schemas import Group, Rollout, RolloutState, Sampling
 from prorl_service.schemas.sampling import SamplerSpec
 from tests.tokens.swapped_model import with_tokens_swapped
 from tests.trl.training import ALL_FAIL
@@ -185,16 +185,15 @@ def test_an_unreachable_service_ends_training_immediately(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.7}, "temperature 1, the trainer computes its logprobs at 0.7"),
         ({"token_budget": None}, "token_budget"),
         ({"num_generations": 1}, "take 2 or more"),
     ],
 )
 def test_settings_that_would_train_wrongly_are_refused(
-    tmp_path: Path, options: dict[str, Any], message: str
+    idle_url: str, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        make_worker("http://unused", make_config(tmp_path, **options))
+        make_worker(idle_url, make_config(tmp_path, **options))
 
 
 def test_another_tokenizer_of_the_same_size_is_refused(
@@ -207,23 +206,31 @@ def test_another_tokenizer_of_the_same_size_is_refused(
         pass
 
 
-def test_settings_that_are_not_sent_are_named(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"min_p=0\.1: not sent to the service"):
-        make_worker("http://unused", make_config(tmp_path, min_p=0.1))
+def test_another_temperature_than_the_trainers_is_refused(idle_url: str, tmp_path: Path) -> None:
+    config = make_config(tmp_path, temperature=0.7)
+    with pytest.raises(ValueError, match=r"=1\.0, AsyncGRPOConfig\.temperature has 0\.7"):
+        make_worker(idle_url, config, sampling=Sampling(temperature=1))
 
 
-def test_a_config_of_another_trainer_is_refused(tmp_path: Path) -> None:
+def test_settings_without_an_equal_are_refused(idle_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"AsyncGRPOConfig has min_p=0\.1: .*remove it"):
+        make_worker(idle_url, make_config(tmp_path, min_p=0.1))
+
+
+def test_a_config_of_another_trainer_is_refused(idle_url: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="own AsyncGRPOConfig"):
-        make_worker("http://unused", make_config(tmp_path)).start()
+        make_worker(idle_url, make_config(tmp_path)).start()
 
 
-def test_an_unsupported_trl_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_trl_is_named(
+    idle_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = make_config(tmp_path)
     monkeypatch.setattr("trl.__version__", "1.9.0")
     with pytest.raises(ImportError, match=r"async_rollouts supports .* but trl 1\.9\.0 is"):
-        make_worker("http://unused", config)
+        make_worker(idle_url, config)
     with pytest.raises(ImportError, match=r"trl 1\.9\.0 is"):
-        ProRLWeightTransfer("http://unused")
+        ProRLWeightTransfer(idle_url)
 
 
 def test_a_sampler_takes_its_settings_from_the_trainer() -> None:

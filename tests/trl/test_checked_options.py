@@ -27,16 +27,18 @@ from prorl_trl.async_rollouts import ProRLRolloutWorker, ProRLWeightTransfer
         ({"observe": "print"}, "observe='print': .*callable"),
     ],
 )
-def test_a_refused_option_lists_its_allowed_values(options: dict[str, Any], message: str) -> None:
+def test_a_refused_option_lists_its_allowed_values(
+    idle_url: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        ProRLRollout("http://unused", **options)
+        ProRLRollout(idle_url, **options)
 
 
-def test_allowed_values_are_accepted() -> None:
-    ProRLRollout("http://unused", overlong="keep", dynamic_sampling=True)
+def test_allowed_values_are_accepted(idle_url: str) -> None:
+    ProRLRollout(idle_url, overlong="keep", dynamic_sampling=True)
     punishment = SoftPunishment(8, 4)
-    ProRLRollout("http://unused", overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
-    ProRLRollout("http://unused", limits=Limits(max_turns=3), deadline_s=20, observe=print)
+    ProRLRollout(idle_url, overlong=punishment, dynamic_sampling=SamplerSpec(), token=None)
+    ProRLRollout(idle_url, limits=Limits(max_turns=3), deadline_s=20, observe=print)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,10 @@ def test_allowed_values_are_accepted() -> None:
         ({"deadline_s": -1}, "greater than 0"),
     ],
 )
-def test_the_asynchronous_worker_checks_its_options(options: dict[str, Any], message: str) -> None:
+def test_the_asynchronous_worker_checks_its_options(
+    idle_url: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        ProRLRolloutWorker("http://unused", None, None, **options)
+        ProRLRolloutWorker(idle_url, None, None, **options)
     with pytest.raises(ValueError, match="deadline_s=-1"):
-        ProRLWeightTransfer("http://unused", deadline_s=-1)
+        ProRLWeightTransfer(idle_url, deadline_s=-1)

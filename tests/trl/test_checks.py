@@ -19,19 +19,25 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.mark.parametrize(
     ("attributes", "options", "message"),
     [
-        ({"tools": [print]}, {}, "remove `tools`"),
+        ({"tools": [print]}, {}, "remove `tools` and"),
         ({"use_vllm": True, "vllm_mode": "colocate"}, {}, "vllm_mode='server'"),
         ({}, {"temperature": 0.7}, "temperature 1, the trainer computes its logprobs at 0.7"),
+        (
+            {"environments": [object()], "environment_factories": {None: list}},
+            {},
+            "environment_factory",
+        ),
     ],
 )
 def test_trainers_that_would_train_wrongly_are_refused(
+    idle_url: str,
     policy: Path,
     tmp_path: Path,
     attributes: dict[str, Any],
     options: dict[str, Any],
     message: str,
 ) -> None:
-    trainer = make_trainer(ProRLRollout("http://unused"), policy, tmp_path, options=options)
+    trainer = make_trainer(ProRLRollout(idle_url), policy, tmp_path, options=options)
     for name, value in attributes.items():
         setattr(trainer, name, value)
     with pytest.raises(ValueError, match=message):
@@ -43,14 +49,19 @@ def test_trainers_that_would_train_wrongly_are_refused(
     [
         ({"vllm_importance_sampling_mode": "sequence_mask"}, Sampling(), "token_truncate"),
         ({"mask_truncated_completions": True}, Sampling(), "overlong='mask'"),
-        ({"top_p": 0.9}, Sampling(), r"top_p=0\.9: not sent to the service"),
+        ({"max_tool_calling_iterations": 3}, Sampling(), r"Limits\(max_turns="),
         ({}, Sampling(top_k=5), "bias importance ratios"),
     ],
 )
 def test_settings_that_are_rarely_intended_give_a_warning(
-    policy: Path, tmp_path: Path, options: dict[str, Any], sampling: Sampling, message: str
+    idle_url: str,
+    policy: Path,
+    tmp_path: Path,
+    options: dict[str, Any],
+    sampling: Sampling,
+    message: str,
 ) -> None:
-    trainer = make_trainer(ProRLRollout("http://unused"), policy, tmp_path, options=options)
+    trainer = make_trainer(ProRLRollout(idle_url), policy, tmp_path, options=options)
     with pytest.warns(UserWarning, match=message):
         checks.warn_about(trainer, sampling, deadline_s=1800)
 
@@ -61,15 +72,15 @@ def test_hooks_that_trl_dropped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(GRPOTrainer, "_generate", _generate)
     with pytest.raises(RuntimeError, match=r"no longer reads \['_last_loaded_step'"):
-        checks.check_hooks()
+        checks.check_hooks(checks.READ_FOR_CORRECTION, "correct")
 
 
-def test_an_unsupported_trl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_trl_is_named(idle_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trl.__version__", "1.15.0")
     with pytest.raises(ImportError, match=r"trl 1\.15\.0 is installed"):
-        ProRLRollout("http://unused")
+        ProRLRollout(idle_url)
 
 
-def test_a_misspelt_weights_option_is_refused() -> None:
+def test_a_misspelt_weights_option_is_refused(idle_url: str) -> None:
     with pytest.raises(ValueError, match="'strem'"):
-        ProRLRollout("http://unused", weights="strem")
+        ProRLRollout(idle_url, weights="strem")

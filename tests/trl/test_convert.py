@@ -61,11 +61,9 @@ def make_rollout(
     state: RolloutState = RolloutState.DONE,
     error: ErrorInfo | None = None,
     reward: float | None = 1.0,
-    ends_in: int = -1,
 ) -> Rollout:
-    """Returns a rollout; `ends_in` is the segment of its last turn."""
     parts = list(segments) or [make_segment([1, 0, 1])]
-    at = range(len(parts))[ends_in]
+    at = len(parts) - 1
     turn = Turn(segment=at, start=0, stop=1, text="3", finish_reason="stop", model_s=0, backend="b")
     trajectory = Trajectory(
         segments=parts,
@@ -90,7 +88,7 @@ def make_rollout(
 
 
 def make_row(rollout: Rollout, segments: Segments = "refuse", overlong: Overlong = "mask") -> Row:
-    return row_of(rollout, eos_ids=[EOS, 3], segments=segments, overlong=overlong)
+    return row_of(rollout, eos_id=EOS, segments=segments, overlong=overlong)
 
 
 # --- prompts to groups --------------------------------------------------------------------------
@@ -226,15 +224,22 @@ def test_longest_means_most_sampled_tokens_and_the_rest_is_counted(
     assert sum(row.env_mask) + row.left_out_tokens == sum(sampled)
 
 
-def test_only_the_segment_in_which_a_rollout_ended_must_end_on_eos() -> None:
-    cut, stopped = make_segment([1, 1, 1], last=9), make_segment([1, 1])
-    assert make_row(make_rollout(cut, stopped), "longest").completion_ids == [10, 11, 9]
-    sub_agent = make_rollout(stopped, cut, ends_in=0)
-    assert make_row(sub_agent, "last").completion_ids == [10, 11, 9]
-    for rollout in (make_rollout(stopped, cut), make_rollout(cut, stopped, ends_in=0)):
-        failure = make_row(rollout, "longest").failure
-        assert failure is not None
-        assert "ends on token 9" in failure.message
+@given(
+    last=st.integers(0, 12),
+    complete=st.none() | st.sets(st.integers(0, 12)),
+    finish_reason=st.sampled_from(FinishReason),
+)
+def test_a_finished_rollout_is_refused_only_where_trl_would_take_it_for_cut_off(
+    last: int, complete: set[int] | None, finish_reason: FinishReason
+) -> None:
+    rollout = make_rollout(make_segment([1, 1], last=last), finish_reason=finish_reason)
+    row = row_of(rollout, eos_id=EOS, segments="refuse", overlong="keep", complete=complete)
+    is_misjudged = complete is not None and last not in complete
+    if finish_reason is FinishReason.FINISHED and is_misjudged:
+        assert row.failure is not None
+        assert "mask_truncated_completions=False" in row.failure.hint
+    else:
+        assert (row.failure, row.completion_ids[-1]) == (None, last)
 
 
 def test_a_cut_off_rollout_leaves_the_loss_whichever_segment_is_trained_on() -> None:
@@ -248,7 +253,6 @@ def test_a_cut_off_rollout_leaves_the_loss_whichever_segment_is_trained_on() -> 
 @pytest.mark.parametrize(
     ("rollout", "message"),
     [
-        (make_rollout(make_segment([1, 1], last=9)), "ends on token 9, which is not an EOS token"),
         (make_rollout(make_segment([0, 0])), "no sampled token"),
         (make_rollout(reward=None), "no reward"),
     ],
@@ -257,10 +261,6 @@ def test_broken_trajectories_are_failures(rollout: Rollout, message: str) -> Non
     failure = make_row(rollout).failure
     assert failure is not None
     assert message in failure.message
-
-
-def test_any_eos_token_ends_a_rollout() -> None:
-    assert make_row(make_rollout(make_segment([1, 1], last=3))).failure is None
 
 
 @given(
@@ -366,4 +366,4 @@ def test_a_rollout_of_titles_alone_is_unusable() -> None:
 
 
 def row_alone(rollout: Rollout, segments: Segments = "refuse") -> Row:
-    return row_of(rollout, eos_ids=[EOS], segments=segments, overlong="keep")
+    return row_of(rollout, eos_id=EOS, segments=segments, overlong="keep")

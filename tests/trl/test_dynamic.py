@@ -170,11 +170,13 @@ def test_training_survives_a_restart_of_the_service(
     assert logged(trainer, "prorl/failed") == [0] * 4
 
 
-def test_rewards_of_other_columns_give_a_warning(policy: Path, tmp_path: Path) -> None:
+def test_rewards_of_other_columns_give_a_warning(
+    idle_url: str, policy: Path, tmp_path: Path
+) -> None:
     def own_reward(completions: list[Any], **_: Any) -> list[float]:
         return [0.0] * len(completions)
 
-    rollouts = ProRLRollout("http://unused", dynamic_sampling=True, sampling=Sampling())
+    rollouts = ProRLRollout(idle_url, dynamic_sampling=True, sampling=Sampling())
     trainer = make_trainer(rollouts, policy, tmp_path)
     checks.warn_about_rewards(trainer, rollouts.reward_funcs)
     trainer.reward_funcs.append(own_reward)

@@ -46,7 +46,7 @@ async def test_a_row_that_cannot_run_is_a_failed_row_and_others_are_trained_on(
             new_bar=lambda *_: tqdm(disable=True),
         )
         return [
-            convert.row_of(one, eos_ids=[chat.end_of_turn_id], segments="refuse", overlong="mask")
+            convert.row_of(one, eos_id=chat.end_of_turn_id, segments="refuse", overlong="mask")
             for one in rollouts
         ]
 

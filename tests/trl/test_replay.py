@@ -143,7 +143,9 @@ def test_failed_rollouts_are_saved_even_if_they_end_the_training(
     assert states == ["failed"] * 4 + ["done"] * 4
 
 
-def test_directories_that_cannot_be_used_are_refused(policy: Path, tmp_path: Path) -> None:
+def test_directories_that_cannot_be_used_are_refused(
+    idle_url: str, policy: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="would replace what replay reads"):
         ProRLRollout(NOBODY, save=tmp_path, replay=str(tmp_path))
     (tmp_path / "file").touch()
@@ -153,6 +155,6 @@ def test_directories_that_cannot_be_used_are_refused(policy: Path, tmp_path: Pat
         ({"save": tmp_path / "file" / "x"}, "Not a directory"),
     ]
     for options, problem in cases:
-        rollouts = ProRLRollout(NOBODY, **options, **TWO_TURNS)
+        rollouts = ProRLRollout(idle_url, **options, **TWO_TURNS)
         with pytest.raises(UnusableFile, match=problem):
             make_trainer(rollouts, policy, tmp_path).train()

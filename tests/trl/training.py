@@ -12,7 +12,7 @@ from prorl_trl import ProRLRollout, with_task
 
 ALL_FAIL = "the last 32 rollouts all failed"
 """Log line of a service whose rollouts all fail."""
-AGENTS = ["tests.trl.letters:LettersAgent", "tests.trl.letters:ForgetfulAgent"]
+AGENTS = [f"tests.trl.letters:{name}Agent" for name in ("Letters", "Forgetful", "Hasty")]
 SERVICE_OPTIONS = ["--sandbox", "process", *(f"--agent={agent}" for agent in AGENTS)]
 
 SMALL: dict[str, Any] = {
@@ -36,6 +36,20 @@ TWO_TURNS: dict[str, Any] = {
     "sampling": Sampling(max_tokens_per_turn=8),
     "deadline_s": 60,
 }
+
+
+class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]
+    """Trainer that keeps the rewards of all processes, and the advantages of this one's rows."""
+
+    def _calculate_rewards(self, *args: Any) -> Any:
+        table = super()._calculate_rewards(*args)
+        self.table: list[list[float]] = table.tolist()
+        return table
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        rows = super()._generate_and_score_completions(inputs)
+        self.advantages: list[float] = rows["advantages"].tolist()
+        return rows
 
 
 def dataset(faults: Sequence[str | None], agent: str = "letters") -> Dataset:
@@ -63,15 +77,18 @@ def make_trainer(
     faults: Sequence[str | None] = (None,) * 8,
     agent: str = "letters",
     options: dict[str, Any] | None = None,
+    trainer_class: type[GRPOTrainer] = GRPOTrainer,
+    functions: Sequence[Any] = (),
     **arguments: Any,
-) -> GRPOTrainer:
-    return GRPOTrainer(
+) -> Any:
+    """`functions`: reward functions beside the service's rewards."""
+    return trainer_class(
         model=str(policy),
         args=GRPOConfig(output_dir=str(output), **SMALL | (options or {})),
         train_dataset=dataset(faults, agent),
         eval_dataset=dataset([None, None]),
         rollout_func=rollouts,
-        reward_funcs=rollouts.reward_funcs,
+        reward_funcs=[*rollouts.reward_funcs, *functions],
         **arguments,
     )
 

@@ -2,10 +2,11 @@
 
 Writes what this process was given and how training ended to OUTPUT/rank-N.json. KIND "failing": the
 second step fails as a whole; "dynamic": half of the tasks teach nothing; "replay": what "dynamic"
-saved in OUTPUT, again.
+saved in OUTPUT, again; "scored": a step saved in OUTPUT, with another reward function.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from trl import GRPOTrainer
 
 from prorl_service.schemas import Sampling
 from prorl_trl import ProRLRollout
-from tests.trl.training import make_trainer
+from tests.trl.training import RecordingTrainer, make_trainer
 
 
 class RecordingRollout(ProRLRollout):
@@ -24,8 +25,17 @@ class RecordingRollout(ProRLRollout):
         return self.given
 
 
-HALF_EASY = ["easy", None]
-FAULTS = {"failing": [None, "agent"], "dynamic": HALF_EASY, "replay": HALF_EASY}
+def by_rank(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    return [int(os.environ["RANK"]) + 5 / len(ids) for ids in completion_ids]
+
+
+HALF_EASY: list[str | None] = ["easy", None]
+FAULTS: dict[str, list[str | None]] = {
+    "failing": [None, "agent"],
+    "dynamic": HALF_EASY,
+    "replay": HALF_EASY,
+    "scored": [None] * 3,
+}
 
 
 def main(url: str, policy: Path, output: Path, kind: str) -> None:
@@ -33,12 +43,26 @@ def main(url: str, policy: Path, output: Path, kind: str) -> None:
         url,
         overlong="keep",
         sampling=Sampling(max_tokens_per_turn=8),
-        dynamic_sampling=kind != "failing",
+        dynamic_sampling=kind in ("dynamic", "replay"),
         save=output / "saved" if kind == "dynamic" else None,
-        replay=output / "saved" if kind == "replay" else None,
+        replay=output / "saved" if kind in ("replay", "scored") else None,
     )
-    options = {"per_device_train_batch_size": 2, "ddp_timeout": 1900, "log_completions": True}
-    trainer = make_trainer(rollouts, policy, output, faults=FAULTS[kind], options=options)
+    options: dict[str, Any] = {
+        "per_device_train_batch_size": 2,
+        "ddp_timeout": 1900,
+        "log_completions": True,
+    }
+    if kind == "scored":
+        options |= {"per_device_train_batch_size": 6, "max_steps": 1, "scale_rewards": "batch"}
+    trainer = make_trainer(
+        rollouts,
+        policy,
+        output,
+        faults=FAULTS[kind],
+        options=options,
+        trainer_class=RecordingTrainer,
+        functions=[by_rank] if kind == "scored" else [],
+    )
     error = ""
     try:
         trainer.train()
@@ -48,6 +72,8 @@ def main(url: str, policy: Path, output: Path, kind: str) -> None:
         "completion_ids": rollouts.given["completion_ids"],
         "log": trainer.state.log_history,
         "error": error,
+        "table": trainer.table,
+        "advantages": trainer.advantages,
     }
     rank = trainer.accelerator.process_index
     (output / f"rank-{rank}.json").write_text(json.dumps(outcome))

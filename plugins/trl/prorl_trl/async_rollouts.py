@@ -34,6 +34,7 @@ from prorl_trl.convert import LEASE_S, Overlong
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
+from prorl_trl.settings import sampling_of
 from prorl_trl.weights import PolicyWeights, checkpoint_names, send
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class ProRLRolloutWorker:
         observe: Callable[[Sequence[Rollout]], None] | None = None,
     ) -> None:
         self._new_sample = checks.async_sample_type()
-        sampling = sampling or Sampling(temperature=args.temperature)
+        sampling = sampling_of(args, sampling)
         checks.check_async_arguments(args, sampling)
         max_tokens = limits.max_response_tokens or args.max_completion_length
         group_of = partial(
@@ -140,6 +141,7 @@ class ProRLRolloutWorker:
         self._heard_at = self._fed_at = time.monotonic()
         self._lost = 0
         self._last_end = "no group has ended"
+        checks.check_service(url, token)
 
     # --- what the trainer calls -----------------------------------------------------------------
 
@@ -154,6 +156,11 @@ class ProRLRolloutWorker:
         self._training.claim()
         with self._new_client(retry_s=self._deadline_s) as client:
             self._check_data(client)
+        logger.info(
+            "prompts are taken from the beginning of the data set, also where training resumes; "
+            "rewards are the service's: the trainer's `reward_funcs`, `tools` and "
+            "`environment_factory` have no effect"
+        )
         client = self._new_client(retry_s=self._deadline_s)
         self._source = self._new_source(client)
         self._heard_at = self._fed_at = time.monotonic()
@@ -173,7 +180,8 @@ class ProRLRolloutWorker:
     def check_health(self, stale_after_s: float) -> None:
         """Raises `RolloutWorkerFailed`. The trainer calls it after some seconds of waiting."""
         if self._error is not None:
-            raise RolloutWorkerFailed(_described(self._error)) from self._error
+            cause = None if isinstance(self._error, ProRLError) else self._error
+            raise RolloutWorkerFailed(_described(self._error)) from cause
         if self._thread is None:
             raise RolloutWorkerFailed(
                 "the rollout worker is not running: an AsyncGRPOTrainer trains once, so make a new "

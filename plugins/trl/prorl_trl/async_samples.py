@@ -33,16 +33,7 @@ def attempt_of(
     """`versions`: the trainer's number of each version of its weights, keyed by the service's; a
     rollout of other weights has failed. None: both count alike."""
     trajectory = rollout.trajectory
-    segments = trajectory.segments if trajectory else []
-    # Any token may be the last: unlike GRPOTrainer, this one does not detect truncation by it.
-    last_ids = [segment.response_ids[-1] for segment in segments if segment.response_ids]
-    whole = row_of(
-        rollout,
-        eos_ids=last_ids or [0],
-        segments="longest",
-        overlong=overlong,
-        versions=versions,
-    )
+    whole = row_of(rollout, eos_id=0, segments="longest", overlong=overlong, versions=versions)
     is_trained = whole.failure is None and any(whole.env_mask)
     trained = [_row(whole, one) for one in trained_segments(rollout)] if is_trained else []
     return Attempt(

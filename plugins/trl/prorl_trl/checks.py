@@ -12,18 +12,26 @@ from itertools import chain, starmap
 from typing import Any
 
 import trl
+from accelerate.utils import get_int_from_env
 from packaging.specifiers import SpecifierSet
 
-from prorl_service.client import RolloutClient
+from prorl_service import __version__
+from prorl_service.client import RolloutClient, ServiceCallError
 from prorl_service.client.datasets import check_rows
+from prorl_service.errors import ProRLError
 from prorl_service.schemas import Sampling, ServiceStatus
-from prorl_service.schemas.tokenizer_digest import differing_tokenizer
+from prorl_service.schemas.tokenizer_digest import differing_tokenizer, text_digest
+from prorl_trl import settings
 from prorl_trl.convert import task_of
 
+START_S = 10.0
+"""Longest wait for the service's answer when a trainer's rollouts are set up."""
+_RANKS = ["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"]
+"""Variables in which launchers give a process its number."""
 SUPPORTED_TRL = SpecifierSet(">=1.6,!=1.15.0,<1.17")
 DIVIDES_BY_MASK = SpecifierSet("<1.9").contains(trl.__version__)
 """True for a TRL in which a fully masked step turns the policy into NaN."""
-_READ_BY_TRL = {
+READ_FOR_CORRECTION = {
     "_generate": {
         "rollout_func",
         "use_vllm",
@@ -33,8 +41,13 @@ _READ_BY_TRL = {
     },
     "_generate_and_score_completions": {"use_vllm", "vllm_importance_sampling_correction"},
 }
+READ_FOR_REWARDS = {"_generate_and_score_completions": {"_calculate_rewards", "isnan", "nanmean"}}
 SUPPORTED_ASYNC_TRL = SpecifierSet(">=1.11,!=1.15.0,<1.17")
 """Releases with the protocols that `async_rollouts` implements."""
+
+
+class OtherVersion(ProRLError):
+    """The service is of another version than this plug-in."""
 
 
 def check_version(supported: SpecifierSet = SUPPORTED_TRL, user: str = "prorl_trl") -> None:
@@ -72,14 +85,14 @@ def _prompts(name: str, dataset: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}[{number}]", dataset[number]["prompt"]
 
 
-def check_hooks() -> None:
-    for method, names in _READ_BY_TRL.items():
+def check_hooks(read: Mapping[str, set[str]], purpose: str, otherwise: str = "") -> None:
+    """Raises `RuntimeError` unless each method of GRPOTrainer reads the names it is given with."""
+    for method, names in read.items():
         code = inspect.unwrap(getattr(trl.GRPOTrainer, method)).__code__
         if missing := names - set(code.co_names):
             raise RuntimeError(
                 f"trl {trl.__version__} no longer reads {sorted(missing)} in GRPOTrainer.{method}, "
-                "which the importance-sampling correction of remote rollouts needs; train without "
-                "it: `ProRLRollout(importance_sampling='off')`"
+                f"which is needed to {purpose}: install trl{SUPPORTED_TRL}{otherwise}"
             )
 
 
@@ -91,49 +104,93 @@ def async_sample_type() -> Any:
     return RolloutSample
 
 
+def check_service(url: str, token: str | None) -> None:
+    """Asks the service on the main process, which alone has to reach it.
+
+    Raises `ServiceCallError` if it does not answer or refuses the token, and `OtherVersion`.
+    """
+    if get_int_from_env(_RANKS, 0):
+        return
+    try:
+        with RolloutClient(url, token=token, retry_s=START_S) as client:
+            status = client.status()
+    except ServiceCallError as error:
+        raise error.with_traceback(None) from None
+    if any(version != __version__ for version in status.version.split(", ")):
+        raise OtherVersion(
+            f"the service at {url} is prorl-service {status.version}, the trainer has "
+            f"{__version__}: install one version on both sides"
+        )
+
+
 def check_trainer(trainer: Any, sampling: Sampling) -> None:
     """Raises `ValueError` for a trainer that would train wrongly."""
-    if trainer.tools:
+    environments = getattr(trainer, "environment_factories", trainer.environments)
+    if trainer.tools or environments:
         raise ValueError(
-            "GRPOTrainer(tools=...) runs tools in the trainer; with ProRLRollout they run in the "
-            "service's sandboxes: remove `tools`"
+            "GRPOTrainer(tools=..., environment_factory=...) runs tools in the trainer; with "
+            "ProRLRollout they run in the service's sandboxes: remove `tools` and "
+            "`environment_factory`"
         )
     if trainer.use_vllm and trainer.vllm_mode != "server":
         raise ValueError(
             "use_vllm=True with vllm_mode='colocate' starts an engine inside the trainer, which "
             "the rollout service cannot use: set use_vllm=False, or vllm_mode='server'"
         )
-    _check_temperature(trainer, sampling)
-
-
-def check_tokenizer(tokenizer: Any, status: ServiceStatus) -> None:
-    """Raises `ValueError` if the trainer's tokenizer is not that of the service's engines."""
-    if problem := differing_tokenizer(tokenizer, status.tokenizer_digest):
-        raise ValueError(problem)
-
-
-def check_async_arguments(args: Any, sampling: Sampling) -> None:
-    """Checks an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
-    _check_temperature(args, sampling)
-    if args.num_generations < 2:
-        raise ValueError(
-            "num_generations=1: one rollout has nothing to compare with, take 2 or more"
-        )
-    if args.token_budget is None:
-        raise ValueError(
-            "token_budget=None makes AsyncGRPOTrainer ask its own vLLM server: set "
-            "AsyncGRPOConfig(token_budget=...) to the longest sequence the engine takes, or to 0"
-        )
-    _warn_about_sampling(args, sampling)
-
-
-def _check_temperature(trainer: Any, sampling: Sampling) -> None:
     if sampling.temperature != trainer.temperature:
         raise ValueError(
             f"the service samples at temperature {sampling.temperature:g}, the trainer computes "
             f"its logprobs at {trainer.temperature:g}: make `sampling.temperature` and that of "
             "the trainer's configuration equal"
         )
+
+
+def check_tokenizer(tokenizer: Any, status: ServiceStatus) -> None:
+    """Raises `ValueError` if the trainer's tokenizer is not that of the service's engines. Warns if
+    its chat template is another: prompts are made with the engines'."""
+    if problem := differing_tokenizer(tokenizer, status.tokenizer_digest):
+        raise ValueError(problem)
+    template, of_service = getattr(tokenizer, "chat_template", None), status.chat_template_digest
+    if isinstance(template, str) and of_service not in (None, text_digest(template)):
+        _warn(
+            "the trainer's tokenizer has another chat template than the engines' model, by which "
+            "the service makes prompts: put it into the directory of that model too"
+        )
+
+
+def add_ends(trainer: Any, end_ids: Sequence[int]) -> None:
+    """Adds tokens to those by which TRL tells complete rollouts from truncated ones.
+
+    TRL before 1.14.2 knows the EOS token of its tokenizer only.
+    """
+    known = getattr(trainer, "eos_token_ids", None)
+    if known is not None:
+        trainer.eos_token_ids = list(dict.fromkeys([*known, *end_ids]))
+
+
+def complete_ends(trainer: Any) -> set[int] | None:
+    """Returns the last tokens of rollouts that TRL takes for complete; None if it does not ask."""
+    if not trainer.mask_truncated_completions:
+        return None
+    tokenizer = trainer._tokenizer
+    ends = getattr(trainer, "eos_token_ids", [tokenizer.eos_token_id])
+    return {*ends, tokenizer.pad_token_id}
+
+
+def check_async_arguments(args: Any, sampling: Sampling) -> None:
+    """Checks an `AsyncGRPOConfig`; raises `ValueError` for one that would train wrongly."""
+    if args.num_generations < 2:
+        raise ValueError(
+            "num_generations=1: one rollout has nothing to compare with, take 2 or more"
+        )
+    if getattr(args, "token_budget", 0) is None:
+        raise ValueError(
+            "token_budget=None makes AsyncGRPOTrainer ask its own vLLM server: set "
+            "AsyncGRPOConfig(token_budget=...) to the longest sequence the engine takes, or to 0"
+        )
+    for message in settings.warnings_of(args):
+        _warn(message)
+    _warn_about_sampling(sampling)
 
 
 def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
@@ -144,7 +201,11 @@ def warn_about(trainer: Any, sampling: Sampling, deadline_s: float) -> None:
             "vllm_importance_sampling_mode='sequence_mask' (TRL's default) drops long rollouts "
             "wholesale; for agents set it to 'token_truncate'"
         )
-    _warn_about_sampling(args, sampling)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    messages = settings.warnings_of_model(getattr(model, "generation_config", None))
+    for message in (*settings.warnings_of(args), *messages):
+        _warn(message)
+    _warn_about_sampling(sampling)
     if args.mask_truncated_completions:
         _warn(
             "mask_truncated_completions=True judges by the last token alone; leave it off: "
@@ -167,25 +228,9 @@ def warn_about_rewards(trainer: Any, own: Sequence[Any]) -> None:
         )
 
 
-def _warn_about_sampling(args: Any, sampling: Sampling) -> None:
+def _warn_about_sampling(sampling: Sampling) -> None:
     if sampling.top_p != 1 or sampling.top_k > 0:
         _warn("top_p < 1 or top_k > 0 bias importance ratios by the probability mass they cut off")
-    if ignored := _ignored(args):
-        _warn(f"{', '.join(ignored)}: not sent to the service; see the option `sampling`")
-
-
-def _ignored(args: Any) -> list[str]:
-    neutral = {
-        "top_p": (1.0,),
-        "top_k": (0, -1, None),
-        "min_p": (None, 0),
-        "repetition_penalty": (1,),
-    }
-    return [
-        f"{name}={getattr(args, name)}"
-        for name, values in neutral.items()
-        if getattr(args, name) not in values
-    ]
 
 
 def _warn(message: str) -> None:

@@ -137,12 +137,15 @@ class Row(Outcome):
 def row_of(
     rollout: Rollout,
     *,
-    eos_ids: Sequence[int],
+    eos_id: int,
     segments: Segments,
     overlong: Overlong,
     versions: Collection[int] | None = None,
+    complete: Collection[int] | None = None,
 ) -> Row:
-    """`segments`: "refuse" fails a rollout of more than one; "longest" trains on the one with the
+    """`eos_id`: the token of a row without weight.
+
+    `segments`: "refuse" fails a rollout of more than one; "longest" trains on the one with the
     most sampled tokens, of equals the later; "last" on the one that was opened last.
 
     `overlong`: "mask" takes rollouts that did not stop by themselves out of the loss; their reward
@@ -150,15 +153,17 @@ def row_of(
     does, too, but lowers rewards.
 
     `versions`: those of the weights that tokens must be sampled with; None: any.
+
+    `complete`: last tokens of rollouts that TRL takes for complete; None if any token may be last.
     """
     failure = failure_of(rollout)
     if failure is None and versions is not None:
         failure = other_policy(rollout, versions)
     if failure is None:
         assert rollout.trajectory is not None
-        failure = _trajectory_failure(rollout, eos_ids, segments)
+        failure = _trajectory_failure(rollout, segments, complete)
     if failure is not None:
-        return replace(unused_row(eos_ids, failure), label=_label(rollout, failure))
+        return replace(unused_row(eos_id, failure), label=_label(rollout, failure))
     assert rollout.trajectory is not None
     segment = _chosen(rollout, segments)
     is_masked = overlong == "mask" and is_cut_off(rollout.trajectory)
@@ -200,7 +205,7 @@ def _shaped(rollout: Rollout, overlong: Overlong) -> float | None:
 
 
 def _trajectory_failure(
-    rollout: Rollout, eos_ids: Sequence[int], segments: Segments
+    rollout: Rollout, segments: Segments, complete: Collection[int] | None
 ) -> ErrorInfo | None:
     assert rollout.trajectory is not None
     trajectory, trained = rollout.trajectory, trained_segments(rollout)
@@ -210,21 +215,24 @@ def _trajectory_failure(
             "use an agent with an append-only history, or train on the longest segment only: "
             "`ProRLRollout(segments='longest')`",
         )
-    segment = _chosen(rollout, segments)
-    last_id = segment.response_ids[-1]
-    # A segment that the agent left before its end may stop anywhere: TRL's loss does not care.
-    is_end = segment is trajectory.segments[trajectory.turns[-1].segment]
-    if is_end and trajectory.finish_reason is FinishReason.FINISHED and last_id not in eos_ids:
+    last_id = _chosen(rollout, segments).response_ids[-1]
+    if (
+        complete is not None
+        and trajectory.finish_reason is FinishReason.FINISHED
+        and last_id not in complete
+    ):
         return unusable(
-            f"the trajectory ends on token {last_id}, which is not an EOS token {list(eos_ids)}",
-            "the trainer and the inference engine must have the same tokenizer and EOS tokens",
+            f"the rollout finished, on token {last_id}, which is none of {sorted(complete)}: "
+            "mask_truncated_completions=True would take it for cut off",
+            "set GRPOConfig(mask_truncated_completions=False): ProRLRollout(overlong='mask') "
+            "masks what was cut off, by the reason the service gives",
         )
     return None
 
 
-def unused_row(eos_ids: Sequence[int], failure: ErrorInfo) -> Row:
+def unused_row(eos_id: int, failure: ErrorInfo) -> Row:
     """Returns a row without weight in the loss."""
-    eos = [eos_ids[0]]
+    eos = [eos_id]
     return Row(eos, eos, logprobs=[0.0], env_mask=[0], failure=failure)
 
 

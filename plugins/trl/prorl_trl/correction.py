@@ -17,7 +17,11 @@ class _WeightsArePushed:
 
 def correct_sampling(trainer: Any) -> None:
     """Raises `RuntimeError` for a TRL that reads other attributes."""
-    checks.check_hooks()
+    checks.check_hooks(
+        checks.READ_FOR_CORRECTION,
+        "correct for the engine's logprobs",
+        ", or train without it: `ProRLRollout(importance_sampling='off')`",
+    )
     trainer.use_vllm = True
     trainer.vllm_generation = _WeightsArePushed()
     trainer._last_loaded_step = trainer.state.global_step

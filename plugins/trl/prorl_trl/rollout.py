@@ -35,6 +35,8 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
 from prorl_trl.saved import Replay, Saver, step_of
+from prorl_trl.scorable import RewardTable
+from prorl_trl.settings import sampling_of
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,8 @@ class ProRLRollout:
     `observe`: gets every call's rollouts, failed ones too, on the main process, to log or show.
     `save`: a directory for every step's rollouts, a JSONL file each; see `client.saved`.
     `replay`: such a directory, whose rollouts are trained on again, without a service.
+
+    Raises `ServiceCallError` if the service does not answer within 10 s, or refuses the token.
     """
 
     @checked
@@ -135,6 +139,8 @@ class ProRLRollout:
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
+        if replay is None:
+            checks.check_service(url, token)
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
@@ -157,12 +163,21 @@ class ProRLRollout:
         return prorl_reward
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        try:
+            return self._completions(prompts, trainer)
+        except ProRLError as error:  # the user's own frames and the trainer's are enough
+            if error.hint and error.hint not in error.message:
+                error.add_note(f"  {error.hint}")
+            raise error.with_traceback(None) from None
+
+    def _completions(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         if trainer is not self._trainer:
             self._meet(trainer)
+        self._reward_table.expect_rows()
         if self._pushes_weights and self._pushed_step != trainer.state.global_step:
             self.push_weights()
         elif self._replay_from is None:
-            on_main(trainer.accelerator, self._hold_policy)
+            on_main(trainer.accelerator, lambda: self._hold_policy(trainer))
         everyones = gather_object(prompts)
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
@@ -172,9 +187,11 @@ class ProRLRollout:
     # --- first contact --------------------------------------------------------------------------
 
     def _meet(self, trainer: Any) -> None:
-        sampling = self._sampling or Sampling(temperature=trainer.temperature)
+        sampling = sampling_of(trainer.args, self._sampling)
         checks.check_trainer(trainer, sampling)
-        on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        checks.add_ends(
+            trainer, on_main(trainer.accelerator, lambda: self._greet(trainer, sampling))
+        )
         if self._save_to is not None:
             trainer.add_callback(AfterEvaluation(self._end_evaluation))
         max_tokens = self._limits.max_response_tokens or trainer.max_completion_length
@@ -189,6 +206,7 @@ class ProRLRollout:
         self._own_versions = []
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
+        self._reward_table = RewardTable(trainer)
         self._trainer = trainer
         self._shows_text = completions.shows_text(trainer, has_other_prompts=self._is_dynamic)
         if self._sampler_spec is not None:
@@ -206,23 +224,35 @@ class ProRLRollout:
             self._save_tasks(groups)
             return groups[0].model_copy(update={"lease_s": None})
 
-        prompts = prompts_without_end(self._trainer.train_dataset, self._trainer.args.seed)
+        step = self._trainer.state.global_step
+        if step:
+            logger.info(
+                "training resumes at step %d: dynamic sampling takes other prompts in another "
+                "order than before, and has forgotten which tasks it had deferred",
+                step,
+            )
+        seed = self._trainer.args.seed + step
+        prompts = prompts_without_end(self._trainer.train_dataset, seed)
         self._candidates = CandidateQueue(map(group_of, prompts))
         return StepDraws(self._run_id, spec, self._candidates, deadline_s=self._deadline_s)
 
-    def _greet(self, trainer: Any, sampling: Sampling) -> None:
+    def _greet(self, trainer: Any, sampling: Sampling) -> list[int]:
+        """Returns the tokens by which the service ends turns; none without a service."""
         checks.warn_about(trainer, sampling, self._deadline_s)
         if self._save_to is not None:
             self._saver = Saver(self._save_to, step_of(trainer))
         if self._replay_from is not None:
             self._replay = Replay(self._replay_from)
             tqdm.write(f"prorl: rollouts are replayed from {self._replay_from}", sys.stderr)
-            return
+            return []
         with self._client(retry_s=FIRST_CONTACT_S) as client:
-            checks.check_tokenizer(trainer._tokenizer, client.status())
+            status = client.status()
+        checks.check_tokenizer(trainer._tokenizer, status)
+        self._hold_policy(trainer)
         with self._client() as client:
             checks.check_data(checks.datasets_of(trainer), self._agent, client, sampling)
         tqdm.write(f"prorl: watch the rollouts at {self._url}", sys.stderr)
+        return status.end_ids
 
     # --- weights --------------------------------------------------------------------------------
 
@@ -235,7 +265,7 @@ class ProRLRollout:
         if self._replay_from is not None:
             return
         accelerator = self._trainer.accelerator
-        on_main(accelerator, self._hold_policy)
+        on_main(accelerator, lambda: self._hold_policy(self._trainer))
         weights = policy_weights(self._trainer)
         version = on_main_with(weights, accelerator, lambda: self._send_weights(weights))
         self._own_versions.append(version)
@@ -254,10 +284,10 @@ class ProRLRollout:
             )
         return report.version
 
-    def _hold_policy(self) -> None:
+    def _hold_policy(self, trainer: Any) -> None:
         """Claims the policy at first contact, for the training that the checkpoint belongs to, and
         again from a service that has forgotten it. Raises `PolicyTaken`."""
-        kept = self._trainer.state.stateful_callbacks
+        kept = trainer.state.stateful_callbacks
         training_id = kept.get(KEPT_AS, {}).get("attributes", {}).get("training_id")
         held = self._policy
         if held is None or not held.is_held or training_id not in (None, held.training.training_id):
@@ -374,22 +404,23 @@ class ProRLRollout:
         self._ended = rollouts
         if self._observe is not None:
             self._observe(rollouts)
-        eos_ids = _eos_ids(trainer)
+        eos_id, complete = trainer._tokenizer.eos_token_id, checks.complete_ends(trainer)
         # Groups of dynamic sampling may have begun before the last push.
         versions = self._own_versions if is_dynamic else self._own_versions[-1:]
         rows = [
             convert.row_of(
                 rollout,
-                eos_ids=eos_ids,
+                eos_id=eos_id,
                 segments=self._segments,
                 overlong=self._overlong,
                 versions=versions if self._own_versions else None,
+                complete=complete,
             )
             for rollout in rollouts
         ]
         if self._shows_text:
             rows = [completions.with_text(row, trainer._tokenizer) for row in rows]
-        return rows + [convert.unused_row(eos_ids, self._shortage)] * (len(prompts) - len(rows))
+        return rows + [convert.unused_row(eos_id, self._shortage)] * (len(prompts) - len(rows))
 
     def _save_tasks(self, groups: Sequence[Group]) -> None:
         if self._saver is not None:
@@ -438,9 +469,3 @@ class ProRLRollout:
             wire=self._wire,
             training=self._policy.key if self._policy else None,
         )
-
-
-def _eos_ids(trainer: Any) -> list[int]:
-    """Returns the tokens by which TRL detects truncation; until 1.15 it knew one EOS token only."""
-    eos_ids: list[int] = getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])
-    return eos_ids

@@ -1,0 +1,45 @@
+"""The rows that TRL may score: those whose rollout has a reward, whatever reward functions return.
+
+TRL leaves a row out of baseline, deviation and logged reward if all of its rewards are NaN. Reward
+functions and models return a number for any text, the token that stands for a failed rollout too.
+So their numbers about such rows are replaced after all of them, in the table of all processes.
+"""
+
+from typing import Any
+
+import torch
+
+from prorl_trl import checks
+
+
+class RewardTable:
+    """Wrapper of a trainer's `_calculate_rewards`."""
+
+    def __init__(self, trainer: Any) -> None:
+        """Raises `RuntimeError` for a TRL that computes rewards elsewhere."""
+        checks.check_hooks(checks.READ_FOR_REWARDS, "leave failed rollouts out of the baseline")
+        self._trainer = trainer
+        self._calculate = trainer._calculate_rewards
+        self._unscored_at: int | None = None
+        trainer._calculate_rewards = self._calculate_scorable
+
+    def expect_rows(self) -> None:
+        """Notes that the trainer gets rows now. Raises `RuntimeError` if it trained on those before
+        without this table."""
+        step, before = self._trainer.state.global_step, self._unscored_at
+        if before is not None and step > before:
+            raise RuntimeError(
+                f"{type(self._trainer).__name__} trained on rows without `_calculate_rewards` of "
+                "GRPOTrainer, so that failed rollouts got rewards: call it in your subclass"
+            )
+        self._unscored_at = step
+
+    def _calculate_scorable(self, inputs: list[dict[str, Any]], *rest: Any) -> torch.Tensor:
+        """Returns the rewards of all processes' rows, in float32[rows, functions]."""
+        rewards: torch.Tensor = self._calculate(inputs, *rest)
+        is_failed = torch.tensor(
+            [row["prorl_reward"] is None for row in inputs], device=rewards.device
+        )
+        is_failed = self._trainer.accelerator.gather(is_failed)
+        self._unscored_at = None
+        return rewards.masked_fill(is_failed.unsqueeze(1), torch.nan)

@@ -1,6 +1,6 @@
 """`ProRLRollout`: the `rollout_func` of a GRPOTrainer whose rollouts are run by the service.
 
-Each call pushes the weights if the policy has moved, gathers the prompts of all processes, has one
+Each call pushes the weights if they have changed, gathers the prompts of all processes, has one
 conversation with the service on the main process, and gives every process its rows, or the error.
 """
 
@@ -30,6 +30,7 @@ from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.correction import correct_sampling
 from prorl_trl.dynamic import TOO_FEW, AfterEvaluation, AtEnd, prompts_without_end
+from prorl_trl.fingerprint import Fingerprint, fingerprint
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
@@ -121,6 +122,7 @@ class ProRLRollout:
         self._trainer: Any = None
         self._broadcaster = Broadcaster()
         self._pushed_version: int | None = None
+        self._pushed: Fingerprint | None = None
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
@@ -148,8 +150,8 @@ class ProRLRollout:
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         if trainer is not self._trainer:
             self._meet(trainer)
-        if self._pushes_weights and self._pushed_version != trainer.state.global_step:
-            self.push_weights()
+        if self._pushes_weights:
+            self._push_if_changed()
         everyones = gather_object(prompts)
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
@@ -172,7 +174,7 @@ class ProRLRollout:
         self._pushes_weights = self._weights != "none" and not (
             self._weights == "auto" and trainer.use_vllm
         )
-        self._pushed_version = None
+        self._pushed = self._pushed_version = None
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
         self._trainer = trainer
@@ -214,16 +216,23 @@ class ProRLRollout:
 
         A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
+        self._push(fingerprint(self._trainer))
+
+    def _push_if_changed(self) -> None:
+        current = fingerprint(self._trainer)
+        if current is None or current != self._pushed:
+            self._push(current)
+
+    def _push(self, current: Fingerprint | None) -> None:
         version = self._trainer.state.global_step
-        if self._replay_from is not None:
-            self._pushed_version = version
-            return
-        weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
-        on_main_with(weights, accelerator, lambda: self._send_weights(weights, version))
-        self._pushed_version = version
+        if self._replay_from is None:
+            weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
+            on_main_with(weights, accelerator, lambda: self._send_weights(weights, version))
+        self._pushed, self._pushed_version = current, version
 
     def _send_weights(self, weights: PolicyWeights, version: int) -> None:
-        is_first = self._pushed_version is None  # it may resume from before the last push
+        # It may resume from before the last push, or train again.
+        is_first = self._pushed_version is None or version < self._pushed_version
         with self._client() as client:
             if self._weights in ("auto", "stream"):
                 report = send(client, weights, version, self._broadcaster, rewind=is_first)

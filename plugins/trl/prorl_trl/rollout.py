@@ -35,6 +35,7 @@ from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
 from prorl_trl.saved import Replay, Saver, step_of
+from prorl_trl.taken import TakenRows
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,7 @@ class ProRLRollout:
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
         self._rows_here = rows[start : start + len(prompts)]
+        self._taken.expect(self._rows_here, self._pushed_version)
         return convert.columns(self._rows_here)
 
     # --- first contact --------------------------------------------------------------------------
@@ -177,6 +179,7 @@ class ProRLRollout:
         self._pushed = self._pushed_version = None
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
+        self._taken = TakenRows(trainer, sampling, judges=self._replay_from is None)
         self._trainer = trainer
         self._shows_text = completions.shows_text(trainer, has_other_prompts=self._is_dynamic)
         if self._sampler_spec is not None:

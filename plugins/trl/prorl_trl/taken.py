@@ -171,7 +171,8 @@ class TakenRows:
         newest = self._given.newest_version
         counts = [newest is None or row.policy_version == newest for row in rows]
         mask = _loss_mask(batch).bool() & torch.tensor(counts, device=ours.device)[:, None]
-        return (ours - sampled).abs().float()[mask]
+        differences: torch.Tensor = (ours - sampled).abs().float()[mask]
+        return differences
 
     def _judge(self, mean_nats: float, max_nats: float) -> None:
         is_training = self._trainer.model.training
@@ -202,7 +203,7 @@ def causes(trainer: Any, sampling: Sampling) -> list[Cause]:
     if getattr(model.config, "tie_word_embeddings", False):
         found.append(off_policy.TIED_HEAD)
     dropouts = (one.p for one in model.modules() if isinstance(one, torch.nn.Dropout))
-    if any(dropouts) or getattr(model.config, "attention_dropout", 0):
+    if any(dropouts) or getattr(model.config, "attention_dropout", None):
         found.append(off_policy.DROPOUT)
     return [*found, off_policy.QUANTISED, off_policy.ROWS_CHANGED, off_policy.OTHER_FORWARD]
 

@@ -34,6 +34,7 @@ from prorl_trl.fingerprint import Fingerprint, fingerprint
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
 from prorl_trl.processes import on_main
+from prorl_trl.represented import Representation
 from prorl_trl.saved import Replay, Saver, step_of
 from prorl_trl.taken import TakenRows
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
@@ -124,6 +125,7 @@ class ProRLRollout:
         self._broadcaster = Broadcaster()
         self._pushed_version: int | None = None
         self._pushed: Fingerprint | None = None
+        self._representation = Representation()
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
@@ -236,6 +238,8 @@ class ProRLRollout:
     def _send_weights(self, weights: PolicyWeights, version: int) -> None:
         # It may resume from before the last push, or train again.
         is_first = self._pushed_version is None or version < self._pushed_version
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        self._representation.check(model, weights.tensors)
         with self._client() as client:
             if self._weights in ("auto", "stream"):
                 report = send(client, weights, version, self._broadcaster, rewind=is_first)

@@ -127,17 +127,6 @@ def test_logprobs_of_another_temperature_are_noticed_at_once(
     assert "ensure_weight_tying" not in text
 
 
-def test_a_temperature_that_changes_in_training_is_noticed(
-    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rollouts = ProRLRollout(service_url, **TWO_TURNS)
-    heat = At(lambda: setattr(trainer, "temperature", 2.0))
-    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT, callbacks=[heat])
-    text = trip(trainer, caplog)
-    assert "step 3: engine and trainer differ by" in text
-    assert "different temperatures" in text
-
-
 def test_dropout_is_noticed_and_named(
     service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,7 +194,9 @@ def test_clean_runs_are_silent(
     trainer.evaluate()
     assert "prorl_trl.taken" not in {record.name for record in caplog.records}
     measured = logged(trainer, "prorl/off_policy")
-    assert measured
+    if "mask_truncated_completions" in options:  # nothing is left
+        assert not measured
+        return
     assert measured == pytest.approx(
         logged(trainer, "sampling/sampling_logp_difference/mean"), rel=0.01
     )

@@ -116,7 +116,7 @@ def merged(layer: Any, parameter: str) -> torch.Tensor:
     if layer.merged:
         if set(layer.merged_adapters) != set(layer.active_adapters):
             raise TypeError(
-                "adapters that are merged, but not active, cannot be sent: unmerge them"
+                "the adapters that are merged are not those that are active: unmerge them"
             )
         return shard.data
     if isinstance(shard, DTensor):

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from prorl_service.errors import ProRLError
-from prorl_trl.adapters import adapted_layers, checkpoint_name, merged
+from prorl_trl.adapters import adapted_layers, checkpoint_name, is_off, merged, of_active
 
 UNTIED = (
     "the engines tie head and embeddings, this policy trains them apart: train with "
@@ -48,7 +48,7 @@ def _structure(model: Any) -> str:
     trained = [(name, one.requires_grad) for name, one in model.named_parameters()]
     configs = getattr(model, "peft_config", {})
     kinds = [(name, str(config), str(model.active_adapters)) for name, config in configs.items()]
-    return json.dumps([trained, kinds, model.config.tie_word_embeddings])
+    return json.dumps([trained, kinds, is_off(model), model.config.tie_word_embeddings])
 
 
 def checkpoint_shapes(model: Any) -> dict[str, torch.Size]:
@@ -80,25 +80,24 @@ def check_represented(model: Any, sent: Mapping[str, torch.Size]) -> None:
             f"the engines' checkpoint has {min(missing)}, this policy has not",
             hint="give trainer and engines one checkpoint",
         )
-    layers = adapted_layers(model)
-    _check_trained(model, set(sent), layers)
     _check_tie(model)
+    layers = {} if is_off(model) else adapted_layers(model)
+    _check_trained(model, {*sent, head_name(model)}, layers)
     _check_merging(layers)
 
 
 def _check_trained(model: Any, sent: set[str], layers: Mapping[str, Any]) -> None:
+    """`sent`: names of weights, with that of a head which is sent as the embeddings."""
     inside = {
         id(one) for name, layer in layers.items() if name in sent for one in layer.parameters()
     }
     inactive = _inactive_copies(model)
-    for name, parameter in model.named_parameters():
+    for name, parameter in of_active(model, dict(model.named_parameters())).items():
         is_lost = checkpoint_name(name) not in sent and id(parameter) not in inside
         if parameter.requires_grad and is_lost and id(parameter) not in inactive:
-            if checkpoint_name(name) == head_name(model):  # in the checkpoint as the embeddings
-                continue
             raise NotRepresented(
                 f"{name} is trained, and no weight of the engines' checkpoint holds it",
-                hint="train what engines can have: a `LoraConfig` with `target_modules`, or the "
+                hint="train what engines can have: `LoraConfig(target_modules=...)`, or the "
                 "model's own weights; or freeze it with `requires_grad_(False)`",
             )
 
@@ -146,7 +145,7 @@ def _merging_problem(layer: Any) -> str | None:
     """Returns why a copy of the layer, with other numbers in its adapter, is not what it computes
     when the adapter is merged."""
     try:
-        trial = copy.deepcopy(layer).float().cpu().eval()
+        trial = _copy(layer).eval()
         if trial.merged:
             trial.unmerge()
         generator = torch.Generator().manual_seed(0)
@@ -167,6 +166,17 @@ def _merging_problem(layer: Any) -> str | None:
     if not torch.allclose(wanted, again, rtol=0, atol=scale):
         return "merging changes it"
     return None
+
+
+def _copy(layer: Any) -> Any:
+    """Returns the layer in fp32 on the CPU. Weights that PEFT ties are no leaves, which `deepcopy`
+    refuses."""
+    memo = {
+        id(one): torch.nn.Parameter(one.detach().float().cpu().clone(), one.requires_grad)
+        for one in layer.parameters()
+        if one.is_floating_point()
+    }
+    return copy.deepcopy(layer, memo).float().cpu()
 
 
 def _inputs(base: Any, generator: torch.Generator) -> torch.Tensor:

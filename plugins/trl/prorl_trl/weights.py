@@ -91,7 +91,7 @@ def policy_weights(trainer: Any) -> PolicyWeights:
 
 
 def _of_checkpoint(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the weights that the engines' checkpoint has, too, and others that `check_represented`
+    """Returns the weights that the engines' checkpoint has, and others that `check_represented`
     refuses."""
     named = checkpoint_names(of_active(model, tensors))
     head = head_name(model)

@@ -65,6 +65,14 @@ def checkpoint_shapes(model: Any) -> dict[str, torch.Size]:
 def check_represented(model: Any, sent: Mapping[str, torch.Size]) -> None:
     """Raises `NotRepresented` for a policy of which weights of these names and shapes lose a
     part."""
+    _check_tie(model)
+    layers = {} if is_off(model) else adapted_layers(model)
+    _check_trained(model, {*sent, head_name(model)}, layers)
+    _check_names(model, sent)
+    _check_merging(layers)
+
+
+def _check_names(model: Any, sent: Mapping[str, torch.Size]) -> None:
     shapes = checkpoint_shapes(model)
     for name, shape in sent.items():
         if name not in shapes or shapes[name] != shape:
@@ -80,10 +88,6 @@ def check_represented(model: Any, sent: Mapping[str, torch.Size]) -> None:
             f"the engines' checkpoint has {min(missing)}, this policy has not",
             hint="give trainer and engines one checkpoint",
         )
-    _check_tie(model)
-    layers = {} if is_off(model) else adapted_layers(model)
-    _check_trained(model, {*sent, head_name(model)}, layers)
-    _check_merging(layers)
 
 
 def _check_trained(model: Any, sent: set[str], layers: Mapping[str, Any]) -> None:
@@ -169,14 +173,27 @@ def _merging_problem(layer: Any) -> str | None:
 
 
 def _copy(layer: Any) -> Any:
-    """Returns the layer in fp32 on the CPU. Weights that PEFT ties are no leaves, which `deepcopy`
-    refuses."""
-    memo = {
-        id(one): torch.nn.Parameter(one.detach().float().cpu().clone(), one.requires_grad)
-        for one in layer.parameters()
-        if one.is_floating_point()
-    }
-    return copy.deepcopy(layer, memo).float().cpu()
+    """Returns the layer in fp32 on the CPU. `deepcopy` refuses tensors that are no leaves, which
+    PEFT keeps of weights that it ties."""
+    found = [one for module in layer.modules() for one in _tensors(vars(module))]
+    memo: dict[int, Any] = {}
+    for one in found:
+        clone = one.detach().cpu().clone()
+        clone = clone.float() if clone.is_floating_point() else clone
+        is_parameter = isinstance(one, torch.nn.Parameter)
+        memo[id(one)] = torch.nn.Parameter(clone, one.requires_grad) if is_parameter else clone
+    return copy.deepcopy(layer, memo)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
 
 
 def _inputs(base: Any, generator: torch.Generator) -> torch.Tensor:

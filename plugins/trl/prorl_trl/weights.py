@@ -82,7 +82,7 @@ def policy_weights(trainer: Any) -> PolicyWeights:
     is_sharded = accelerator.is_fsdp2
     tensors = wrapped.state_dict() if is_sharded else accelerator.get_state_dict(wrapped)
     adapter = adapter_of(model, tensors)
-    tensors = _of_checkpoint(model, tensors)
+    tensors = of_checkpoint(model, tensors)
     layers = {} if is_off(model) else adapted_layers(model)
     weights = PolicyWeights(tensors, layers, adapter)
     if not is_sharded:
@@ -90,7 +90,7 @@ def policy_weights(trainer: Any) -> PolicyWeights:
     return replace(weights, shards=Shards([weights] if adapter is None else [weights, adapter]))
 
 
-def _of_checkpoint(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def of_checkpoint(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the weights that the engines' checkpoint has, and others that `check_represented`
     refuses."""
     named = checkpoint_names(of_active(model, tensors))

@@ -88,7 +88,7 @@ def test_changed_samples_end_training(service_url: str, policy: Path, tmp_path: 
 
     worker._new_sample = changed
     trainer = make_async_trainer(service_url, policy, config, worker)
-    with pytest.raises(PolicyDiffers, match="step 1: the loss takes .* no sample of the worker"):
+    with pytest.raises(PolicyDiffers, match=r"step 1: the loss takes .* no sample of the worker"):
         trainer.train()
 
 

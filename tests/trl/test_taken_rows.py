@@ -17,8 +17,9 @@ from prorl_service import local
 from prorl_service.client import RolloutClient
 from prorl_service.client.off_policy import PolicyDiffers
 from prorl_service.inference.engine.tiny import build_tiny_model
-from prorl_service.schemas import Sampling
+from prorl_service.schemas import Rollout, Sampling
 from prorl_trl import ProRLRollout
+from prorl_trl.represented import NotRepresented, Representation
 from tests.trl.training import SERVICE_OPTIONS, SMALL, TWO_TURNS, dataset, logged, make_trainer
 
 pytestmark = [
@@ -98,6 +99,38 @@ def test_an_engine_that_nobody_updates_is_noticed(
     text = trip(trainer, caplog)
     assert "step 2: engine and trainer differ by" in text
     assert "not all of the policy reaches the engines" in text
+
+
+@pytest.mark.filterwarnings("ignore:Model has:UserWarning")
+def test_a_head_that_drifts_from_the_engines_is_noticed(
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check before the first push, which refuses it, is left out."""
+    monkeypatch.setattr(Representation, "check", lambda *_: None)
+    config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    options = {"learning_rate": 1e-2, "max_steps": 3}
+    trainer = make_trainer(rollouts, policy, tmp_path, options=options, peft_config=config)
+    text = trip(trainer, caplog)
+    assert "step 2: engine and trainer differ by" in text
+    assert "ensure_weight_tying=True" in text
+
+
+@pytest.mark.filterwarnings("ignore:Model has:UserWarning")
+def test_a_head_that_is_trained_apart_is_refused_before_the_first_rollout(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+    observed: list[Rollout] = []
+    rollouts = ProRLRollout(service_url, observe=observed.extend, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, peft_config=config)
+    with pytest.raises(NotRepresented, match="ensure_weight_tying=True"):
+        trainer.train()
+    assert not observed
 
 
 @pytest.fixture(params=["raw", "hot"])

@@ -89,8 +89,8 @@ def _differences(
     """Returns those of the logprobs of the newest policy's tokens. Raises `PolicyDiffers`."""
     is_synced = trainer.state.global_step % trainer.args.weight_sync_steps == 0
     if "segment_id" not in inputs:
-        differences = _of_rows(inputs, ours)
-        return differences[: differences.numel() * (is_synced and trainer.model_version == 1)]
+        of_rows = _of_rows(inputs, ours)
+        return of_rows if is_synced and trainer.model_version == 1 else of_rows[:0]
     selected = inputs["token_index"] >= 0
     sampled, samples = inputs["old_log_probs"][selected], inputs["segment_id"][selected]
     differences: torch.Tensor = (ours.flatten()[inputs["token_index"][selected]] - sampled).abs()

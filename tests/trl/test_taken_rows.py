@@ -274,14 +274,15 @@ class RepeatsRows(GRPOTrainer):  # type: ignore[misc]
 
 
 class CutsTokens(GRPOTrainer):  # type: ignore[misc]
-    def _generate(self, prompts: Any) -> Any:
-        prompt_ids, completion_ids, mask, completions, logprobs, *others = super()._generate(
-            prompts
-        )
-        completion_ids, mask, logprobs = (
-            [one[:-1] for one in column] for column in (completion_ids, mask, logprobs)
-        )
-        return prompt_ids, completion_ids, mask, completions, logprobs, *others
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        width = output["completion_ids"].shape[1]
+        return {
+            name: value[:, :-1]
+            if isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] == width
+            else value
+            for name, value in output.items()
+        }
 
 
 class ChangesTokens(GRPOTrainer):  # type: ignore[misc]

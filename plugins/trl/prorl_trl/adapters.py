@@ -18,11 +18,12 @@ from torch.distributed.tensor import DTensor
 # Parts of names that PEFT, torch.compile and activation checkpointing add; those of adapters, and
 # of the originals of modules that PEFT trains in full.
 _WRAPPERS = re.compile(
-    r"base_model\.model\.|base_layer\.|modules_to_save\.default\."
+    r"base_model\.model\.|base_layer\.|token_adapter\.|modules_to_save\.default\."
     r"|_orig_mod\.|_checkpoint_wrapped_module\."
 )
 _PACKING = re.compile(r"_orig_mod\.|_checkpoint_wrapped_module\.")
 _OF_ADAPTERS = re.compile(r"\.lora_|\.original_module\.")
+_COPY = re.compile(r"modules_to_save\.(\w+)\.")
 _OF_LORA = re.compile(r"(?P<layer>.*)\.(?P<matrix>lora_[AB])\.\w+\.weight")
 _PLAIN_INITS = (True, False, "gaussian", "orthogonal")
 """Initialisations that leave the base model as it is."""
@@ -65,16 +66,45 @@ def is_of_base(name: str) -> bool:
 
 def adapted_layers(model: Any) -> dict[str, Any]:
     """Returns PEFT's layer of each weight that has adapters, keyed by the weight's name."""
-    if not hasattr(model, "merge_adapter"):
+    return {
+        checkpoint_name(f"{name}.{parameter}"): layer
+        for layer, name in layers_of(model).items()
+        for parameter, _ in layer.get_base_layer().named_parameters(recurse=False)
+    }
+
+
+def layers_of(model: Any) -> dict[Any, str]:
+    """Returns PEFT's layers with their names."""
+    if not hasattr(model, "peft_config"):
         return {}
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    return {
-        f"{checkpoint_name(name)}.{parameter}": layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, BaseTunerLayer)
-        for parameter, _ in layer.get_base_layer().named_parameters(recurse=False)
-    }
+    modules = model.named_modules()
+    return {one: name for name, one in modules if isinstance(one, BaseTunerLayer)}
+
+
+def of_active(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns `tensors`, with the copies of modules that the active adapter trains in full as those
+    of "default", and without those of others. An adapter that is switched off has none."""
+    if not hasattr(model, "peft_config"):
+        return dict(tensors)
+    active = [] if is_off(model) else model.active_adapters
+    kept = {}
+    for name, tensor in tensors.items():
+        copied = _COPY.search(name)
+        if copied is None or copied[1] in active:
+            kept[_COPY.sub("modules_to_save.default.", name)] = tensor
+    if is_off(model):
+        return {name.replace(".original_module.", "."): one for name, one in kept.items()}
+    return kept
+
+
+def is_off(model: Any) -> bool:
+    """Returns whether all adapters are switched off. Raises `ValueError` if some are."""
+    states = {one.disable_adapters for one in layers_of(model)}
+    if len(states) > 1:
+        raise ValueError("some of the policy's adapters are switched off and others are not")
+    return states == {True}
 
 
 def merged(layer: Any, parameter: str) -> torch.Tensor:
@@ -82,7 +112,13 @@ def merged(layer: Any, parameter: str) -> torch.Tensor:
     For a layer in shards, this process's shard. Raises `TypeError` if adapters cannot be merged
     into shards."""
     base = layer.get_base_layer()
-    shard = getattr(base, parameter)
+    shard: torch.Tensor = getattr(base, parameter)
+    if layer.merged:
+        if set(layer.merged_adapters) != set(layer.active_adapters):
+            raise TypeError(
+                "the adapters that are merged are not those that are active: unmerge them"
+            )
+        return shard.data
     if isinstance(shard, DTensor):
         return _merged_shard(layer, parameter, shard)
     with _lock:
@@ -117,7 +153,9 @@ def adapter_of(model: Any, tensors: Mapping[str, torch.Tensor]) -> Adapter | Non
     """Returns the model's only adapter, if it is plain LoRA and all that is trained, else None.
     `tensors`: those of the model."""
     configs = list(getattr(model, "peft_config", {}).values())
-    fields = configs[0].to_dict() if len(configs) == 1 else {}
+    if len(configs) != 1 or is_off(model) or any(one.merged for one in layers_of(model)):
+        return None
+    fields = configs[0].to_dict()
     if (
         fields.get("peft_type") != "LORA"
         or fields["bias"] != "none"
@@ -130,7 +168,9 @@ def adapter_of(model: Any, tensors: Mapping[str, torch.Tensor]) -> Adapter | Non
     matrices = {
         f"{one['layer']}.{one['matrix']}.weight": added[name] for name, one in found.items() if one
     }
-    if len(matrices) < len(added):  # embeddings have adapters too
+    trained = {name for name, one in model.named_parameters() if one.requires_grad}
+    # Embeddings have adapters, too, or more is trained than adapters.
+    if len(matrices) < len(added) or not trained <= {_PACKING.sub("", name) for name in added}:
         return None
     config = json.dumps(fields, default=list)
     return Adapter(matrices, config, fields["r"], str(fields["base_model_name_or_path"]))

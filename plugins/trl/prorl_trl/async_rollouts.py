@@ -30,12 +30,14 @@ from prorl_service.schemas.sampling import SamplerSpec
 from prorl_trl import async_groups, checks, convert
 from prorl_trl.async_groups import Candidates, DrawnGroups, GroupSource, InflightGroups
 from prorl_trl.async_samples import Attempt, attempt_of, group_metrics, samples_of
+from prorl_trl.async_taken import GivenSamples, trainer_of, watch_losses
 from prorl_trl.convert import LEASE_S, Overlong
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
+from prorl_trl.represented import Representation
 from prorl_trl.rollout import FIRST_CONTACT_S, RolloutsFailed
 from prorl_trl.settings import sampling_of
-from prorl_trl.weights import PolicyWeights, checkpoint_names, send
+from prorl_trl.weights import PolicyWeights, checkpoint_names, of_checkpoint, send
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +134,7 @@ class ProRLRolloutWorker:
         self._args, self._tokenizer = args, tokenizer
         self._sampler_spec = SamplerSpec() if dynamic_sampling is True else dynamic_sampling or None
         self._overlong, self._deadline_s, self._observe = overlong, deadline_s, observe
+        self.sampling, self.given = sampling, GivenSamples()
         self.rollout_buffer = _SampleBuffer()
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
         self._stopping = threading.Event()
@@ -277,6 +280,7 @@ class ProRLRolloutWorker:
         self.metrics_queue.put(group_metrics(attempts, self._candidates.version))
         prompt = self._candidates.prompt(number)
         for fields in samples_of(attempts, group_id=number, prompt=prompt):
+            self.given.add(fields)
             self.rollout_buffer.put(self._new_sample(**fields, enqueued_at=time.time()))
             self._fed_at = time.monotonic()
         self._count_lost(attempts)
@@ -404,6 +408,7 @@ class ProRLWeightTransfer:
         self._url, self._connect = url, partial(RolloutClient, url, token=token)
         self._deadline_s = deadline_s
         self._broadcaster = Broadcaster()
+        self._representation = Representation()
 
     def init_weight_transfer(self) -> None:
         """Raises `RolloutWorkerFailed`, `PolicyTaken`, `ServiceCallError`."""
@@ -418,7 +423,15 @@ class ProRLWeightTransfer:
         """Does nothing: each engine pauses while it loads, and rollouts continue afterwards."""
 
     def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
-        weights = checkpoint_names({name: tensor.detach().cpu() for name, tensor in iterator})
+        trainer = trainer_of(iterator)
+        tensors = {name: tensor.detach().cpu() for name, tensor in iterator}
+        if trainer is None:
+            weights = checkpoint_names(tensors)
+        else:
+            watch_losses(trainer)
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            weights = of_checkpoint(model, tensors)
+            self._representation.check(model, weights)
         training = self._training
         training.policy.check()
         key = training.policy.key

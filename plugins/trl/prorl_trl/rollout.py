@@ -1,6 +1,6 @@
 """`ProRLRollout`: the `rollout_func` of a GRPOTrainer whose rollouts are run by the service.
 
-Each call pushes the weights if the policy has moved, gathers the prompts of all processes, has one
+Each call pushes the weights if they have changed, gathers the prompts of all processes, has one
 conversation with the service on the main process, and gives every process its rows, or the error.
 """
 
@@ -20,7 +20,6 @@ from pydantic import PositiveFloat
 from tqdm.auto import tqdm
 
 from prorl_service.client import RolloutClient, ServiceCallError, Wire
-from prorl_service.client.policy import HeldPolicy
 from prorl_service.client.sampling import CandidateQueue, StepDraws
 from prorl_service.client.trainable import outage_of
 from prorl_service.errors import ProRLError
@@ -31,12 +30,16 @@ from prorl_trl.conversation import ServiceForgot, restarts_noticed, run_groups
 from prorl_trl.convert import Overlong, Row, Segments
 from prorl_trl.correction import correct_sampling
 from prorl_trl.dynamic import TOO_FEW, AfterEvaluation, AtEnd, prompts_without_end
+from prorl_trl.fingerprint import Fingerprint, fingerprint
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.options import checked
+from prorl_trl.ownership import TrainersPolicy
 from prorl_trl.processes import on_main
+from prorl_trl.represented import Representation
 from prorl_trl.saved import Replay, Saver, step_of
 from prorl_trl.scorable import RewardTable
 from prorl_trl.settings import sampling_of
+from prorl_trl.taken import TakenRows
 from prorl_trl.weights import PolicyWeights, on_main_with, policy_weights, send, send_directory
 
 logger = logging.getLogger(__name__)
@@ -44,8 +47,6 @@ logger = logging.getLogger(__name__)
 FIRST_CONTACT_S = 30.0
 """Longest wait for the service's first answer when training starts."""
 RETRY_DELAY_S = 5.0
-KEPT_AS = "prorl_training"
-"""Key of the training's id in the trainer's state, which its checkpoints keep."""
 MAX_LOST_CALLS = 3
 """Maximum consecutive calls, each retried to its deadline, without a usable rollout."""
 
@@ -130,12 +131,11 @@ class ProRLRollout:
         self._inflight: tuple[list[Group], dict[str, Rollout]] | None = None
         self._trainer: Any = None
         self._broadcaster = Broadcaster()
-        self._take_over = take_over
-        self._policy: HeldPolicy | None = None
-        """Hold of the service's policy; on the main process only."""
-        self._pushed_step: int | None = None
+        self._policy = TrainersPolicy(url, token=token, take_over=take_over)
         self._own_versions: list[int] = []
         """Versions that the service gave to the weights pushed, the newest last."""
+        self._pushed: Fingerprint | None = None
+        self._representation = Representation()
         self._metrics: dict[str, float] = {}
         self._rows_here: list[Row] = []
         """This process' rows of the last call."""
@@ -174,14 +174,14 @@ class ProRLRollout:
         if trainer is not self._trainer:
             self._meet(trainer)
         self._reward_table.expect_rows()
-        if self._pushes_weights and self._pushed_step != trainer.state.global_step:
-            self.push_weights()
-        elif self._replay_from is None:
-            on_main(trainer.accelerator, lambda: self._hold_policy(trainer))
+        self._hold_policy()
+        if self._pushes_weights:
+            self._push_if_changed()
         everyones = gather_object(prompts)
         rows, self._metrics = self._roll_out_on_main(everyones)
         start = trainer.accelerator.process_index * len(prompts)
         self._rows_here = rows[start : start + len(prompts)]
+        self._taken.expect(self._rows_here, self._newest_version)
         return convert.columns(self._rows_here)
 
     # --- first contact --------------------------------------------------------------------------
@@ -202,11 +202,11 @@ class ProRLRollout:
         self._pushes_weights = self._weights != "none" and not (
             self._weights == "auto" and trainer.use_vllm
         )
-        self._pushed_step = None
-        self._own_versions = []
+        self._reward_table = RewardTable(trainer)
+        self._pushed, self._own_versions = None, []
         if self._importance_sampling == "auto" and not trainer.use_vllm:
             correct_sampling(trainer)
-        self._reward_table = RewardTable(trainer)
+        self._taken = TakenRows(trainer, sampling, judges=self._replay_from is None)
         self._trainer = trainer
         self._shows_text = completions.shows_text(trainer, has_other_prompts=self._is_dynamic)
         if self._sampler_spec is not None:
@@ -214,7 +214,7 @@ class ProRLRollout:
         if self._sampler_spec is not None and self._replay_from is None:
             self._dynamic = self._dynamic_sampling(self._sampler_spec)
             trainer.add_callback(AtEnd(self._end_sampling))
-        trainer.add_callback(AtEnd(self._release_policy))
+        trainer.add_callback(AtEnd(self._policy.release))
 
     def _dynamic_sampling(self, spec: SamplerSpec) -> StepDraws:
         n, numbers = self._trainer.num_generations, count()
@@ -248,7 +248,7 @@ class ProRLRollout:
         with self._client(retry_s=FIRST_CONTACT_S) as client:
             status = client.status()
         checks.check_tokenizer(trainer._tokenizer, status)
-        self._hold_policy(trainer)
+        self._policy.claim(trainer)
         with self._client() as client:
             checks.check_data(checks.datasets_of(trainer), self._agent, client, sampling)
         tqdm.write(f"prorl: watch the rollouts at {self._url}", sys.stderr)
@@ -261,18 +261,31 @@ class ProRLRollout:
 
         A collective: all processes must call it. Needs at least one earlier call by the trainer.
         """
-        self._pushed_step = self._trainer.state.global_step
-        if self._replay_from is not None:
-            return
-        accelerator = self._trainer.accelerator
-        on_main(accelerator, lambda: self._hold_policy(self._trainer))
-        weights = policy_weights(self._trainer)
-        version = on_main_with(weights, accelerator, lambda: self._send_weights(weights))
-        self._own_versions.append(version)
+        self._hold_policy()
+        self._push(fingerprint(self._trainer))
+
+    @property
+    def _newest_version(self) -> int | None:
+        """Version of the weights pushed last; None if there were none."""
+        return self._own_versions[-1] if self._own_versions else None
+
+    def _push_if_changed(self) -> None:
+        current = fingerprint(self._trainer)
+        if current is None or current != self._pushed:
+            self._push(current)
+
+    def _push(self, current: Fingerprint | None) -> None:
+        if self._replay_from is None:
+            weights, accelerator = policy_weights(self._trainer), self._trainer.accelerator
+            version = on_main_with(weights, accelerator, lambda: self._send_weights(weights))
+            self._own_versions.append(version)
+        self._pushed = current
 
     def _send_weights(self, weights: PolicyWeights) -> int:
         """Returns the version that the service gave them."""
-        after = self._own_versions[-1] if self._own_versions else 0
+        after = self._newest_version or 0
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        self._representation.check(model, weights.tensors)
         with self._client() as client:
             if self._weights in ("auto", "stream"):
                 report = send(client, weights, self._broadcaster, after=after)
@@ -284,25 +297,13 @@ class ProRLRollout:
             )
         return report.version
 
-    def _hold_policy(self, trainer: Any) -> None:
-        """Claims the policy at first contact, for the training that the checkpoint belongs to, and
-        again from a service that has forgotten it. Raises `PolicyTaken`."""
-        kept = trainer.state.stateful_callbacks
-        training_id = kept.get(KEPT_AS, {}).get("attributes", {}).get("training_id")
-        held = self._policy
-        if held is None or not held.is_held or training_id not in (None, held.training.training_id):
-            held = HeldPolicy(self._url, training_id, token=self._token, take_over=self._take_over)
-            self._policy = held
-            held.claim()
-        else:
-            held.check()
-            held.claim_again()
-        attributes = {"training_id": held.training.training_id}
-        kept[KEPT_AS] = {"args": {}, "attributes": attributes}
-
-    def _release_policy(self) -> None:
-        if self._policy is not None:
-            self._policy.release()
+    def _hold_policy(self) -> None:
+        """A collective. Another training may have had the policy before it is claimed."""
+        trainer, policy = self._trainer, self._policy
+        if self._replay_from is None and on_main(
+            trainer.accelerator, lambda: policy.claim(trainer)
+        ):
+            self._pushed = None
 
     # --- rollouts -------------------------------------------------------------------------------
 
@@ -357,8 +358,7 @@ class ProRLRollout:
             time.sleep(RETRY_DELAY_S)
 
     def _metrics_of(self, rows: Sequence[Row]) -> dict[str, float]:
-        newest = self._own_versions[-1] if self._own_versions else None
-        values = convert.row_metrics(rows, newest)
+        values = convert.row_metrics(rows, self._newest_version)
         if self._dynamic is not None and self._trainer.model.training:
             values |= self._dynamic.metrics()
         return values
@@ -467,5 +467,5 @@ class ProRLRollout:
             token=self._token,
             retry_s=self._deadline_s if retry_s is None else retry_s,
             wire=self._wire,
-            training=self._policy.key if self._policy else None,
+            training=self._policy.key,
         )

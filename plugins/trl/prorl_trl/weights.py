@@ -27,10 +27,13 @@ from prorl_trl.adapters import (
     adapter_of,
     checkpoint_name,
     is_of_base,
+    is_off,
     merged,
+    of_active,
 )
 from prorl_trl.nccl import Broadcaster
 from prorl_trl.processes import Value, on_main
+from prorl_trl.represented import checkpoint_shapes, head_name
 from prorl_trl.safetensors_file import SafetensorsFile, Tensors
 from prorl_trl.shards import Shards
 
@@ -79,13 +82,21 @@ def policy_weights(trainer: Any) -> PolicyWeights:
     is_sharded = accelerator.is_fsdp2
     tensors = wrapped.state_dict() if is_sharded else accelerator.get_state_dict(wrapped)
     adapter = adapter_of(model, tensors)
-    tensors = checkpoint_names(tensors)
-    if model.config.tie_word_embeddings:
-        tensors.pop("lm_head.weight", None)
-    weights = PolicyWeights(tensors, adapted_layers(model), adapter)
+    tensors = of_checkpoint(model, tensors)
+    layers = {} if is_off(model) else adapted_layers(model)
+    weights = PolicyWeights(tensors, layers, adapter)
     if not is_sharded:
         return weights
     return replace(weights, shards=Shards([weights] if adapter is None else [weights, adapter]))
+
+
+def of_checkpoint(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the weights that the engines' checkpoint has, and others that `check_represented`
+    refuses."""
+    named = checkpoint_names(of_active(model, tensors))
+    head = head_name(model)
+    shapes = checkpoint_shapes(model) if hasattr(model, "peft_config") else named
+    return {name: one for name, one in named.items() if name in shapes and name != head}
 
 
 def on_main_with(weights: PolicyWeights, accelerator: Any, work: Callable[[], Value]) -> Value:

@@ -1,0 +1,336 @@
+"""The trainer takes what was sampled, by the policy that it trains: faults of each kind end it."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from peft import LoraConfig
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from prorl_service import local
+from prorl_service.client import RolloutClient
+from prorl_service.client.off_policy import PolicyDiffers
+from prorl_service.inference.engine.tiny import build_tiny_model
+from prorl_service.schemas import Rollout, Sampling
+from prorl_trl import ProRLRollout
+from prorl_trl.represented import NotRepresented, Representation
+from prorl_trl.weights import PolicyWeights
+from tests.trl.training import SERVICE_OPTIONS, SMALL, TWO_TURNS, dataset, logged, make_trainer
+
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:.*rollout_func.*experimental:UserWarning",
+        "ignore:.*gradient_checkpointing.*:FutureWarning",
+    ),
+    pytest.mark.processes,
+]
+Dict = dict[str, Any]
+EXACT: Dict = {"learning_rate": 1e-3, "max_steps": 4}
+
+
+class At(TrainerCallback):  # type: ignore[misc]
+    """Does something when the second step begins."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step == 2:
+            self.work()
+
+
+def trip(trainer: GRPOTrainer, caplog: pytest.LogCaptureFixture) -> str:
+    """Trains, and returns what was warned about, or ended training."""
+    with caplog.at_level(logging.WARNING, "prorl_trl.taken"):
+        try:
+            trainer.train()
+        except PolicyDiffers as error:
+            return f"{error.message} {error.hint}"
+    return caplog.text
+
+
+# --- the policy ---------------------------------------------------------------------------------
+
+
+def test_another_runs_weights_in_the_engine_are_noticed(
+    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other"
+    build_tiny_model(other, tie_word_embeddings=True, initializer_range=0.1, seed=1)
+    with RolloutClient(service_url) as client:
+        [engine] = client.backends()
+
+    def replace() -> None:
+        """Replaces the weights behind the service's back, under the same version."""
+        arguments = {"method": "reload_weights", "kwargs": {"weights_path": str(other)}}
+        httpx.post(f"{engine.url}/collective_rpc", json=arguments).raise_for_status()
+
+    rollouts = LatePush(service_url, replace, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT)
+    text = trip(trainer, caplog)
+    assert "step 3: engine and trainer differ by" in text
+    assert "another training or a person gave the engines other weights" in text
+    assert "raw logprobs" not in text
+
+
+class LatePush(ProRLRollout):
+    """Does something to the engine after the push of the third step."""
+
+    def __init__(self, url: str, work: Callable[[], None], **options: Any) -> None:
+        super().__init__(url, **options)
+        self.work = work
+
+    def _send_weights(self, weights: PolicyWeights) -> int:
+        version = super()._send_weights(weights)
+        if self._trainer.state.global_step == 2:
+            self.work()
+        return version
+
+
+def test_an_engine_that_nobody_updates_is_noticed(
+    alone: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollouts = ProRLRollout(alone, weights="none", **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path)
+    text = trip(trainer, caplog)
+    assert "step 2: engine and trainer differ by" in text
+    assert "not all of the policy reaches the engines" in text
+
+
+@pytest.mark.filterwarnings("ignore:Model has:UserWarning")
+def test_a_head_that_drifts_from_the_engines_is_noticed(
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check before the first push, which refuses it, is left out."""
+    monkeypatch.setattr(Representation, "check", lambda *_: None)
+    config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"])
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    options = {"learning_rate": 1e-2, "max_steps": 3}
+    trainer = make_trainer(rollouts, policy, tmp_path, options=options, peft_config=config)
+    text = trip(trainer, caplog)
+    assert "step 2: engine and trainer differ by" in text
+    assert "ensure_weight_tying=True" in text
+
+
+@pytest.mark.filterwarnings("ignore:Model has:UserWarning")
+def test_a_head_that_is_trained_apart_is_refused_before_the_first_rollout(
+    service_url: str, policy: Path, tmp_path: Path
+) -> None:
+    config = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+    observed: list[Rollout] = []
+    rollouts = ProRLRollout(service_url, observe=observed.extend, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, peft_config=config)
+    with pytest.raises(NotRepresented, match="ensure_weight_tying=True"):
+        trainer.train()
+    assert not observed
+
+
+@pytest.fixture(params=["raw", "hot"])
+def liar(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yields a service whose engine reports other logprobs than those it sampled with."""
+    program = str(Path(__file__).with_name("lying_engine.py"))
+    model = tmp_path / "peaked"
+    build_tiny_model(model, tie_word_embeddings=True, initializer_range=0.5)
+    command = [sys.executable, program, request.param, "--model", str(model)]
+    with (
+        local.running(command, log=tmp_path / "engine.log") as engine,
+        local.service([engine.url], log=tmp_path / "s.log", options=SERVICE_OPTIONS) as service,
+    ):
+        yield service.url
+
+
+def test_logprobs_of_another_temperature_are_noticed_at_once(
+    liar: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampling = Sampling(temperature=0.5, max_tokens_per_turn=8)
+    rollouts = ProRLRollout(liar, **TWO_TURNS | {"sampling": sampling})
+    trainer = make_trainer(rollouts, tmp_path / "peaked", tmp_path, options={"temperature": 0.5})
+    text = trip(trainer, caplog)
+    assert "step 1: engine and trainer differ by" in text
+    assert "processed_logprobs" in text
+    assert "different temperatures" in text
+    assert "ensure_weight_tying" not in text
+
+
+def test_dropout_is_noticed_and_named(
+    service_url: str, policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LoraConfig(r=8, target_modules="all-linear", lora_dropout=0.5, init_lora_weights=False)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT, peft_config=config)
+    assert "lora_dropout" in trip(trainer, caplog)
+
+
+@pytest.mark.parametrize("fault", ["scale", "epsilon", "rotation"])
+def test_a_cause_that_no_check_knows_is_noticed(
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    fault: str,
+) -> None:
+    """The trainer's forward is not the engine's any more, with the same weights."""
+
+    def patch() -> None:
+        inner = trainer.model.model
+        if fault == "scale":
+            inner.norm.register_forward_hook(lambda *arguments: arguments[-1] * 1.5)
+        elif fault == "epsilon":
+            inner.layers[0].input_layernorm.variance_epsilon = 1.0
+        else:
+            inner.rotary_emb.register_forward_hook(lambda *given: (given[-1][0], -given[-1][1]))
+
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    trainer = make_trainer(rollouts, policy, tmp_path, options=EXACT, callbacks=[At(patch)])
+    text = trip(trainer, caplog)
+    assert "step 3: engine and trainer differ by" in text
+    assert "compute the model by different code" in text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bf16": True},
+        {"num_iterations": 2, "gradient_accumulation_steps": 2, "max_steps": 4},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        {"steps_per_generation": 2, "per_device_train_batch_size": 4},
+        {"mask_truncated_completions": True, "max_completion_length": 12},
+        {"pad_to_multiple_of": 16},
+        {"learning_rate": 1e-4, "temperature": 0.7},
+        {"loss_type": "grpo", "beta": 0.1},
+    ],
+)
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(r=4, target_modules=["q_proj"])])
+@pytest.mark.filterwarnings("ignore:mask_truncated_completions:UserWarning")
+def test_clean_runs_are_silent(
+    service_url: str,
+    policy: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    options: Dict,
+    peft_config: LoraConfig | None,
+) -> None:
+    options = {"num_generations_eval": 2, **EXACT, **options}
+    sampling = Sampling(temperature=options.get("temperature", 1.0), max_tokens_per_turn=8)
+    rollouts = ProRLRollout(service_url, **TWO_TURNS | {"sampling": sampling})
+    trainer = make_trainer(rollouts, policy, tmp_path, options=options, peft_config=peft_config)
+    trainer.train()
+    trainer.evaluate()
+    assert "prorl_trl.taken" not in {record.name for record in caplog.records}
+    measured = logged(trainer, "prorl/off_policy")
+    if "mask_truncated_completions" in options:  # nothing is left
+        assert not measured
+        return
+    assert measured == pytest.approx(
+        logged(trainer, "sampling/sampling_logp_difference/mean"), rel=0.01
+    )
+    assert max(measured) < (0.1 if options.get("bf16") else 1e-5)
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+
+class MovesMask(GRPOTrainer):  # type: ignore[misc]
+    def _compute_loss(self, model: Any, inputs: Dict) -> Any:
+        mask = inputs["completion_mask"].clone()
+        mask[0, 0] = 0
+        return super()._compute_loss(model, {**inputs, "completion_mask": mask})
+
+
+class TrainsOnTools(GRPOTrainer):  # type: ignore[misc]
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        output["tool_mask"] = torch.ones_like(output["tool_mask"])
+        return output
+
+
+class DropsRows(GRPOTrainer):  # type: ignore[misc]
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        inputs = super()._prepare_inputs(generation_batch)
+        return {
+            name: value[:-1] if isinstance(value, torch.Tensor) and value.ndim else value
+            for name, value in inputs.items()
+        }
+
+
+class RepeatsRows(GRPOTrainer):  # type: ignore[misc]
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        inputs = super()._prepare_inputs(generation_batch)
+        return {
+            name: torch.cat([value[:1], value[:-1]])
+            if isinstance(value, torch.Tensor) and value.ndim
+            else value
+            for name, value in inputs.items()
+        }
+
+
+class CutsTokens(GRPOTrainer):  # type: ignore[misc]
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        width = output["completion_ids"].shape[1]
+        return {
+            name: value[:, :-1]
+            if isinstance(value, torch.Tensor) and value.ndim == 2 and value.shape[1] == width
+            else value
+            for name, value in output.items()
+        }
+
+
+class ChangesTokens(GRPOTrainer):  # type: ignore[misc]
+    def compute_loss(self, model: Any, inputs: Dict, **arguments: Any) -> Any:
+        ids = inputs["completion_ids"].clone()
+        ids[0, 0] = (ids[0, 0] + 1) % 300
+        return super().compute_loss(model, {**inputs, "completion_ids": ids}, **arguments)
+
+
+class ChangesPrompts(GRPOTrainer):  # type: ignore[misc]
+    def _generate(self, prompts: Any) -> Any:
+        prompt_ids, *others = super()._generate(prompts)
+        return [ids[1:] for ids in prompt_ids], *others
+
+
+class ShiftsLogprobs(GRPOTrainer):  # type: ignore[misc]
+    def _generate(self, prompts: Any) -> Any:
+        *first, logprobs, extra, images, tools = super()._generate(prompts)
+        return *first, [[0.0, *one[:-1]] for one in logprobs], extra, images, tools
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (MovesMask, "tokens of rollout .*, which has .* to learn from"),
+        (TrainsOnTools, "tokens of rollout .*, which has .* to learn from"),
+        (DropsRows, "takes 7 rows of the 8 given"),
+        (RepeatsRows, "more often than num_iterations=1"),
+        (CutsTokens, "tokens that no rollout of this step has"),
+        (ChangesTokens, "tokens that no rollout of this step has"),
+        (ChangesPrompts, "tokens that no rollout of this step has"),
+        (ShiftsLogprobs, "other logprobs of rollout"),
+    ],
+)
+def test_a_subclass_that_changes_rows_is_stopped_before_its_first_step(
+    service_url: str, policy: Path, tmp_path: Path, kind: type[GRPOTrainer], message: str
+) -> None:
+    rollouts = ProRLRollout(service_url, **TWO_TURNS)
+    trainer = kind(
+        model=str(policy),
+        args=GRPOConfig(output_dir=str(tmp_path), **SMALL),
+        train_dataset=dataset([None] * 8),
+        rollout_func=rollouts,
+        reward_funcs=rollouts.reward_funcs,
+    )
+    with pytest.raises(PolicyDiffers, match=f"step 1: .*{message}") as error:
+        trainer.train()
+    assert "a subclass of the trainer" in error.value.hint
+    assert trainer.state.global_step == 0

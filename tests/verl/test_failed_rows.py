@@ -18,13 +18,13 @@ from prorl_service.schemas import Blame, ErrorInfo, Rollout, RolloutState
 from prorl_verl import tripwire
 from prorl_verl.rows import Row, checked, rows_of
 from prorl_verl.scoring import Scoring
+from prorl_verl.settings import settings_of
 from prorl_verl.store import Entries
 from prorl_verl.tensors import SAMPLED, extra_fields
 from prorl_verl.tripwire import Tripwire
 from tests.verl.test_rows import rollout_of, segment, turn_of
 from tests.verl.test_scoring import prompt_of
 from tests.verl.test_settings import CONFIG
-from prorl_verl.settings import settings_of
 
 REWARDS = (1.0, 0.5, 0.25)
 

@@ -78,7 +78,11 @@ class Tripwire:
 
     def _judged(self, gaps: torch.Tensor, step: int) -> dict[str, float]:
         mean, largest = float(gaps.mean()), float(gaps.max())
-        if warning := self._watch.add(mean, largest, step=step):
+        try:
+            warning = self._watch.add(mean, largest, step=step)
+        except PolicyDiffers as error:
+            _stop(error.message, error.hint)
+        if warning:
             logger.warning("%s", warning)
         return {"prorl/off_policy": mean, "prorl/off_policy_max": largest}
 
@@ -86,7 +90,7 @@ class Tripwire:
         taken, sampled = int(row.mask.sum()), int(row.extra.get(SAMPLED, 0))
         if taken != sampled and not (self._may_drop and taken < sampled):
             _stop(
-                f"step {step}: the trainer takes {taken} tokens of a row that has {sampled}",
+                f"step {step}: the trainer takes {taken} tokens of a row that has {sampled}:",
                 off_policy.ROWS_CHANGED.text,
             )
         if not sampled:
@@ -95,13 +99,14 @@ class Tripwire:
         if newest > step - 1 or (self._is_on_policy and oldest < step - 1):
             _stop(
                 f"step {step}: a row has tokens of weights {oldest} to {newest}, the trainer's are "
-                f"{step - 1}",
+                f"{step - 1}:",
                 off_policy.ANOTHER_RUN.text,
             )
 
 
 def _stop(message: str, hint: str) -> NoReturn:
-    raise PolicyDiffers(f"{message}. Training on it is stopped.", hint=hint)
+    """Says all in the message, since Ray shows nothing else of another process' error."""
+    raise PolicyDiffers(f"{message} {hint}")
 
 
 def install(tripwire: Tripwire) -> None:

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo import padding_utils
+from verl.trainer.ppo import padding_utils, ray_trainer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from prorl_service.client.off_policy import STOP_NATS, PolicyDiffers
@@ -168,16 +169,15 @@ def test_verls_trainer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
         updates.append(batch)
         return batch
 
-    monkeypatch.setattr(tripwire.PPOTrainer, "_update_actor", update)
-    ray_trainer = tripwire.ray_trainer
+    monkeypatch.setattr(PPOTrainer, "_update_actor", update)
     monkeypatch.setattr(ray_trainer, "compute_advantage", ray_trainer.compute_advantage)
-    monkeypatch.setattr(ray_trainer.RayPPOTrainer, "_update_actor", None.__init__)
+    monkeypatch.setattr(ray_trainer.RayPPOTrainer, "_update_actor", update)
     queue = Queue()
     monkeypatch.setattr(tripwire, "tq", queue)
     tripwire.install(wire())
     batch = KVBatchMeta(partition_id="train", keys=queue.entries.keys, tags=queue.entries.tags)
-    trainer = type("Trainer", (tripwire.PPOTrainer,), {"global_steps": STEP})
-    taking = tripwire.PPOTrainer._update_actor
+    trainer = type("Trainer", (PPOTrainer,), {"global_steps": STEP})
+    taking = PPOTrainer._update_actor
     metrics: dict[str, Any] = {}
     assert taking(trainer, batch, metrics) is batch
     assert metrics == {"prorl/off_policy": 0.0, "prorl/off_policy_max": 0.0}

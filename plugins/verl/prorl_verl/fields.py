@@ -178,7 +178,7 @@ def fields_of_verl() -> dict[str, Kind | None]:
     with initialize_config_dir(str(_configurations()), version_base=None):
         for engine in ENGINES:
             composed = compose("ppo_trainer", [f"model_engine={engine}"])
-            found |= kinds_of(OmegaConf.to_container(composed))  # type: ignore[arg-type]
+            found |= kinds_of(OmegaConf.to_container(composed))
     return found
 
 
@@ -189,8 +189,9 @@ def contradictions(
     hint."""
     for name, value in leaves(config):
         entry = entry_of(name)
-        if entry in table and value not in (None, table[entry][0]):
-            yield f"{name}={value}", table[entry][1]
+        neutral, hint = table.get(entry or "", (value, ""))
+        if value not in (None, neutral):
+            yield f"{name}={value}", hint
 
 
 def unknown(config: Mapping[str, Any]) -> Iterator[str]:

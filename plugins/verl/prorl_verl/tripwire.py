@@ -64,7 +64,11 @@ class Tripwire:
             return {}
         newest = [row for row in rows if row.extra.get("min_global_steps") == step - 1]
         gaps = [(row.engine - row.trainer).abs()[row.mask.bool()] for row in newest]
-        return self._judged(torch.cat(gaps), step) if any(map(len, gaps)) else {}
+        if not any(map(len, gaps)):
+            return {}
+        mean, largest = float(torch.cat(gaps).mean()), float(torch.cat(gaps).max())
+        self._judge(mean, largest, step)
+        return {"prorl/off_policy": mean, "prorl/off_policy_max": largest}
 
     def check_bypassed(
         self, rows: Sequence[TakenRow], kl_nats: float, *, step: int
@@ -74,17 +78,16 @@ class Tripwire:
         oldest = min(row.extra["min_global_steps"] for row in rows if row.extra.get(SAMPLED))
         if not self._is_bypassed or oldest < step - 1:
             return {}
-        return self._judged(torch.tensor([abs(kl_nats)]), step)
+        self._judge(abs(kl_nats), None, step)
+        return {"prorl/off_policy": abs(kl_nats)}
 
-    def _judged(self, gaps: torch.Tensor, step: int) -> dict[str, float]:
-        mean, largest = float(gaps.mean()), float(gaps.max())
+    def _judge(self, mean_nats: float, max_nats: float | None, step: int) -> None:
         try:
-            warning = self._watch.add(mean, largest, step=step)
+            warning = self._watch.add(mean_nats, max_nats, step=step)
         except PolicyDiffers as error:
             _stop(error.message, error.hint)
         if warning:
             logger.warning("%s", warning)
-        return {"prorl/off_policy": mean, "prorl/off_policy_max": largest}
 
     def _check_row(self, row: TakenRow, step: int) -> None:
         taken, sampled = int(row.mask.sum()), int(row.extra.get(SAMPLED, 0))
@@ -140,11 +143,11 @@ def _rows_of_v1(batch: Any) -> list[TakenRow]:
     data = tq.kv_batch_get(
         keys=batch.keys, partition_id=batch.partition_id, select_fields=list(COLUMNS)
     )
-    mask, engine, trainer, extra = ([*data[name]] for name in COLUMNS)
+    rows = zip(*([*data[name]] for name in COLUMNS), batch.tags, strict=True)
     return [
         # VeRL copies the fields of some row to those that it fills the batch with.
-        TakenRow(*tensors, {} if tag.get("is_padding") else getattr(fields, "data", fields))
-        for *tensors, fields, tag in zip(mask, engine, trainer, extra, batch.tags, strict=True)
+        TakenRow(mask, engine, trainer, {} if tag.get("is_padding") else getattr(own, "data", own))
+        for mask, engine, trainer, own, tag in rows
     ]
 
 
@@ -165,11 +168,13 @@ def _watch_v0(tripwire: Tripwire) -> None:
 
 
 def _rows_of_v0(batch: Any) -> list[TakenRow]:
-    names = (SAMPLED, "min_global_steps", "max_global_steps")
-    own = [batch.non_tensor_batch[name] for name in names]
     tensors = [batch.batch[name] for name in COLUMNS[:3]]
-    extras = (dict(zip(names, values, strict=True)) for values in zip(*own, strict=True))
-    return [TakenRow(*row, extra) for *row, extra in zip(*tensors, extras, strict=True)]
+    names = (SAMPLED, "min_global_steps", "max_global_steps")
+    own = zip(*(batch.non_tensor_batch[name] for name in names), strict=True)
+    return [
+        TakenRow(mask, engine, trainer, dict(zip(names, values, strict=True)))
+        for mask, engine, trainer, values in zip(*tensors, own, strict=True)
+    ]
 
 
 def _without_failed(compute: Any) -> Any:

@@ -1,6 +1,7 @@
 """The last look at rows before an update: whatever happened to them until then is noticed."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,29 +163,49 @@ class Queue:
         return list_of_dict_to_tensordict(self.entries.fields).select(*select_fields)
 
 
-def test_verls_trainer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    updates: list[Any] = []
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Returns the batches with which VeRL's own trainers have updated the actor."""
+    done: list[Any] = []
 
     def update(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
-        updates.append(batch)
+        done.append(batch)
         return batch
 
     monkeypatch.setattr(PPOTrainer, "_update_actor", update)
     monkeypatch.setattr(ray_trainer, "compute_advantage", ray_trainer.compute_advantage)
     monkeypatch.setattr(ray_trainer.RayPPOTrainer, "_update_actor", update)
-    queue = Queue()
+    return done
+
+
+def stock() -> Any:
+    return type("Stock", (PPOTrainer,), {"global_steps": STEP})
+
+
+def careless() -> Any:
+    """Returns a trainer of a user's that updates by itself."""
+
+    def update(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
+        return batch
+
+    return type("Careless", (PPOTrainer,), {"global_steps": STEP, "_update_actor": update})
+
+
+@pytest.mark.parametrize("trainer_of", [stock, careless])
+def test_trainers_of_any_class_are_watched(
+    trainer_of: Callable[[], Any], updates: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, queue = trainer_of(), Queue()
     monkeypatch.setattr(tripwire, "tq", queue)
     tripwire.install(wire())
     batch = KVBatchMeta(partition_id="train", keys=queue.entries.keys, tags=queue.entries.tags)
-    trainer = type("Trainer", (PPOTrainer,), {"global_steps": STEP})
-    taking = PPOTrainer._update_actor
     metrics: dict[str, Any] = {}
-    assert taking(trainer, batch, metrics) is batch
+    assert trainer._update_actor(trainer, batch, metrics) is batch
     assert metrics == {"prorl/off_policy": 0.0, "prorl/off_policy_max": 0.0}
     queue.entries.fields[1]["response_mask"][1] = 1
     with pytest.raises(PolicyDiffers, match="takes 3 tokens of a row that has 2"):
-        taking(trainer, batch, metrics)
-    assert len(updates) == 1
+        trainer._update_actor(trainer, batch, metrics)
+    assert updates == ([batch] if trainer_of is stock else [])
 
 
 @pytest.mark.logs("PolicyDiffers")

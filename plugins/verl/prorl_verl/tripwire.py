@@ -6,7 +6,7 @@ the trainer's logprobs are the engines'. The numbers are VeRL's own; nothing is 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NoReturn
@@ -113,15 +113,25 @@ def _stop(message: str, hint: str) -> NoReturn:
 
 
 def install(tripwire: Tripwire) -> None:
-    """Adds `tripwire` to the trainers of this process, and excludes failed rows of V0 from the
-    baselines of their groups."""
-    _watch_v1(tripwire)
-    _watch_v0(tripwire)
+    """Adds `tripwire` to the trainers of this process, a user's own included, and excludes failed
+    rows of V0 from the baselines of their groups."""
+    for trainer in _updating(PPOTrainer):
+        _watch_v1(trainer, tripwire)
+    for trainer in _updating(ray_trainer.RayPPOTrainer):
+        _watch_v0(trainer, tripwire)
     ray_trainer.compute_advantage = _without_failed(ray_trainer.compute_advantage)
 
 
-def _watch_v1(tripwire: Tripwire) -> None:
-    update = PPOTrainer._update_actor
+def _updating(trainer: Any) -> Iterator[Any]:
+    """Yields `trainer` and each class derived from it that has an update of its own."""
+    if "_update_actor" in vars(trainer):
+        yield trainer
+    for derived in trainer.__subclasses__():
+        yield from _updating(derived)
+
+
+def _watch_v1(trainer: Any, tripwire: Tripwire) -> None:
+    update = trainer._update_actor
 
     @wraps(update)
     def watched(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -132,7 +142,7 @@ def _watch_v1(tripwire: Tripwire) -> None:
         metrics.update(measured, **tripwire.check_bypassed(rows, kl, step=self.global_steps))
         return batch
 
-    PPOTrainer._update_actor = watched
+    trainer._update_actor = watched
 
 
 KL = "actor/ppo_kl"
@@ -151,8 +161,8 @@ def _rows_of_v1(batch: Any) -> list[TakenRow]:
     ]
 
 
-def _watch_v0(tripwire: Tripwire) -> None:
-    update = ray_trainer.RayPPOTrainer._update_actor
+def _watch_v0(trainer: Any, tripwire: Tripwire) -> None:
+    update = trainer._update_actor
 
     @wraps(update)
     def watched(self: Any, batch: Any) -> Any:
@@ -164,7 +174,7 @@ def _watch_v0(tripwire: Tripwire) -> None:
         metrics.update(measured, **tripwire.check_bypassed(rows, kl, step=self.global_steps))
         return output
 
-    ray_trainer.RayPPOTrainer._update_actor = watched
+    trainer._update_actor = watched
 
 
 def _rows_of_v0(batch: Any) -> list[TakenRow]:

@@ -48,8 +48,7 @@ LOGPROBS_MODE = Cause(
 )
 TEMPERATURE = Cause(
     "engine and trainer divide logits by different temperatures: make `Sampling.temperature` and "
-    "the trainer's equal",
-    later=False,
+    "the trainer's equal"
 )
 TIED_HEAD = Cause(
     "head and embeddings are one matrix in the engines and are trained apart: "
@@ -60,9 +59,15 @@ ROWS_CHANGED = Cause(
     "something between the rollouts and the loss changes, moves or cuts tokens: a subclass of the "
     "trainer, a patch, a collator"
 )
-TRAIN_MODE = Cause(
-    "the trainer's logprobs are computed with dropout, or by other code than the engine's forward "
-    "(a patch, a fused kernel, a router that is not deterministic): set dropout to 0",
+DROPOUT = Cause("the trainer computes logprobs with dropout: set `lora_dropout` and others to 0")
+CUT_OFF = Cause(
+    "`Sampling.top_p` or `top_k` cuts tokens off, which the trainer's logprobs do not know: leave "
+    "them out",
+    later=False,
+)
+OTHER_FORWARD = Cause(
+    "trainer and engine compute the model by different code: a patch, a fused kernel, experts that "
+    "are chosen differently"
 )
 QUANTISED = Cause(
     "engine or trainer holds its base in fewer bits than the other: load both in one type",

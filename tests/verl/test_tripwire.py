@@ -14,6 +14,7 @@ from verl.trainer.ppo import padding_utils, ray_trainer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from prorl_service.client import off_policy
 from prorl_service.client.off_policy import STOP_NATS, PolicyDiffers
 from prorl_service.inference.engine.tiny import build_tiny_model
 from prorl_service.local import LocalProcess
@@ -136,6 +137,27 @@ def test_without_recomputed_logprobs_the_updates_own_mean_is_judged(
     with pytest.raises(PolicyDiffers):
         tripped.check_bypassed([row], kl * sign, step=STEP)
     assert wire().check_bypassed([row], kl, step=STEP) == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "cause"),
+    [({"top_p": 0.9}, off_policy.CUT_OFF), ({"quantization": "fp8"}, off_policy.QUANTISED)],
+)
+def test_only_causes_that_fit_are_named(setting: dict[str, Any], cause: off_policy.Cause) -> None:
+    row = TakenRow(
+        torch.ones(1),
+        torch.zeros(1),
+        torch.full((1,), -2.0),
+        {SAMPLED: 1, "min_global_steps": VERSION, "max_global_steps": VERSION},
+    )
+    said = []
+    for changes in ({"top_p": 1.0}, {"top_p": 1.0, **setting}):
+        named = {f"actor_rollout_ref__rollout__{name}": one for name, one in changes.items()}
+        with pytest.raises(PolicyDiffers) as refused:
+            wire(**named).check([row], step=STEP)
+        said.append(refused.value.message)
+    assert [cause.text in one for one in said] == [False, True]
+    assert all(off_policy.ANOTHER_RUN.text in one for one in said)
 
 
 class Queue:

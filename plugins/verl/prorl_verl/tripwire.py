@@ -17,7 +17,7 @@ from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from prorl_service.client import off_policy
-from prorl_service.client.off_policy import OffPolicyWatch, PolicyDiffers
+from prorl_service.client.off_policy import Cause, OffPolicyWatch, PolicyDiffers
 from prorl_verl.settings import Settings, is_on_policy
 from prorl_verl.tensors import SAMPLED
 
@@ -26,12 +26,11 @@ logger = logging.getLogger(__name__)
 CAUSES = (
     off_policy.ANOTHER_RUN,
     off_policy.NOT_SENT,
-    off_policy.LOGPROBS_MODE,
-    off_policy.TEMPERATURE,
     off_policy.ROWS_CHANGED,
-    off_policy.TRAIN_MODE,
-    off_policy.QUANTISED,
+    off_policy.TEMPERATURE,
+    off_policy.OTHER_FORWARD,
 )
+"""Causes that no setting of VeRL excludes."""
 COLUMNS = ("response_mask", "rollout_log_probs", "old_log_probs", "extra_fields")
 
 
@@ -54,7 +53,7 @@ class Tripwire:
         self._is_bypassed = bool(correction.get("bypass_mode"))
         self._may_drop = bool(correction.get("rollout_rs"))
         self._is_on_policy = is_on_policy(config, settings)
-        self._watch = OffPolicyWatch(CAUSES)
+        self._watch = OffPolicyWatch([*CAUSES, *_causes_in(config["actor_rollout_ref"]["rollout"])])
 
     def check(self, rows: Sequence[TakenRow], *, step: int) -> dict[str, float]:
         """Returns metrics of the update of `step`. Raises `PolicyDiffers`."""
@@ -105,6 +104,13 @@ class Tripwire:
                 f"{step - 1}:",
                 off_policy.ANOTHER_RUN.text,
             )
+
+
+def _causes_in(rollout: Mapping[str, Any]) -> Iterator[Cause]:
+    if rollout["top_p"] < 1 or rollout["top_k"] > 0:
+        yield off_policy.CUT_OFF
+    if rollout.get("quantization"):
+        yield off_policy.QUANTISED
 
 
 def _stop(message: str, hint: str) -> NoReturn:
